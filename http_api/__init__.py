@@ -1,0 +1,1 @@
+"""What users call over HTTP/1.1. It translates; it decides nothing."""

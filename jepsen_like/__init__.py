@@ -1,0 +1,1 @@
+"""The fault suite: simulator, histories, nemeses, checkers."""

@@ -1,0 +1,232 @@
+"""Every setting and every limit: typed, with its unit in its name, its reason beside it, its relations asserted.
+
+`NodeConfig` is a node's `node.toml`: settings, never identity (that is `node.json` in the data folder, see
+`raftlog/broker/identity.py`). `TopicConfig` is what a topic may set, with Kafka's names, units and defaults; where
+ours differ it is on purpose: `min.insync.replicas` is a majority of the replicas, and `flush` is ours.
+
+What is *not* here: reading the file (`load_node_config` takes its text) and any use of a setting.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import msgspec
+
+from .errors import InvalidRequest
+from .model import Endpoint
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# --- Bounds that are part of formats and protocols -------------------------------------------------------------------
+
+MAX_BATCH_BYTES = 1 * MIB
+"""Default and largest `max.message.bytes`: a batch as it lies on disk, compressed. One batch always fits a push message."""
+
+MAX_BATCH_DECOMPRESSED_BYTES = 16 * MIB
+"""A batch may not grow beyond this when decompressed: what a bomb can make us allocate."""
+
+PUSH_MESSAGE_BYTES = MAX_BATCH_BYTES + 64 * KIB
+"""A replication push carries up to this many bytes of batches (about 1 MiB: measured best); at least one batch fits."""
+
+MAX_PUSHES_IN_FLIGHT = 2
+"""Pushes that a leader sends ahead of the follower's answer: a third gains nothing, it only holds memory."""
+
+MAX_WIRE_MESSAGE_BYTES = 32 * MIB
+"""Largest message on an HTTP/2 stream of ours; a larger announced length closes the connection before any of it is read."""
+
+MAX_REQUEST_BYTES = 16 * MIB
+"""Largest produce request, and largest HTTP body."""
+
+MAX_FETCH_BYTES = 16 * MIB
+"""Largest answer to a fetch, first batches apart."""
+
+MAX_FETCH_WAIT_MS = 60_000
+"""Longest long poll."""
+
+MAX_TOPIC_NAME = 249
+"""As Kafka: so that names can move there and back."""
+
+MAX_PARTITIONS_PER_TOPIC = 10_000
+
+MAX_UNREPLICATED_BYTES = 64 * MIB
+"""With acks 0 or 1 a partition takes this much that its followers do not have yet, then says `overloaded`."""
+
+MAX_PRODUCERS_PER_PARTITION = 10_000
+"""Idempotent producers remembered in a partition; the least recent are forgotten first."""
+
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def check_topic_name(name: str) -> str:
+    """The name, if it is a legal one (Kafka's rule). Raises `InvalidRequest`."""
+    if not name or len(name) > MAX_TOPIC_NAME or name in {".", ".."} or not _TOPIC_NAME.fullmatch(name):
+        shown = name[:64]
+        raise InvalidRequest(
+            "invalid_topic_name",
+            f"topic name {shown!r} is not allowed: 1 to {MAX_TOPIC_NAME} of letters, digits, '.', '_' and '-'",
+        )
+    return name
+
+
+# --- A topic's settings ----------------------------------------------------------------------------------------------
+
+Flush = Literal["fsync", "os"]
+TimestampType = Literal["CreateTime", "LogAppendTime"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """What one topic is set to. Field `retention_ms` is the setting `retention.ms`, and so on. -1 means no limit."""
+
+    retention_ms: int = 7 * 24 * 3_600_000
+    retention_bytes: int = -1
+    segment_bytes: int = 1024 * MIB
+    segment_ms: int = 7 * 24 * 3_600_000
+    max_message_bytes: int = MAX_BATCH_BYTES
+    index_interval_bytes: int = 4096
+    message_timestamp_type: TimestampType = "CreateTime"
+    message_timestamp_after_max_ms: int = 3_600_000
+    cleanup_policy: Literal["delete"] = "delete"
+    flush: Flush = "fsync"
+    min_insync_replicas: int = 0
+    """0: a majority of the replicas, settled when the topic is created."""
+
+
+_RANGES: dict[str, tuple[int, int]] = {
+    "retention_ms": (-1, 2**62),
+    "retention_bytes": (-1, 2**62),
+    "segment_bytes": (1024, 2**31 - 1),
+    "segment_ms": (1, 2**62),
+    "max_message_bytes": (1024, MAX_BATCH_BYTES),
+    "index_interval_bytes": (0, 2**31 - 1),
+    "message_timestamp_after_max_ms": (0, 2**62),
+    "min_insync_replicas": (1, 32),
+}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "message_timestamp_type": ("CreateTime", "LogAppendTime"),
+    "cleanup_policy": ("delete",),
+    "flush": ("fsync", "os"),
+}
+
+TOPIC_CONFIG_NAMES: dict[str, str] = {field.name.replace("_", "."): field.name for field in fields(TopicConfig)}
+"""`retention.ms` → `retention_ms`."""
+
+
+def majority(replicas: int) -> int:
+    """The smallest number that is more than half: two majorities share a member."""
+    return replicas // 2 + 1
+
+
+def parse_topic_config(configs: Mapping[str, str]) -> TopicConfig:
+    """Settings by Kafka's names, as strings → typed. Raises `InvalidRequest` naming the setting and its range."""
+    values: dict[str, Any] = {}
+    for name, text in configs.items():
+        attribute = TOPIC_CONFIG_NAMES.get(name)
+        if attribute is None:
+            known = ", ".join(sorted(TOPIC_CONFIG_NAMES))
+            raise InvalidRequest("invalid_config", f"unknown topic setting {name[:64]!r}; known are {known}")
+        if attribute in _CHOICES:
+            if text not in _CHOICES[attribute]:
+                choices = " or ".join(_CHOICES[attribute])
+                raise InvalidRequest("invalid_config", f"{name} must be {choices}, not {text[:64]!r}")
+            values[attribute] = text
+            continue
+        low, high = _RANGES[attribute]
+        try:
+            number = int(text[:32])
+        except ValueError:
+            raise InvalidRequest("invalid_config", f"{name} must be a whole number, not {text[:64]!r}") from None
+        if not low <= number <= high:
+            raise InvalidRequest("invalid_config", f"{name} must be between {low} and {high}, not {number}")
+        values[attribute] = number
+    return TopicConfig(**values)
+
+
+# --- A node's settings -----------------------------------------------------------------------------------------------
+
+BASE_PORT = 9640
+"""Node i listens at base + 10 * i (API) and base + 10 * i + 1 (data)."""
+
+
+class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Host and port as `node.toml` writes them."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.host, self.port)
+
+
+class ListenerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a node listens, and what it tells others to dial where that differs."""
+
+    listen: Address = Address()
+    advertised: Address | None = None
+
+
+class PeerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Overrides where *this* node dials a peer's data listener, so that a proxy can sit on each directed link."""
+
+    data: Address
+
+
+class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Milliseconds. The relations that failover within two seconds rests on are asserted below."""
+
+    election_timeout_min_ms: int = 300
+    election_timeout_max_ms: int = 600
+    quorum_heartbeat_ms: int = 100
+    broker_session_ms: int = 900
+    broker_heartbeat_ms: int = 200
+    replica_lag_max_ms: int = 5_000
+    """A follower that was not caught up for this long leaves the ISR (it also leaves at once when it is fenced)."""
+    produce_timeout_ms: int = 30_000
+
+    def __post_init__(self) -> None:
+        relations = {
+            "election_timeout_min_ms < election_timeout_max_ms": self.election_timeout_min_ms
+            < self.election_timeout_max_ms,
+            "2 * quorum_heartbeat_ms < election_timeout_min_ms": 2 * self.quorum_heartbeat_ms
+            < self.election_timeout_min_ms,
+            "3 * broker_heartbeat_ms < broker_session_ms": 3 * self.broker_heartbeat_ms < self.broker_session_ms,
+            "election_timeout_max_ms + broker_session_ms <= 1500": self.election_timeout_max_ms
+            + self.broker_session_ms
+            <= 1500,
+        }
+        broken = [text for text, holds in relations.items() if not holds]
+        if broken:
+            raise ValueError(f"timing settings must keep {broken[0]}")
+
+
+class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`node.toml`. A relative `data_folder` is relative to the file."""
+
+    data_folder: str = "data"
+    rack: str = ""
+    api: ListenerConfig = ListenerConfig()
+    data: ListenerConfig = ListenerConfig()
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    peers: dict[str, PeerConfig] = {}
+    """By node id, as text: TOML's keys are strings."""
+    timing: TimingConfig = TimingConfig()
+    fsync_threads: int = 2
+    retention_check_ms: int = 30_000
+    fetch_cache_bytes: int = 64 * MIB
+    """Recently appended batches kept in memory for followers and consumers at the end of the log, over all partitions."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+
+def load_node_config(text: str) -> NodeConfig:
+    """`node.toml`'s text → settings. Raises `InvalidRequest` naming the field at fault."""
+    try:
+        return msgspec.toml.decode(text.encode(), type=NodeConfig)
+    except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+        raise InvalidRequest("invalid_config", f"node.toml: {error}") from None

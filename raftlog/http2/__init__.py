@@ -1,0 +1,1 @@
+"""The carrier of the data plane: HTTP/2 with a DATA path of its own."""

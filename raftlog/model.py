@@ -1,0 +1,194 @@
+"""The nouns that every part of raftlog shares: ids, offsets, epochs and the records that the quorum agrees on.
+
+Different integers are different types here (`Offset` is not a `LeaderEpoch`), so that mypy finds the swap that a
+reader would miss. Ranges are half-open: an `..._end_offset` is the next offset to write, never the last one written.
+
+What is *not* here: behaviour. Who may lead is decided in `metadata/`, what is replicated in `partitions/`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import NewType
+
+Offset = NewType("Offset", int)
+"""Position of a record in a partition. Dense, assigned by the leader, never reused (S2)."""
+
+LeaderEpoch = NewType("LeaderEpoch", int)
+"""Number of a leadership of one partition. At most one leader, of one incarnation, per epoch (S5)."""
+
+PartitionEpoch = NewType("PartitionEpoch", int)
+"""Version of a partition's record in the quorum: rises with every accepted change; ISR changes compare-and-set it."""
+
+BrokerId = NewType("BrokerId", int)
+"""Number of a node, and of the broker that it registers."""
+
+Incarnation = NewType("Incarnation", int)
+"""One life of a broker: the quorum gives a new, greater number at each registration of a started process."""
+
+TopicId = NewType("TopicId", bytes)
+"""16 random bytes that name one topic for ever; a topic deleted and created again has another."""
+
+DirectoryId = NewType("DirectoryId", bytes)
+"""16 random bytes written when a data folder is prepared: another disk is another directory."""
+
+ProducerId = NewType("ProducerId", int)
+"""Number of an idempotent producer, granted in blocks by the quorum."""
+
+ProducerEpoch = NewType("ProducerEpoch", int)
+"""Generation of a producer id; a lower one is fenced."""
+
+Sequence = NewType("Sequence", int)
+"""Number of a record among those of one (producer id, epoch) in one partition; wraps at 2**31."""
+
+TimestampMs = NewType("TimestampMs", int)
+"""Milliseconds since 1970-01-01T00:00:00Z."""
+
+FilePosition = NewType("FilePosition", int)
+"""Byte position in a segment file."""
+
+NO_BROKER = BrokerId(-1)
+NO_INCARNATION = Incarnation(-1)
+NO_EPOCH = LeaderEpoch(-1)
+NO_PRODUCER_ID = ProducerId(-1)
+NO_PRODUCER_EPOCH = ProducerEpoch(-1)
+NO_SEQUENCE = Sequence(-1)
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+
+class Acks(enum.IntEnum):
+    """What a produce request waits for."""
+
+    NONE = 0
+    """Nothing: there is no answer."""
+    LEADER = 1
+    """The leader's fsync (its append, where the topic has `flush=os`)."""
+    ALL = -1
+    """Fsync on every in-sync replica, of which there are at least `min.insync.replicas` (S1)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicPartition:
+    """One partition of one topic, by id. What travels between brokers and lies on disk is this, never a name."""
+
+    topic_id: TopicId
+    partition: int
+
+    @property
+    def directory_name(self) -> str:
+        """Name of the partition's folder below `partitions/`: no text of a user ever is in a path."""
+        return f"{self.topic_id.hex()}-{self.partition}"
+
+    def __str__(self) -> str:
+        return f"{self.topic_id.hex()[:8]}/{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where something listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRecord:
+    """A registered broker, as the quorum agreed.
+
+    Invariant: `incarnation` rises with every registration of a new process of this broker.
+    """
+
+    broker_id: BrokerId
+    incarnation: Incarnation
+    directory_id: DirectoryId
+    start_number: int
+    """Count of this data folder's starts, kept on its disk: a late registration of an earlier start is refused."""
+    api: Endpoint
+    data: Endpoint
+    rack: str
+    fenced: bool
+    feature_level: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic, as the quorum agreed. `configs` has Kafka's names; what is not named has its default."""
+
+    topic_id: TopicId
+    name: str
+    partition_count: int
+    replication_factor: int
+    configs: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRecord:
+    """A partition, as the quorum agreed: who leads, in which epoch, and who is in sync.
+
+    Invariant: `isr` and `commit_set` are subsets of `replicas`; `isr` is never empty.
+    Invariant: `leader` is `NO_BROKER` or an eligible member of `isr`.
+    Invariant: `leader_epoch` and `partition_epoch` never fall; `partition_epoch` rises with every change.
+    """
+
+    topic_partition: TopicPartition
+    replicas: tuple[BrokerId, ...]
+    """In order of preference: the first is the preferred leader."""
+    leader: BrokerId
+    leader_incarnation: Incarnation
+    """A broker leads only if this is the incarnation that it runs as."""
+    leader_epoch: LeaderEpoch
+    partition_epoch: PartitionEpoch
+    isr: tuple[BrokerId, ...]
+    """In-sync replicas, sorted."""
+    commit_set: tuple[BrokerId, ...]
+    """The last ISR of at least `min_insync_replicas` members under an elected leader, sorted."""
+    min_insync_replicas: int
+    not_eligible: tuple[BrokerId, ...] = ()
+    """Members of `isr` or `commit_set` that lost data or cannot vouch for it; they never lead (S9). Sorted."""
+
+    @property
+    def has_leader(self) -> bool:
+        return self.leader != NO_BROKER
+
+    def __str__(self) -> str:
+        isr = ",".join(map(str, self.isr))
+        return (
+            f"{self.topic_partition} leader={self.leader} incarnation={self.leader_incarnation} "
+            f"epoch={self.leader_epoch} partition_epoch={self.partition_epoch} isr={isr}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """What a broker says of one of its replicas when it registers, after recovery has fsynced what it read.
+
+    `cut_or_quarantined` is true when recovery removed or set aside anything that may have been acknowledged, or when
+    the topic has `flush=os` and the last stop was unclean.
+    """
+
+    topic_partition: TopicPartition
+    clean: bool
+    last_epoch: LeaderEpoch
+    stable_end_offset: Offset
+    cut_or_quarantined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumStatus:
+    """What one node knows of the metadata quorum; for people and health checks, never for decisions."""
+
+    node_id: BrokerId
+    leader: BrokerId
+    term: int
+    commit_index: int
+    applied_index: int
+    last_index: int
+    voters: tuple[BrokerId, ...]
+    match_index: dict[BrokerId, int] = field(default_factory=dict)
+    """On the leader only: how far each voter's log is known to agree."""

@@ -1,0 +1,7 @@
+"""The version of the package and of the feature level that this code can speak."""
+
+__version__ = "0.1.0"
+
+FEATURE_LEVEL = 1
+"""Highest feature level that this code understands. The quorum holds the finalized level of the cluster; a command
+above that level is never proposed, and a node that meets one it cannot decode stops and says so."""

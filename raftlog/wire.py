@@ -1,0 +1,224 @@
+"""What travels for a client: produce and fetch requests and their answers, one layout for every carrier.
+
+A message is `u32 big-endian length of head | head | body`. The head is a msgpack array (a `msgspec` struct, so every
+field is type-checked before anyone looks at it); the body is the named record batches one after the other, as they
+lie on disk, so that nothing copies or re-encodes them. The same bytes are a message of an HTTP/2 stream (`/v1/produce`,
+`/v1/fetch`), the body of an HTTP/1.1 request (`Content-Type: application/vnd.raftlog.v1`), and a forwarded request.
+
+Topics are named by id; whoever only knows a name asks the API first. Requests carry a `correlation_id` that the answer
+repeats; answers to one stream's requests may come in any order.
+
+Every struct begins with its tag, which carries the version: fields are only ever appended, with defaults.
+
+What is *not* here: JSON (`http_api/`), replication (`partitions/replication_protocol.py`), the quorum's frames.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from .config import MAX_WIRE_MESSAGE_BYTES
+from .errors import InvalidRequest, RemoteProtocolError
+from .ports import Buffer, Part, part_length
+
+CONTENT_TYPE = "application/vnd.raftlog.v1"
+"""Media type of a message as an HTTP/1.1 body."""
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+
+_HEAD_LENGTH = struct.Struct(">I")
+
+TopicIdBytes: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+PartitionNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class ProducePartition(msgspec.Struct, array_like=True, frozen=True):
+    """One batch for one partition; `length` bytes of the body."""
+
+    topic_id: TopicIdBytes
+    partition: PartitionNumber
+    length: Natural
+
+
+class ProduceRequest(msgspec.Struct, array_like=True, frozen=True, tag="produce.1"):
+    """Batches for many partitions. Those for one partition are appended in the order given."""
+
+    correlation_id: Natural
+    acks: Annotated[int, msgspec.Meta(ge=-1, le=1)]
+    timeout_ms: Natural
+    partitions: Annotated[list[ProducePartition], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+    forwarded: bool = False
+    """Set by the broker that passes it on: it goes no further."""
+
+
+class ProducedPartition(msgspec.Struct, array_like=True, frozen=True):
+    """How one batch fared. `error` is empty, or a code of `raftlog.errors.CODES`."""
+
+    topic_id: TopicIdBytes
+    partition: PartitionNumber
+    error: str = ""
+    detail: str = ""
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    """Where the topic has `message.timestamp.type=LogAppendTime`."""
+    log_start_offset: int = -1
+    leader: int = -1
+    """With `not_leader`: who is thought to lead."""
+
+
+class ProduceResponse(msgspec.Struct, array_like=True, frozen=True, tag="produced.1"):
+    """Answers in the order of the request's partitions."""
+
+    correlation_id: Natural
+    partitions: list[ProducedPartition]
+
+
+class FetchPartition(msgspec.Struct, array_like=True, frozen=True):
+    """Where to read on in one partition."""
+
+    topic_id: TopicIdBytes
+    partition: PartitionNumber
+    offset: Natural
+    max_bytes: Natural
+    current_leader_epoch: int = -1
+    """-1: not checked. Otherwise a leader of another epoch refuses (KIP-320)."""
+
+
+class FetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="fetch.1"):
+    """A long poll over many partitions: answered when `min_bytes` are there, something failed, or time is up."""
+
+    correlation_id: Natural
+    max_wait_ms: Natural
+    min_bytes: Natural
+    max_bytes: Natural
+    partitions: Annotated[list[FetchPartition], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+    isolation: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+    """0 read_uncommitted, 1 read_committed (reserved: there are no transactions yet, both end at the high watermark)."""
+    forwarded: bool = False
+
+
+class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
+    """What one partition gave: `length` bytes of the body, whole batches, the first of which may begin below `offset`."""
+
+    topic_id: TopicIdBytes
+    partition: PartitionNumber
+    error: str = ""
+    detail: str = ""
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    leader_epoch: int = -1
+    length: Natural = 0
+    leader: int = -1
+
+
+class FetchResponse(msgspec.Struct, array_like=True, frozen=True, tag="fetched.1"):
+    """Answers in the order of the request's partitions; the body holds their batches in that order."""
+
+    correlation_id: Natural
+    partitions: list[FetchedPartition]
+
+
+class OffsetQuery(msgspec.Struct, array_like=True, frozen=True):
+    """Which offset is asked for. `timestamp_ms`: -1 latest, -2 earliest, else the first record at or after it."""
+
+    topic_id: TopicIdBytes
+    partition: PartitionNumber
+    timestamp_ms: Annotated[int, msgspec.Meta(ge=-2)]
+
+
+class OffsetsRequest(msgspec.Struct, array_like=True, frozen=True, tag="offsets.1"):
+    """Offsets by position or time, of many partitions."""
+
+    correlation_id: Natural
+    partitions: Annotated[list[OffsetQuery], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+    forwarded: bool = False
+
+
+class FoundOffset(msgspec.Struct, array_like=True, frozen=True):
+    """-1 and -1: there is no record at or after that time."""
+
+    topic_id: TopicIdBytes
+    partition: PartitionNumber
+    error: str = ""
+    detail: str = ""
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: int = -1
+    leader: int = -1
+
+
+class OffsetsResponse(msgspec.Struct, array_like=True, frozen=True, tag="offsets_found.1"):
+    correlation_id: Natural
+    partitions: list[FoundOffset]
+
+
+Request: TypeAlias = ProduceRequest | FetchRequest | OffsetsRequest
+Response: TypeAlias = ProduceResponse | FetchResponse | OffsetsResponse
+
+TIMESTAMP_LATEST = -1
+TIMESTAMP_EARLIEST = -2
+
+_encoder = msgspec.msgpack.Encoder()
+_request_decoder = msgspec.msgpack.Decoder(Request)
+_response_decoder = msgspec.msgpack.Decoder(Response)
+
+
+def encode(head: Request | Response, body: Sequence[Part] = ()) -> list[Part]:
+    """The message as a list of parts; the body's parts are passed through, not copied."""
+    packed = _encoder.encode(head)
+    return [_HEAD_LENGTH.pack(len(packed)) + packed, *body]
+
+
+def decode_request(message: Buffer) -> tuple[Request, memoryview]:
+    """Head and body. Raises `InvalidRequest` for anything that is not a well-formed request."""
+    try:
+        head, body = _split(message)
+        request = _request_decoder.decode(head)
+        if isinstance(request, ProduceRequest) and sum(p.length for p in request.partitions) != body.nbytes:
+            raise ValueError("the lengths of the batches do not add up to the body")
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise InvalidRequest("invalid_request", f"malformed request: {error}") from None
+    return request, body
+
+
+def decode_response(message: Buffer) -> tuple[Response, memoryview]:
+    """Head and body. Raises `RemoteProtocolError` for anything that is not a well-formed answer."""
+    try:
+        head, body = _split(message)
+        response = _response_decoder.decode(head)
+        if isinstance(response, FetchResponse) and sum(p.length for p in response.partitions) != body.nbytes:
+            raise ValueError("the lengths of the partitions do not add up to the body")
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise RemoteProtocolError(f"malformed answer: {error}") from None
+    return response, body
+
+
+def split_body(body: memoryview, lengths: Sequence[int]) -> list[memoryview]:
+    """The body cut into pieces of these lengths, without copying."""
+    pieces, start = [], 0
+    for length in lengths:
+        pieces.append(body[start : start + length])
+        start += length
+    return pieces
+
+
+def message_length(parts: Sequence[Part]) -> int:
+    """Bytes in a message."""
+    return sum(part_length(part) for part in parts)
+
+
+def _split(message: Buffer) -> tuple[memoryview, memoryview]:
+    view = memoryview(message).cast("B")
+    if not _HEAD_LENGTH.size <= view.nbytes <= MAX_WIRE_MESSAGE_BYTES:
+        raise ValueError(f"{view.nbytes} bytes are no message")
+    (length,) = _HEAD_LENGTH.unpack_from(view)
+    start = _HEAD_LENGTH.size
+    if length > view.nbytes - start:
+        raise ValueError("the head is longer than the message")
+    return view[start : start + length], view[start + length :]
