@@ -1,0 +1,93 @@
+"""What the HTTP API asks of the broker behind it: the port between translating and deciding.
+
+`http_api` imports no broker; `raftlog/broker/routing.py` is the real `BrokerService` and tests bring a small one of
+their own. Every call raises a `RaftlogError` whose code says whose fault it is; per-partition failures of `produce`,
+`fetch` and `offsets` are in the answers instead, since one request names many partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from metadata.view import ClusterView
+from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus
+from raftlog.ports import Part
+from raftlog.wire import (
+    FetchRequest,
+    FetchResponse,
+    OffsetsRequest,
+    OffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a node knows about itself and the cluster. `problems` is empty when all is well, else one line each."""
+
+    ready: bool
+    """It is registered, unfenced and follows the metadata log: it can take requests."""
+    problems: tuple[str, ...]
+
+
+class BrokerService(Protocol):
+    """The broker as the API sees it: any node takes any request and forwards it, one hop at most, to who decides."""
+
+    @property
+    def node_id(self) -> BrokerId: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def view(self) -> ClusterView:
+        """The cluster as this node knows it now."""
+        ...
+
+    async def produce(self, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
+        """Append one batch for each of the request's partitions, wherever they are led. Waits as `acks` says, at most
+        `timeout_ms`."""
+        ...
+
+    async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
+        """Batches of many partitions, long-polled. The parts are the body; each `FileRegion` must be released."""
+        ...
+
+    async def offsets(self, request: OffsetsRequest) -> OffsetsResponse:
+        """Offsets by position or time."""
+        ...
+
+    async def create_topic(
+        self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
+    ) -> None:
+        """Returns when the topic is decided and this node's view shows it with leaders elected (or two seconds passed).
+
+        Raises `InvalidRequest` (`topic_exists`, `invalid_config`, `invalid_topic_name`, `invalid_request`) or
+        `RetriableError`.
+        """
+        ...
+
+    async def delete_topic(self, name: str) -> None:
+        """Raises `InvalidRequest` (`unknown_topic`) or `RetriableError`."""
+        ...
+
+    async def alter_topic(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
+        """Set some settings and put others back to their defaults."""
+        ...
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        """Grow to `partition_count` partitions; fewer than now is refused."""
+        ...
+
+    async def allocate_producer_id(self) -> tuple[ProducerId, ProducerEpoch]:
+        """A producer id that nobody else has."""
+        ...
+
+    def health(self) -> Health: ...
+
+    async def quorum_status(self) -> QuorumStatus:
+        """As the quorum's leader sees it where it can be asked, otherwise as this node does."""
+        ...

@@ -1,0 +1,145 @@
+"""The small interface behind which consensus lives, and what the rest of the broker sees of the quorum.
+
+`Engine` is one voter's consensus core, sans-I/O: messages and time go in, a `Ready` comes out: entries are durable (the
+engine's journal was synced) before a `Ready`'s messages and results may leave, and that order is data: whoever holds a
+`Ready` may send what is in it, and nobody holds one earlier.
+
+`MetadataQuorum` is what a broker programs against: propose a command and learn its outcome, ask for a linearizable
+read, see the status. It hides leaders, forwarding, retries and threads. A command's outcome is one of three: *applied*
+(with what the state machine answered, which may be a refusal by name), *refused* (certainly not applied), *unknown*
+(a timeout or a lost leader: it may still be applied; only commands that are safe to repeat are repeated).
+
+What is *not* here: pysyncobj (`pysyncobj_engine.py`, the only file that knows it) and threads (`quorum_thread.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from raftlog.model import BrokerId, QuorumStatus
+
+from .commands import Command, CommandResult
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An entry that is committed and applies now. `token` is the proposer's, where this node proposed it."""
+
+    index: int
+    term: int
+    command: bytes
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledSnapshot:
+    """The log's prefix up to `index` was replaced by this state."""
+
+    index: int
+    term: int
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A proposal of this node that will not get an answer here: refused for certain, or of unknown fate."""
+
+    token: int
+    certain: bool
+
+
+@dataclass(slots=True)
+class Ready:
+    """What may happen now that the journal is synced."""
+
+    messages: list[tuple[BrokerId, bytes]] = field(default_factory=list)
+    applied: list[Committed | InstalledSnapshot] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.messages or self.applied or self.lost)
+
+
+class Engine(Protocol):
+    """One voter's consensus core. Single-threaded; every call is followed by the caller taking the `Ready`."""
+
+    def propose(self, command: bytes, token: int) -> None:
+        """Append a command, if this node leads; otherwise `Lost(token, certain=True)` comes."""
+        ...
+
+    def step(self, sender: BrokerId, message: bytes) -> None:
+        """A message from another voter. Raises `RemoteProtocolError`."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Time passed, in monotonic seconds. Called at least every 10 ms and after any other call."""
+        ...
+
+    def peer_connected(self, peer: BrokerId) -> None: ...
+
+    def peer_disconnected(self, peer: BrokerId) -> None: ...
+
+    def ready(self) -> Ready:
+        """Sync the journal, then hand over what became due. Raises `DiskFailed`: the node must stop."""
+        ...
+
+    def compact(self, state: bytes, applied_index: int) -> None:
+        """`state` is the state machine after `applied_index`: keep it as the snapshot and drop the log before it."""
+        ...
+
+    def status(self) -> QuorumStatus: ...
+
+    @property
+    def is_leader(self) -> bool:
+        """It leads, and has applied everything that was committed before its term."""
+        ...
+
+    @property
+    def leader(self) -> BrokerId:
+        """Who is thought to lead; `NO_BROKER` when nobody is."""
+        ...
+
+    @property
+    def term(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Fate(enum.Enum):
+    """The three outcomes of a proposal."""
+
+    APPLIED = "applied"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a proposal ended. `result` is the state machine's answer when the fate is APPLIED, else None."""
+
+    fate: Fate
+    index: int = -1
+    result: CommandResult | None = None
+    detail: str = ""
+
+
+class MetadataQuorum(Protocol):
+    """The quorum as one broker sees it; calls and callbacks are on the broker's own thread."""
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+        """Bring a command to the quorum's leader, wherever it is. `done` is called exactly once, within `timeout`
+        seconds."""
+        ...
+
+    def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+        """`done` is called with an index up to which this node's view must have come for a linearizable read (S7)."""
+        ...
+
+    def status(self) -> QuorumStatus:
+        """As this node knows it now."""
+        ...
+
+    def voters(self) -> Sequence[BrokerId]: ...
