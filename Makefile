@@ -1,0 +1,50 @@
+# Everything a newcomer needs: `make demo` and `make test` set up what they use by themselves.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SEED ?= 1
+SECONDS_SIMULATED ?= 60
+
+.PHONY: demo test check format sim soak clean
+
+demo: $(VENV)/.installed-demo  ## three nodes, real data, a killed leader, nothing lost
+	$(BIN)/python -P -m raftlog.cli.main demo
+
+test: $(VENV)/.installed-dev  ## the whole suite
+	$(BIN)/python -P -m pytest -q
+
+check: $(VENV)/.installed-dev  ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+sim: $(VENV)/.installed-dev  ## one simulated cluster: make sim SEED=7
+	$(BIN)/python -P -m jepsen_like.simulator --seed $(SEED) --seconds $(SECONDS_SIMULATED)
+
+soak: $(VENV)/.installed-dev  ## the long runs that `make test` leaves out
+	$(BIN)/python -P -m pytest -q -m soak
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "raftlog needs Python 3.11 or newer; '$(PYTHON)' is not. Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "Python's venv module is missing; it is Debian's package python3-venv." >&2; \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then apt-get update -q && apt-get install -y -q python3-venv; \
+	  else echo "Install it with: sudo apt-get install python3-venv" >&2; exit 1; fi; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+
+$(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@ $(VENV)/.installed-demo

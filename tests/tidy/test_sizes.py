@@ -1,0 +1,34 @@
+"""One file, one idea: at most 400 lines; functions short enough to see whole: at most 70."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from .sources import ROOT, Source, sources
+
+LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+
+
+@pytest.mark.parametrize("source", sources(), ids=lambda source: source.name)
+def test_files_and_functions_stay_small(source: Source) -> None:
+    lines = source.text.count("\n")
+    assert lines <= LINES_MAX, f"{source.relative} has {lines} lines: split it by idea"
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            length = node.end_lineno - node.lineno + 1
+            assert length <= FUNCTION_LINES_MAX, f"{source.relative}:{node.lineno} {node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("source", sources(), ids=lambda source: source.name)
+def test_modules_open_with_their_theory(source: Source) -> None:
+    assert ast.get_docstring(source.tree), f"{source.relative} has no docstring"
+
+
+def test_each_folder_has_a_readme() -> None:
+    folders = ("raftlog", "raftlog/http2", "raftlog/client", "raftlog/broker", "raftlog/cli", "metadata", "partitions")
+    folders += ("http_api", "spark_source", "jepsen_like", "tests", "benchmarks", "docs")
+    assert [folder for folder in folders if not (ROOT / folder / "README.md").is_file()] == []
