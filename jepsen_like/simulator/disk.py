@@ -1,0 +1,284 @@
+"""A disk that forgets what nobody fsynced.
+
+Each file is an inode with a durable content and the operations since its last fsync; names live in folders whose
+changes are durable only after `fsync_directory`. A process crash keeps everything (the page cache outlives it). A
+power loss keeps, of every un-fsynced write, all, nothing or a prefix torn at 512 bytes, independently of the others
+(write-back has no order), and of the un-fsynced name changes a prefix in the order they were made (a journalled file
+system's metadata has one). Everything drawn comes from the generator given to `power_loss`.
+
+Faults that a test or a nemesis switches on: `full` (ENOSPC), `fail_fsync` (EIO once; the data is dropped and marked
+clean, as Linux does), `flip` (bits rot in place).
+
+Paths and semantics are those of `raftlog.ports.Disk`; the same contract test runs on this and on the real one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from raftlog.errors import DiskFailed, DiskFull
+from raftlog.ports import Buffer
+
+SECTOR = 512
+
+
+@dataclass(slots=True)
+class Inode:
+    """A file's content: what is durable, what the page cache shows, and the operations between the two."""
+
+    durable: bytearray = field(default_factory=bytearray)
+    current: bytearray = field(default_factory=bytearray)
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    """(position, bytes) for a write, (length, None) for a truncation."""
+
+    def write(self, position: int, data: bytes) -> None:
+        _write(self.current, position, data)
+        self.pending.append((position, data))
+
+    def truncate(self, length: int) -> None:
+        _truncate(self.current, length)
+        self.pending.append((length, None))
+
+    def fsync(self) -> None:
+        for position, data in self.pending:
+            if data is None:
+                _truncate(self.durable, position)
+            else:
+                _write(self.durable, position, data)
+        self.pending.clear()
+
+    def forget(self) -> None:
+        """An fsync failed: the pages are marked clean, and what they held is gone."""
+        self.pending.clear()
+        self.current = bytearray(self.durable)
+
+    def lose_power(self, rng: random.Random) -> None:
+        for position, data in self.pending:
+            draw = rng.random()
+            if data is None:
+                if draw < 0.5:
+                    _truncate(self.durable, position)
+            elif draw < 0.4:
+                _write(self.durable, position, data)
+            elif draw < 0.7:
+                kept = rng.randrange(0, len(data) + 1)
+                sector_end = (position + kept) // SECTOR * SECTOR - position
+                _write(self.durable, position, data[: max(sector_end, 0)])
+        self.pending.clear()
+        self.current = bytearray(self.durable)
+
+
+def _write(content: bytearray, position: int, data: bytes) -> None:
+    if not data:
+        return
+    if position > len(content):
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _truncate(content: bytearray, length: int) -> None:
+    if length < len(content):
+        del content[length:]
+    else:
+        content.extend(bytes(length - len(content)))
+
+
+class SimDisk:
+    """One node's data folder. Not the property of a life: it survives crashes."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, Inode | None] = {"": None}
+        """Path → inode; None is a folder."""
+        self._durable_names: dict[str, Inode | None] = {"": None}
+        self._name_changes: list[tuple[str, dict[str, Inode | None], tuple[str, ...]]] = []
+        """(folder, names added, names removed), in the order they were made."""
+        self.full = False
+        self.fail_fsync = 0
+        """So many of the next fsyncs fail."""
+        self.fsyncs = 0
+
+    # --- The port ---
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
+        inode = self._names.get(path)
+        if inode is None:
+            if path in self._names:
+                raise DiskFailed(f"{path} is a folder")
+            if not create:
+                raise FileNotFoundError(path)
+            folder = _parent(path)
+            if folder not in self._names:
+                raise FileNotFoundError(folder)
+            inode = Inode()
+            self._change(folder, {path: inode}, ())
+        elif exclusive:
+            raise FileExistsError(path)
+        return SimFile(self, inode)
+
+    def exists(self, path: str) -> bool:
+        return path in self._names
+
+    def list(self, path: str) -> list[str]:
+        prefix = path + "/" if path else ""
+        return sorted(
+            n[len(prefix) :] for n in self._names if n.startswith(prefix) and n and "/" not in n[len(prefix) :]
+        )
+
+    def make_directory(self, path: str) -> None:
+        if path and path not in self._names:
+            self.make_directory(_parent(path))
+            self._change(_parent(path), {path: None}, ())
+
+    def rename(self, source: str, target: str) -> None:
+        if source not in self._names:
+            raise FileNotFoundError(source)
+        moved = {target: self._names[source]}
+        removed = [source]
+        for name in sorted(self._names):
+            if name.startswith(source + "/"):
+                moved[target + name[len(source) :]] = self._names[name]
+                removed.append(name)
+        self._change(_parent(source), moved, tuple(removed))
+
+    def remove(self, path: str) -> None:
+        gone = [name for name in sorted(self._names) if name == path or name.startswith(path + "/")]
+        if gone:
+            self._change(_parent(path), {}, tuple(gone))
+
+    def fsync_directory(self, path: str) -> None:
+        self._fsync_fault()
+        kept = []
+        for change in self._name_changes:
+            folder, added, removed = change
+            if folder == path:
+                _apply(self._durable_names, added, removed)
+            else:
+                kept.append(change)
+        self._name_changes = kept
+
+    def read(self, path: str) -> bytes:
+        inode = self._names.get(path)
+        if inode is None:
+            raise FileNotFoundError(path)
+        return bytes(inode.current)
+
+    def replace(self, path: str, content: bytes) -> None:
+        temporary = path + ".tmp"
+        self.remove(temporary)
+        file = self.open(temporary, create=True)
+        file.pwritev([content], 0)
+        file.fsync()
+        self.rename(temporary, path)
+        self.fsync_directory(_parent(path))
+
+    # --- Faults ---
+
+    def power_loss(self, rng: random.Random) -> None:
+        """All un-fsynced writes and names meet their drawn fate."""
+        inodes: dict[int, Inode] = {}
+        for names in (self._names, self._durable_names):
+            for name in sorted(names):
+                inode = names[name]
+                if inode is not None:
+                    inodes.setdefault(id(inode), inode)
+        for inode in inodes.values():
+            inode.lose_power(rng)
+        for _, added, removed in self._name_changes[: rng.randrange(0, len(self._name_changes) + 1)]:
+            _apply(self._durable_names, added, removed)
+        self._name_changes.clear()
+        # A name whose folder did not survive is gone with it.
+        self._durable_names = {
+            n: i for n, i in self._durable_names.items() if not n or _has_parents(n, self._durable_names)
+        }
+        self._names = dict(self._durable_names)
+
+    def flip(self, path: str, position: int, mask: int) -> None:
+        """Bits rot: in the page cache and on the medium alike."""
+        inode = self._names[path]
+        assert inode is not None
+        inode.fsync()
+        inode.current[position] ^= mask
+        inode.durable[position] ^= mask
+
+    def files(self) -> dict[str, int]:
+        """Path → size, for tests and nemeses."""
+        return {name: len(inode.current) for name, inode in sorted(self._names.items()) if inode is not None}
+
+    # --- Inside ---
+
+    def _change(self, folder: str, added: dict[str, Inode | None], removed: tuple[str, ...]) -> None:
+        _apply(self._names, added, removed)
+        self._name_changes.append((folder, added, removed))
+
+    def _fsync_fault(self) -> None:
+        self.fsyncs += 1
+        if self.fail_fsync:
+            self.fail_fsync -= 1
+            raise DiskFailed("simulated fsync failure")
+
+    def fsync_inode(self, inode: Inode) -> None:
+        try:
+            self._fsync_fault()
+        except DiskFailed:
+            inode.forget()
+            raise
+        inode.fsync()
+
+
+def _apply(names: dict[str, Inode | None], added: dict[str, Inode | None], removed: tuple[str, ...]) -> None:
+    for name in removed:
+        names.pop(name, None)
+    names.update(added)
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _has_parents(path: str, names: dict[str, Inode | None]) -> bool:
+    parent = _parent(path)
+    return parent in names and (not parent or _has_parents(parent, names))
+
+
+class SimFile:
+    """An open file; outlives the removal of its name, as on any POSIX system."""
+
+    def __init__(self, disk: SimDisk, inode: Inode) -> None:
+        self._disk = disk
+        self._inode = inode
+        self._closed = False
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        self._check_open()
+        if self._disk.full:
+            raise DiskFull("simulated: no space left on device")
+        data = b"".join(buffers)
+        self._inode.write(position, data)
+        return len(data)
+
+    def pread(self, length: int, position: int) -> bytes:
+        self._check_open()
+        return bytes(self._inode.current[position : position + length])
+
+    def size(self) -> int:
+        self._check_open()
+        return len(self._inode.current)
+
+    def truncate(self, length: int) -> None:
+        self._check_open()
+        self._inode.truncate(length)
+
+    def fsync(self) -> None:
+        self._check_open()
+        self._disk.fsync_inode(self._inode)
+
+    def fileno(self) -> int:
+        return -1
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        assert not self._closed, "use after close"

@@ -1,0 +1,136 @@
+"""Virtual time: one heap of events, keyed by (time, order of scheduling), so that a run is a function of its seed.
+
+A `Life` is one run of one simulated process. Whatever it scheduled dies with it: after a crash its timers, worker
+completions and deliveries are popped and dropped. `SimScheduler`, `SimClock` and `SimWorker` are the product's ports on
+top of the heap. A worker's job runs at one instant and its completion arrives at a later one, so that a crash can fall
+between the two: the bytes are on disk, but nobody was told.
+
+What is *not* here: disks, links, faults.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from raftlog.errors import RaftlogError
+
+T = TypeVar("T")
+
+
+class Event:
+    """A call that is due; `cancel` makes it void."""
+
+    __slots__ = ("at", "callback", "cancelled", "life", "order")
+
+    def __init__(self, at: float, order: int, life: Life | None, callback: Callable[[], None]) -> None:
+        self.at = at
+        self.order = order
+        self.life = life
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def __lt__(self, other: Event) -> bool:
+        return (self.at, self.order) < (other.at, other.order)
+
+
+class Life:
+    """One run of one process."""
+
+    __slots__ = ("alive", "name", "paused_until")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.paused_until = 0.0
+
+
+class EventHeap:
+    """The one clock and the one queue of a simulated world."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events_run = 0
+        self._order = 0
+        self._heap: list[Event] = []
+
+    def schedule(self, delay: float, callback: Callable[[], None], life: Life | None = None) -> Event:
+        """Call back `delay` virtual seconds from now, unless cancelled or the life has ended by then."""
+        self._order += 1
+        event = Event(self.now + max(delay, 0.0), self._order, life, callback)
+        heapq.heappush(self._heap, event)
+        return event
+
+    def run_until(self, end: float, after_event: Callable[[], None]) -> None:
+        """Run what is due before `end`, in order, with `after_event` after each."""
+        while self._heap and self._heap[0].at < end:
+            event = heapq.heappop(self._heap)
+            life = event.life
+            if event.cancelled or (life is not None and not life.alive):
+                continue
+            if life is not None and life.paused_until > event.at:
+                # A stopped process does late what it would have done: everything, in its old order.
+                event.at = life.paused_until
+                heapq.heappush(self._heap, event)
+                continue
+            self.now = event.at
+            self.events_run += 1
+            event.callback()
+            after_event()
+        self.now = max(self.now, end)
+
+
+class SimClock:
+    """A node's two clocks: the monotonic one may run fast or slow, the wall may be off."""
+
+    def __init__(self, heap: EventHeap, *, drift: float = 1.0, wall_offset_ms: int = 0) -> None:
+        self._heap = heap
+        self._drift = drift
+        self.wall_offset_ms = wall_offset_ms
+
+    def monotonic(self) -> float:
+        return self._heap.now * self._drift
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + int(self._heap.now * 1000) + self.wall_offset_ms
+
+
+class SimScheduler:
+    """The `Scheduler` port of one life."""
+
+    def __init__(self, heap: EventHeap, life: Life) -> None:
+        self._heap = heap
+        self._life = life
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._heap.schedule(0.0, callback, self._life)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Event:
+        return self._heap.schedule(delay, callback, self._life)
+
+
+class SimWorker:
+    """The `Worker` port of one life: jobs take a drawn time and may overtake one another."""
+
+    def __init__(self, heap: EventHeap, life: Life, rng: random.Random, latency: Callable[[], float]) -> None:
+        self._heap = heap
+        self._life = life
+        self._rng = rng
+        self._latency = latency
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        def run() -> None:
+            result: T | None = None
+            error: BaseException | None = None
+            try:
+                result = work()
+            except (RaftlogError, OSError) as raised:
+                error = raised
+            self._heap.schedule(self._rng.uniform(0.0, 0.0005), lambda: done(result, error), self._life)
+
+        self._heap.schedule(self._latency(), run, self._life)

@@ -1,0 +1,197 @@
+"""Connections between simulated nodes: ordered, at most once, lost as a whole.
+
+A `SimLink` is one end of a connection, as the product's `Link` port wants it. Messages take a drawn time and never
+overtake one another on one connection. A directed cut holds back what is sent (TCP would retransmit) until the cut
+heals or the silence outlasts `dead_after`, when both ends are told that the connection closed and what was in flight is
+lost. A process that dies resets its connections; the other end learns it after one latency, or after `dead_after` when
+the machine lost power or the way back is cut. Dialling through a cut, or to a node that is down, fails after a while.
+
+Bytes, not objects, are carried: parts are joined where they are sent, so nobody sees a buffer that changes later.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from raftlog.ports import FileRegion, LinkHandler, Part
+
+from .heap import EventHeap, Life
+
+
+@dataclass(slots=True)
+class NetworkShape:
+    """How the network behaves; drawn for each seed."""
+
+    latency_min: float = 0.0001
+    latency_max: float = 0.002
+    slow_probability: float = 0.01
+    slow_max: float = 0.05
+    dead_after: float = 1.5
+
+
+@dataclass(slots=True)
+class Listener:
+    """Who takes connections of one kind at one node."""
+
+    life: Life
+    handler: LinkHandler
+
+
+class SimLink:
+    """One end of a connection."""
+
+    def __init__(self, network: SimNetwork, owner: int, peer: int, life: Life, handler: LinkHandler) -> None:
+        self._network = network
+        self.owner = owner
+        self._peer = peer
+        self.life = life
+        self.handler = handler
+        self.other: SimLink
+        self.open = True
+        self.arrival = 0.0
+        """When the last message sent from here will arrive: the next arrives later."""
+        self.held: list[bytes] = []
+        """Sent into a cut, in order."""
+
+    @property
+    def peer(self) -> int:
+        return self._peer
+
+    def send(self, parts: Sequence[Part]) -> None:
+        message = b"".join(_bytes_of(part) for part in parts)
+        if self.open and self.life.alive:
+            self._network.carry(self, message)
+
+    def close(self) -> None:
+        self._network.close(self)
+
+
+def _bytes_of(part: Part) -> bytes:
+    if not isinstance(part, FileRegion):
+        return bytes(part)
+    try:
+        return part.file.pread(part.length, part.position)
+    finally:
+        part.release()
+
+
+class SimNetwork:
+    """All connections of one simulated world."""
+
+    def __init__(self, heap: EventHeap, rng: random.Random, shape: NetworkShape) -> None:
+        self._heap = heap
+        self._rng = rng
+        self.shape = shape
+        self.cuts: set[tuple[int, int]] = set()
+        """Directed: (from, to) carries nothing."""
+        self._listeners: dict[tuple[int, str], Listener] = {}
+        self._links: list[SimLink] = []
+        self.messages = 0
+
+    # --- For nodes ---
+
+    def listen(self, node: int, kind: str, life: Life, handler: LinkHandler) -> None:
+        self._listeners[(node, kind)] = Listener(life, handler)
+
+    def dial(
+        self, node: int, peer: int, kind: str, life: Life, handler: LinkHandler, failed: Callable[[], None]
+    ) -> None:
+        """Connect; `handler.on_opened` follows at both ends, or `failed` here."""
+
+        def arrive() -> None:
+            listener = self._listeners.get((peer, kind))
+            cut = (node, peer) in self.cuts or (peer, node) in self.cuts
+            if listener is None or not listener.life.alive or cut:
+                self._heap.schedule(self.shape.dead_after if cut else self._latency(), failed, life)
+                return
+            here = SimLink(self, node, peer, life, handler)
+            there = SimLink(self, peer, node, listener.life, listener.handler)
+            here.other, there.other = there, here
+            self._links += [here, there]
+            there.handler.on_opened(there)
+            self._heap.schedule(self._latency(), lambda: here.handler.on_opened(here) if here.open else failed(), life)
+
+        self._heap.schedule(self._latency(), arrive)
+
+    # --- For links ---
+
+    def carry(self, link: SimLink, message: bytes) -> None:
+        self.messages += 1
+        if (link.owner, link.peer) in self.cuts:
+            if not link.held:
+                self._heap.schedule(self.shape.dead_after, lambda: self._give_up(link))
+            link.held.append(message)
+            return
+        if link.held:
+            link.held.append(message)
+            return
+        self._deliver_later(link, message)
+
+    def close(self, link: SimLink) -> None:
+        """`link`'s owner drops the connection: both handlers are told, each on its own time."""
+        if link.open:
+            self._end(link, 0.0)
+            self._end(link.other, self._latency())
+
+    # --- For nemeses and the cluster ---
+
+    def heal(self) -> None:
+        """All cuts end; what was held flows on."""
+        self.cuts.clear()
+        for link in list(self._links):
+            held, link.held = link.held, []
+            for message in held:
+                self._deliver_later(link, message)
+
+    def node_died(self, node: int, *, silently: bool) -> None:
+        """Every connection of the node is gone; the peers learn it at once, or (power loss) after a silence."""
+        for kind in sorted(kind for owner, kind in self._listeners if owner == node):
+            del self._listeners[(node, kind)]
+        for link in [link for link in self._links if link.owner == node]:
+            link.open = False
+            unheard = silently or (node, link.peer) in self.cuts
+            self._end(link.other, self.shape.dead_after if unheard else self._latency())
+        self._links = [link for link in self._links if link.owner != node]
+
+    def reset_some(self, probability: float) -> int:
+        """Drop connections at random, with what is in flight."""
+        chosen = [link for link in self._links if link.open and self._rng.random() < probability]
+        for link in chosen:
+            self.close(link)
+        return len(chosen)
+
+    # --- Inside ---
+
+    def _latency(self) -> float:
+        shape = self.shape
+        if self._rng.random() < shape.slow_probability:
+            return self._rng.uniform(shape.latency_max, shape.slow_max)
+        return self._rng.uniform(shape.latency_min, shape.latency_max)
+
+    def _deliver_later(self, link: SimLink, message: bytes) -> None:
+        link.arrival = max(self._heap.now + self._latency(), link.arrival)
+        other = link.other
+
+        def deliver() -> None:
+            if other.open:
+                other.handler.on_message(other, memoryview(message))
+
+        self._heap.schedule(link.arrival - self._heap.now, deliver, other.life)
+
+    def _give_up(self, link: SimLink) -> None:
+        if link.open and link.held and (link.owner, link.peer) in self.cuts:
+            self._end(link, 0.0)
+            self._end(link.other, 0.0)
+
+    def _end(self, link: SimLink, delay: float) -> None:
+        def closed() -> None:
+            if link.open:
+                link.open = False
+                link.held.clear()
+                if link in self._links:
+                    self._links.remove(link)
+                link.handler.on_closed(link)
+
+        self._heap.schedule(delay, closed, link.life)
