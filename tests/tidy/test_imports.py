@@ -111,6 +111,10 @@ def test_the_rule_catches_what_it_forbids() -> None:
 
 def test_no_first_party_name_is_imported_as_a_whole_folder_by_accident() -> None:
     """`import metadata` in a client would pick up a user's own metadata.py; nothing below the top floor may do it."""
-    ground = [s for s in sources() if s.name.startswith("raftlog") and not s.name.startswith(("raftlog.broker", "raftlog.cli"))]
+    ground = [
+        s
+        for s in sources()
+        if s.name.startswith("raftlog") and not s.name.startswith(("raftlog.broker", "raftlog.cli"))
+    ]
     for source in ground:
         assert not [i for i, _ in source.imports if i.partition(".")[0] in set(PACKAGES) - {"raftlog"}], source.relative

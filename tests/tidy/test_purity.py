@@ -45,7 +45,14 @@ SIMULATED_EXCEPT = ("metadata.quorum_thread", "metadata.pysyncobj")
 
 # call → modules that may make it
 BANNED_CALLS: dict[str, tuple[str, ...]] = {
-    "open": ("raftlog.disk", "raftlog.cli", "raftlog.broker.lifecycle", "raftlog.client", "jepsen_like", "spark_source"),
+    "open": (
+        "raftlog.disk",
+        "raftlog.cli",
+        "raftlog.broker.lifecycle",
+        "raftlog.client",
+        "jepsen_like",
+        "spark_source",
+    ),
     "os.open": ("raftlog.disk",),
     "os.fsync": ("raftlog.disk",),
     "os.fdatasync": ("raftlog.disk",),
@@ -68,7 +75,9 @@ def is_pure(source: Source) -> bool:
 
 @pytest.mark.parametrize("source", [s for s in sources() if is_pure(s)], ids=lambda source: source.name)
 def test_cores_are_pure(source: Source) -> None:
-    impure = [f"{source.relative}:{line} {name}" for name, line in source.imports if name.partition(".")[0] in IMPURE_MODULES]
+    impure = [
+        f"{source.relative}:{line} {name}" for name, line in source.imports if name.partition(".")[0] in IMPURE_MODULES
+    ]
     assert impure == []
     coroutines = [n.lineno for n in ast.walk(source.tree) if isinstance(n, ast.AsyncFunctionDef | ast.Await)]
     assert coroutines == [], f"{source.relative}: a core has no coroutine"
