@@ -1,0 +1,23 @@
+"""A topic's settings as the quorum holds them (text by Kafka's names) → typed, with what depends on the replicas settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from raftlog.config import TopicConfig, majority, parse_topic_config
+from raftlog.errors import InvalidRequest
+
+
+def settled_config(configs: Mapping[str, str], replication_factor: int) -> TopicConfig:
+    """Typed settings with `min_insync_replicas` settled: a majority of the replicas unless it is set.
+
+    Raises `InvalidRequest` naming the setting at fault.
+    """
+    config = parse_topic_config(configs)
+    minimum = config.min_insync_replicas or majority(replication_factor)
+    if minimum > replication_factor:
+        raise InvalidRequest(
+            "invalid_config", f"min.insync.replicas {minimum} is more than the {replication_factor} replicas"
+        )
+    return replace(config, min_insync_replicas=minimum)

@@ -1,0 +1,61 @@
+"""What changed in the cluster image: facts for whoever keeps a copy of a part of it.
+
+Each event carries the whole new record, so that a follower replaces and never patches. The events of one log entry are
+applied together; those of `diff` (after a snapshot) lead from one state to the other in the same way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from raftlog.model import BrokerRecord, PartitionRecord, TopicId, TopicPartition, TopicRecord
+
+from .image_elections import RecoveryTicket
+
+INITIAL_FEATURE_LEVEL = 1
+"""Of a cluster whose quorum has decided nothing yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevelChanged:
+    """The finalized feature level of the cluster."""
+
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerChanged:
+    """A broker registered, was fenced or unfenced. Brokers are never forgotten."""
+
+    record: BrokerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanged:
+    """A topic is new, grew or has other settings. The events of its new partitions follow."""
+
+    record: TopicRecord
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRemoved:
+    """A topic and all its partitions are no more; there is no event for each of them."""
+
+    topic_id: TopicId
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionChanged:
+    """A partition's record changed. `tickets`: what is known of its members that may not lead (for explanations)."""
+
+    record: PartitionRecord
+    tickets: tuple[RecoveryTicket, ...] = ()
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.record.topic_partition
+
+
+MetadataEvent: TypeAlias = FeatureLevelChanged | BrokerChanged | TopicChanged | TopicRemoved | PartitionChanged

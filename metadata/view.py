@@ -1,0 +1,166 @@
+"""The cluster as one node knows it now: read-only records for routing, status and the partitions' roles.
+
+A view is fed with the events of applied log entries, in order, by whoever follows the metadata log; it may be behind
+the quorum but is never wrong about the past: everything up to `index` is in it, nothing after. It changes between two
+calls only, so one call sees one state, and all records are frozen, so they may be kept.
+
+It is not thread-safe: it lives on the thread that feeds it. What is *not* here: waiting (subscribe), linearizable
+reads (`MetadataQuorum.read_barrier`, then wait for the index) and any decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from raftlog.config import TopicConfig
+from raftlog.model import NO_BROKER, BrokerId, BrokerRecord, PartitionRecord, TopicId, TopicPartition, TopicRecord
+
+from .image_config import settled_config
+from .image_elections import RecoveryTicket, explain_offline, is_live
+from .image_events import (
+    INITIAL_FEATURE_LEVEL,
+    BrokerChanged,
+    FeatureLevelChanged,
+    MetadataEvent,
+    PartitionChanged,
+    TopicChanged,
+    TopicRemoved,
+)
+
+__all__ = [
+    "BrokerChanged",
+    "ClusterView",
+    "FeatureLevelChanged",
+    "MetadataEvent",
+    "PartitionChanged",
+    "TopicChanged",
+    "TopicRemoved",
+    "ViewListener",
+]
+
+ViewListener: TypeAlias = Callable[[int, Sequence[MetadataEvent]], None]
+"""Called with the view's new index and the events that led to it, after the view shows them."""
+
+
+class ClusterView:
+    """What the quorum agreed, up to `index`."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        """Of the last log entry in this view."""
+        self.feature_level = INITIAL_FEATURE_LEVEL
+        """The finalized one: nothing above it is used in the cluster."""
+        self.controller: BrokerId = NO_BROKER
+        """Who is thought to lead the quorum: a hint that the feeder keeps, not a part of the agreed state."""
+        self._brokers: dict[BrokerId, BrokerRecord] = {}
+        self._topics: dict[TopicId, TopicRecord] = {}
+        self._topic_ids: dict[str, TopicId] = {}
+        self._configs: dict[TopicId, TopicConfig] = {}
+        self._partitions: dict[TopicPartition, PartitionRecord] = {}
+        self._tickets: dict[TopicPartition, tuple[RecoveryTicket, ...]] = {}
+        self._listeners: dict[int, ViewListener] = {}
+        self._next_listener = 0
+
+    # --- Reading -----------------------------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicRecord | None:
+        """By name."""
+        topic_id = self._topic_ids.get(name)
+        return None if topic_id is None else self._topics[topic_id]
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicRecord | None:
+        return self._topics.get(topic_id)
+
+    def topics(self) -> list[TopicRecord]:
+        """All of them, by name."""
+        return sorted(self._topics.values(), key=lambda topic: topic.name)
+
+    def topic_config(self, topic_id: TopicId) -> TopicConfig | None:
+        """The topic's settings, typed, with defaults filled in and `min_insync_replicas` settled."""
+        topic = self._topics.get(topic_id)
+        if topic is None:
+            return None
+        if topic_id not in self._configs:
+            self._configs[topic_id] = settled_config(dict(topic.configs), topic.replication_factor)
+        return self._configs[topic_id]
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionRecord | None:
+        return self._partitions.get(topic_partition)
+
+    def partitions_of(self, topic_id: TopicId) -> list[PartitionRecord]:
+        """A topic's partitions, by number; empty when there is no such topic."""
+        topic = self._topics.get(topic_id)
+        count = 0 if topic is None else topic.partition_count
+        return [self._partitions[TopicPartition(topic_id, number)] for number in range(count)]
+
+    def partitions(self) -> list[PartitionRecord]:
+        """Every partition of the cluster, topic by topic in the order of their names."""
+        return [record for topic in self.topics() for record in self.partitions_of(topic.topic_id)]
+
+    def broker(self, broker_id: BrokerId) -> BrokerRecord | None:
+        return self._brokers.get(broker_id)
+
+    def brokers(self) -> list[BrokerRecord]:
+        """All that ever registered, by id."""
+        return [self._brokers[broker_id] for broker_id in sorted(self._brokers)]
+
+    def alive(self, broker_id: BrokerId) -> bool:
+        """Registered and not fenced."""
+        return is_live(self._brokers, broker_id)
+
+    def explain_offline(self, topic_partition: TopicPartition) -> str | None:
+        """What a partition without a leader waits for, in one line (S10); None if it has a leader or does not exist."""
+        record = self._partitions.get(topic_partition)
+        if record is None:
+            return None
+        return explain_offline(record, self._tickets.get(topic_partition, ()), self._brokers)
+
+    # --- Following ---------------------------------------------------------------------------------------------------
+
+    def subscribe(self, listener: ViewListener) -> Callable[[], None]:
+        """Call `listener` after every change, in the order of subscription. Returns how to stop that."""
+        number = self._next_listener
+        self._next_listener += 1
+        self._listeners[number] = listener
+
+        def unsubscribe() -> None:
+            self._listeners.pop(number, None)
+
+        return unsubscribe
+
+    def on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        """The entries up to `index` brought these events (perhaps none)."""
+        assert index >= self.index, f"the view is at {index} < {self.index}"
+        for event in events:
+            self._apply(event)
+        self.index = index
+        for listener in list(self._listeners.values()):
+            listener(index, events)
+
+    def _apply(self, event: MetadataEvent) -> None:
+        match event:
+            case PartitionChanged(record, tickets):
+                self._partitions[record.topic_partition] = record
+                if tickets:
+                    self._tickets[record.topic_partition] = tickets
+                else:
+                    self._tickets.pop(record.topic_partition, None)
+            case BrokerChanged(broker):
+                self._brokers[broker.broker_id] = broker
+            case TopicChanged(topic):
+                self._topics[topic.topic_id] = topic
+                self._topic_ids[topic.name] = topic.topic_id
+                self._configs.pop(topic.topic_id, None)
+            case TopicRemoved(topic_id, name):
+                self._remove_topic(topic_id, name)
+            case FeatureLevelChanged(level):
+                self.feature_level = level
+
+    def _remove_topic(self, topic_id: TopicId, name: str) -> None:
+        for number in range(self._topics.pop(topic_id).partition_count):
+            self._partitions.pop(TopicPartition(topic_id, number))
+            self._tickets.pop(TopicPartition(topic_id, number), None)
+        self._configs.pop(topic_id, None)
+        if self._topic_ids.get(name) == topic_id:
+            del self._topic_ids[name]
