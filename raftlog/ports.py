@@ -79,6 +79,10 @@ class File(Protocol):
         """Up to `length` bytes from `position`; fewer only at the end of the file."""
         ...
 
+    def pread_cached(self, length: int, position: int) -> bytes | None:
+        """As `pread`, where that needs no wait for the disk; None where it would. A disk that cannot tell reads."""
+        ...
+
     def size(self) -> int:
         """Bytes in the file."""
         ...
@@ -104,7 +108,9 @@ class Disk(Protocol):
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
         """For reading and writing. `create` makes it where absent; with `exclusive` it must be absent. A new name is
-        durable after `fsync_directory` of its folder."""
+        durable after `fsync_directory` of its folder. An open file outlives its removal and its renaming.
+
+        Raises `FileNotFoundError` where absent (without `create`) and `FileExistsError` (with `exclusive`)."""
         ...
 
     def exists(self, path: str) -> bool: ...
