@@ -1,4 +1,4 @@
-"""A topic's settings as the quorum holds them (text by Kafka's names) → typed, with what depends on the replicas settled."""
+"""A topic's settings, from text by Kafka's names (as the quorum holds them) to typed values with nothing left open."""
 
 from __future__ import annotations
 

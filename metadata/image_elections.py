@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from raftlog.model import BrokerId, BrokerRecord, Incarnation, LeaderEpoch, Offset, PartitionRecord
+from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Incarnation, LeaderEpoch, Offset, PartitionRecord
 
 Brokers: TypeAlias = Mapping[BrokerId, BrokerRecord]
 
@@ -36,8 +36,10 @@ class RecoveryTicket:
 
     broker_id: BrokerId
     incarnation: Incarnation
+    directory_id: DirectoryId
+    """The one that it was in sync with."""
     has_directory: bool
-    """False: it came with another directory than the one it was in sync with, so it can vouch for nothing."""
+    """False: it came with another directory, so it can vouch for nothing."""
     last_epoch: LeaderEpoch
     stable_end_offset: Offset
 

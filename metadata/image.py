@@ -1,0 +1,187 @@
+"""The cluster image: the replicated state machine that every node applies the metadata log to.
+
+`apply` is deterministic and total: the same commands give the same image and the same answers on every node, and a
+command that decodes is carried out or refused by name, never half and never with an exception. All that a proposer
+believed is checked again here, so a controller or leader that is behind can only propose.
+
+Before the command itself two questions are settled, for all commands alike. *Is it from a deposed controller?* A
+command made under a term is refused in another. *Did it come before?* The image remembers the answers to the last
+`MAX_ANSWERS` commands that carry a client session, and answers a retry as it did the first time. When it does not
+remember one that the proposer may have sent before the oldest answer was forgotten, it says `outcome_unknown`, and does
+nothing.
+
+What is *not* here: the rules (`image_elections.py`), what each command changes (`image_brokers.py`,
+`image_partitions.py`, `image_topics.py`), the records and their indexes (`image_state.py`), bytes (`snapshot.py`).
+"""
+
+from __future__ import annotations
+
+from raftlog.errors import InvariantViolation
+from raftlog.model import ProducerId
+from raftlog.ports import Buffer
+
+from . import image_brokers, image_invariants, image_partitions, image_topics, snapshot
+from .commands import (
+    AddPartitions,
+    AlterIsr,
+    AlterTopic,
+    ClientSession,
+    Command,
+    CommandResult,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    ElectLeaders,
+    Envelope,
+    FenceBroker,
+    GrantProducerIds,
+    NoOp,
+    ProducerIdsGranted,
+    Refused,
+    RegisterBroker,
+    SetFeatureLevel,
+    UnfenceBroker,
+)
+from .image_events import (
+    BrokerChanged,
+    FeatureLevelChanged,
+    MetadataEvent,
+    PartitionChanged,
+    TopicChanged,
+    TopicRemoved,
+)
+from .image_state import ImageState
+
+MAX_ANSWERS = 4_096
+"""Retries come within seconds; at a thousand commands a second this is four of them, and half a megabyte."""
+
+MAX_PRODUCER_IDS_PER_GRANT = 100_000
+
+
+class ClusterImage(ImageState):
+    """The agreed facts after `index`. Read the records as you like; only `apply` changes them."""
+
+    def apply(self, index: int, term: int, envelope: Envelope) -> tuple[CommandResult, list[MetadataEvent]]:
+        """Carry out one committed command, of the log entry at `index` and `term`.
+
+        Raises `InvariantViolation` when the entries do not come in order.
+        """
+        if index <= self.index:
+            raise InvariantViolation(f"entry {index} is applied after entry {self.index}")
+        self.index = index
+        if envelope.term is not None and envelope.term != term:
+            return Refused("not_controller", f"a command of term {envelope.term} in an entry of term {term}"), []
+        session = envelope.session
+        if session is not None:
+            known = self._first_answer(session)
+            if known is not None:
+                return known, []
+        result = self._carry_out(envelope.command, index)
+        if session is not None:
+            self._remember(session, index, result)
+        return result, self.take_events()
+
+    def _carry_out(self, command: Command, index: int) -> CommandResult:
+        match command:
+            case AlterIsr():
+                return image_partitions.alter_isr(self, command)
+            case ElectLeaders():
+                return image_partitions.elect_leaders(self, command)
+            case RegisterBroker():
+                return image_brokers.register_broker(self, command, index)
+            case FenceBroker():
+                return image_brokers.fence_broker(self, command)
+            case UnfenceBroker():
+                return image_brokers.unfence_broker(self, command)
+            case CreateTopic():
+                return image_topics.create_topic(self, command)
+            case DeleteTopic():
+                return image_topics.delete_topic(self, command)
+            case AlterTopic():
+                return image_topics.alter_topic(self, command)
+            case AddPartitions():
+                return image_topics.add_partitions(self, command)
+            case GrantProducerIds():
+                return self._grant_producer_ids(command)
+            case SetFeatureLevel():
+                return self._set_feature_level(command)
+            case NoOp():
+                return Done()
+
+    def _grant_producer_ids(self, command: GrantProducerIds) -> CommandResult:
+        broker = self.brokers.get(command.broker_id)
+        if broker is None or broker.incarnation != command.incarnation:
+            return Refused("stale_incarnation", f"broker {command.broker_id} is not at {command.incarnation}")
+        if not 1 <= command.count <= MAX_PRODUCER_IDS_PER_GRANT:
+            return Refused("invalid_request", f"a block has 1 to {MAX_PRODUCER_IDS_PER_GRANT} producer ids")
+        first = self.next_producer_id
+        self.next_producer_id = ProducerId(first + command.count)
+        return ProducerIdsGranted(first, command.count)
+
+    def _set_feature_level(self, command: SetFeatureLevel) -> CommandResult:
+        if command.level < self.feature_level:
+            return Refused("unsupported_version", f"the feature level is {self.feature_level} and never falls")
+        behind = [b for b in sorted(self.brokers) if self.brokers[b].feature_level < command.level]
+        if behind:
+            level = self.brokers[behind[0]].feature_level
+            return Refused("unsupported_version", f"broker {behind[0]} understands feature level {level} at most")
+        if command.level != self.feature_level:
+            self.put_feature_level(command.level)
+        return Done()
+
+    # --- Client sessions ---------------------------------------------------------------------------------------------
+
+    def _first_answer(self, session: ClientSession) -> CommandResult | None:
+        """The answer that was given before, or must be given because it may have been; None for what is new."""
+        known = self.answers.get((session.session_id, session.sequence))
+        if known is not None:
+            return known[1]
+        # Had it been carried out, then after the proposer's view of that time, so at an index that is still remembered
+        # unless the proposer's view is older than the oldest memory.
+        if session.applied_index < self.forgotten_index:
+            return Refused("outcome_unknown", "the answer to this command, if it came before, is forgotten")
+        return None
+
+    def _remember(self, session: ClientSession, index: int, result: CommandResult) -> None:
+        self.answers[session.session_id, session.sequence] = (index, result)
+        if len(self.answers) > MAX_ANSWERS:
+            _, (self.forgotten_index, _) = self.answers.popitem(last=False)
+
+    # --- Snapshots ---------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """The whole state, for `from_snapshot` of this or a newer version."""
+        return snapshot.encode(self)
+
+    @classmethod
+    def from_snapshot(cls, packed: Buffer) -> ClusterImage:
+        """Raises `RemoteProtocolError` for bytes that are not a snapshot, `UnknownSnapshot` for a newer version's."""
+        image = cls()
+        snapshot.decode_into(image, packed)
+        image.take_events()
+        return image
+
+    def check_invariants(self) -> None:
+        """Raises `InvariantViolation`. Looks at everything: for tests and the simulator."""
+        image_invariants.check(self)
+
+
+def diff(old: ClusterImage, new: ClusterImage) -> list[MetadataEvent]:
+    """The events that lead a follower of `old` to `new`, after a snapshot took the place of log entries."""
+    events: list[MetadataEvent] = []
+    if new.feature_level != old.feature_level:
+        events.append(FeatureLevelChanged(new.feature_level))
+    changed = (b for b in sorted(new.brokers) if new.brokers[b] != old.brokers.get(b))
+    events.extend(BrokerChanged(new.brokers[b]) for b in changed)
+    gone = (old.topics[topic_id] for topic_id in sorted(old.topics) if topic_id not in new.topics)
+    events.extend(TopicRemoved(topic.topic_id, topic.name) for topic in gone)
+    for topic_id in sorted(new.topics):
+        topic = new.topics[topic_id]
+        if topic != old.topics.get(topic_id):
+            events.append(TopicChanged(topic))
+        for record in new.partitions_of(topic):
+            topic_partition = record.topic_partition
+            tickets = new.tickets_of(topic_partition)
+            if record != old.partitions.get(topic_partition) or tickets != old.tickets_of(topic_partition):
+                events.append(PartitionChanged(record, tickets))
+    return events

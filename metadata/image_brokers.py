@@ -1,0 +1,157 @@
+"""What registrations and fences do to the agreed facts.
+
+A registration is the moment when a broker's past is settled: in the same command its former life loses every
+leadership (so no epoch is ever led by two lives, S5) and every replica that it cannot vouch for leaves the ISR and is
+marked (S9). What is clean stays in sync: a restarted follower goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from raftlog.model import (
+    NO_BROKER,
+    NO_EPOCH,
+    NO_INCARNATION,
+    BrokerId,
+    BrokerRecord,
+    DirectoryId,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionRecord,
+    TopicPartition,
+)
+
+from .commands import CommandResult, Done, FenceBroker, Refused, RegisterBroker, Registered, Report, UnfenceBroker
+from .image_elections import RecoveryTicket
+from .image_state import ImageState
+
+MAX_BROKERS = 1_000
+
+
+def register_broker(state: ImageState, command: RegisterBroker, index: int) -> CommandResult:
+    """The incarnation is the index of the entry that registered it (as Kafka's broker epoch): unique and rising."""
+    current = state.brokers.get(command.broker_id)
+    if current is not None and current.directory_id == command.directory_id:
+        if command.start_number == current.start_number:
+            return Registered(current.incarnation)
+        if command.start_number < current.start_number:
+            return Refused(
+                "stale_incarnation",
+                f"start {command.start_number} of broker {command.broker_id} comes after its start "
+                f"{current.start_number}",
+            )
+    if current is None and len(state.brokers) >= MAX_BROKERS:
+        return Refused("invalid_request", f"the cluster has {MAX_BROKERS} brokers, which is the most")
+    if command.feature_level < state.feature_level:
+        return Refused(
+            "unsupported_version",
+            f"broker {command.broker_id} understands feature level {command.feature_level}, the cluster is at "
+            f"{state.feature_level}: upgrade it",
+        )
+    broker = BrokerRecord(
+        broker_id=command.broker_id,
+        incarnation=Incarnation(index),
+        directory_id=command.directory_id,
+        start_number=command.start_number,
+        api=command.api.endpoint,
+        data=command.data.endpoint,
+        rack=command.rack,
+        fenced=True,
+        feature_level=command.feature_level,
+    )
+    state.put_broker(broker)
+    state.starting.add(broker.broker_id)
+    if current is not None:
+        reports = {TopicPartition(report.topic_id, report.partition): report for report in command.reports}
+        _settle_the_past(state, broker, current.directory_id, reports)
+    return Registered(broker.incarnation)
+
+
+def _settle_the_past(
+    state: ImageState,
+    broker: BrokerRecord,
+    former_directory: DirectoryId,
+    reports: Mapping[TopicPartition, Report],
+) -> None:
+    """Take from the former life what the new one must not have, partition by partition."""
+    broker_id = broker.broker_id
+    for topic_partition in state.replicas_of(broker_id):
+        record = state.partitions[topic_partition]
+        if broker_id not in record.isr and broker_id not in record.commit_set:
+            continue
+        report = reports.get(topic_partition)
+        vouches = former_directory == broker.directory_id and report is not None and not report.cut_or_quarantined
+        tickets = {ticket.broker_id: ticket for ticket in state.tickets_of(topic_partition)}
+        mark = tickets.get(broker_id)
+        revised = without_leader(record, broker_id)
+        if mark is not None or not vouches:
+            revised = without_member(revised, broker_id)
+            in_sync_with = former_directory if mark is None else mark.directory_id
+            tickets[broker_id] = _ticket(broker, in_sync_with, report)
+        elif revised is record:
+            continue
+        state.revise(revised, (tickets[marked] for marked in sorted(tickets)))
+
+
+def _ticket(broker: BrokerRecord, in_sync_with: DirectoryId, report: Report | None) -> RecoveryTicket:
+    """A replica that is not there, in the directory where it should be, counts as an empty log."""
+    return RecoveryTicket(
+        broker_id=broker.broker_id,
+        incarnation=broker.incarnation,
+        directory_id=in_sync_with,
+        has_directory=broker.directory_id == in_sync_with,
+        last_epoch=NO_EPOCH if report is None else report.last_epoch,
+        stable_end_offset=Offset(0) if report is None else report.stable_end_offset,
+    )
+
+
+def fence_broker(state: ImageState, command: FenceBroker) -> CommandResult:
+    """It loses its leaderships and leaves the ISRs, where it is not the last member."""
+    broker = state.brokers.get(command.broker_id)
+    if broker is None or broker.incarnation != command.incarnation:
+        return _other_incarnation(command.broker_id, command.incarnation, broker)
+    if broker.fenced and broker.broker_id not in state.starting:
+        return Done()
+    state.starting.discard(broker.broker_id)
+    if not broker.fenced:
+        state.put_broker(replace(broker, fenced=True))
+    for topic_partition in state.replicas_of(broker.broker_id):
+        record = state.partitions[topic_partition]
+        revised = without_member(without_leader(record, broker.broker_id), broker.broker_id)
+        if revised is not record:
+            state.revise(revised, state.tickets_of(topic_partition))
+    return Done()
+
+
+def unfence_broker(state: ImageState, command: UnfenceBroker) -> CommandResult:
+    """It may be elected and join ISRs again."""
+    broker = state.brokers.get(command.broker_id)
+    if broker is None or broker.incarnation != command.incarnation:
+        return _other_incarnation(command.broker_id, command.incarnation, broker)
+    if broker.fenced:
+        state.starting.discard(broker.broker_id)
+        state.put_broker(replace(broker, fenced=False))
+    return Done()
+
+
+def _other_incarnation(broker_id: BrokerId, incarnation: Incarnation, broker: BrokerRecord | None) -> Refused:
+    now = "not registered" if broker is None else f"at incarnation {broker.incarnation}"
+    return Refused("stale_incarnation", f"broker {broker_id} is {now}, not at {incarnation}")
+
+
+def without_leader(record: PartitionRecord, broker_id: BrokerId) -> PartitionRecord:
+    """The same record if the broker does not lead. Otherwise nobody does, and its epoch is over."""
+    if record.leader != broker_id:
+        return record
+    epoch = LeaderEpoch(record.leader_epoch + 1)
+    return replace(record, leader=NO_BROKER, leader_incarnation=NO_INCARNATION, leader_epoch=epoch)
+
+
+def without_member(record: PartitionRecord, broker_id: BrokerId) -> PartitionRecord:
+    """The same record if the broker is not in the ISR or is its last member, which stays: an ISR is never empty."""
+    if broker_id not in record.isr or len(record.isr) == 1:
+        return record
+    return replace(record, isr=tuple(member for member in record.isr if member != broker_id))

@@ -1,0 +1,79 @@
+"""What must hold of the cluster image after every command. A simulator and the tests ask; production trusts `apply`.
+
+`check` looks at one state, `check_step` at two that follow one another.
+"""
+
+from __future__ import annotations
+
+from raftlog.errors import InvariantViolation
+from raftlog.model import NO_INCARNATION, BrokerId, PartitionRecord, TopicPartition
+
+from .image_state import ImageState
+
+
+def check(state: ImageState) -> None:
+    """Raises `InvariantViolation` naming the first thing that is wrong."""
+    replicas_of: dict[BrokerId, list[TopicPartition]] = {broker_id: [] for broker_id in state.brokers}
+    count = 0
+    for topic_id in sorted(state.topics):
+        topic = state.topics[topic_id]
+        _require(state.topic_ids.get(topic.name) == topic_id, f"topic {topic.name} is not found by its name")
+        for record in state.partitions_of(topic):
+            count += 1
+            _check_partition(state, record)
+            for replica in record.replicas:
+                replicas_of[replica].append(record.topic_partition)
+    _require(count == len(state.partitions), "a partition belongs to no topic")
+    _require(len(state.topic_ids) == len(state.topics), "a name belongs to no topic")
+    for broker_id, expected in replicas_of.items():
+        _require(state.replicas_of(broker_id) == expected, f"the index of broker {broker_id}'s replicas is wrong")
+    for broker_id in sorted(state.starting):
+        _require(state.brokers[broker_id].fenced, f"broker {broker_id} is starting but not fenced")
+
+
+def _check_partition(state: ImageState, record: PartitionRecord) -> None:
+    name = str(record)
+    replicas, isr, commit_set = set(record.replicas), set(record.isr), set(record.commit_set)
+    _require(len(replicas) == len(record.replicas), f"{name}: a replica twice")
+    _require(bool(isr), f"{name}: the ISR is empty")
+    _require(isr <= replicas and commit_set <= replicas, f"{name}: a member is not a replica")
+    for members in (record.isr, record.commit_set, record.not_eligible):
+        _require(list(members) == sorted(set(members)), f"{name}: {members} is not a sorted set")
+    _require(set(record.not_eligible) <= isr | commit_set, f"{name}: a mark on a stranger")
+    tickets = state.tickets_of(record.topic_partition)
+    _require(tuple(t.broker_id for t in tickets) == record.not_eligible, f"{name}: marks and tickets differ")
+    for ticket in tickets:
+        broker = state.brokers[ticket.broker_id]
+        _require(ticket.incarnation == broker.incarnation, f"{name}: a ticket of another incarnation")
+        kept = broker.directory_id == ticket.directory_id
+        _require(ticket.has_directory == kept, f"{name}: a ticket is wrong about the directory")
+    _require((record.topic_partition in state.leaderless) == (not record.has_leader), f"{name}: leaderless or not")
+    _require(len(record.commit_set) >= 1, f"{name}: the commit set is empty")
+    if not record.has_leader:
+        _require(record.leader_incarnation == NO_INCARNATION, f"{name}: an incarnation of nobody")
+        _require(not isr & set(record.not_eligible) or len(isr) == 1, f"{name}: a marked member that is not the last")
+        return
+    leader = state.brokers[record.leader]
+    _require(record.leader in isr, f"{name}: the leader is not in the ISR")
+    _require(not isr & set(record.not_eligible), f"{name}: a marked member beside a leader")
+    _require(not leader.fenced, f"{name}: the leader is fenced")
+    _require(record.leader_incarnation == leader.incarnation, f"{name}: the leader's incarnation is over")
+    if len(isr) >= record.min_insync_replicas:
+        _require(record.commit_set == record.isr, f"{name}: the commit set is not the ISR")
+
+
+def check_step(before: PartitionRecord, after: PartitionRecord) -> None:
+    """Epochs never fall, rise with what they number, and one leader epoch has one leader of one incarnation (S5)."""
+    name = f"{before} -> {after}"
+    _require(after.partition_epoch >= before.partition_epoch, f"{name}: the partition epoch fell")
+    _require(after == before or after.partition_epoch > before.partition_epoch, f"{name}: a change without an epoch")
+    _require(after.leader_epoch >= before.leader_epoch, f"{name}: the leader epoch fell")
+    led_before, led_after = (before.leader, before.leader_incarnation), (after.leader, after.leader_incarnation)
+    _require(led_before == led_after or after.leader_epoch > before.leader_epoch, f"{name}: two leaders in one epoch")
+    if not after.has_leader or len(after.isr) < after.min_insync_replicas:
+        _require(after.commit_set == before.commit_set, f"{name}: the commit set changed when nobody could commit")
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise InvariantViolation(otherwise)

@@ -1,0 +1,104 @@
+"""Elections and ISR changes, decided where they are applied.
+
+The proposer (controller or leader) may be behind. So it names what it believed, and everything is compared with the
+state that this entry of the log finds: a proposal that comes late, twice or from a deposed leader changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from raftlog.model import Incarnation, LeaderEpoch, PartitionEpoch, PartitionRecord
+
+from .commands import AlterIsr, CommandResult, Elected, Election, ElectLeaders, IsrAltered, Refused
+from .image_elections import electable, recovery_winners
+from .image_state import ImageState
+
+
+def elect_leaders(state: ImageState, command: ElectLeaders) -> CommandResult:
+    """Each election is decided on its own, in order."""
+    return Elected(tuple(_elect(state, election) for election in command.elections))
+
+
+def _elect(state: ImageState, election: Election) -> Refused | None:
+    record = state.partitions.get(election.topic_partition)
+    if record is None:
+        return Refused("unknown_partition", f"there is no partition {election.topic_partition}")
+    if record.partition_epoch != election.partition_epoch:
+        return _stale_epoch(record, election.partition_epoch)
+    broker = state.brokers.get(election.candidate)
+    if broker is None or broker.incarnation != election.incarnation:
+        return Refused("stale_incarnation", f"broker {election.candidate} is not at {election.incarnation}")
+    tickets = state.tickets_of(record.topic_partition)
+    allowed = (
+        recovery_winners(record, tickets, state.brokers) if election.recovery else electable(record, state.brokers)
+    )
+    if election.candidate not in allowed:
+        kind = "recovery" if election.recovery else "an ordinary"
+        able = ", ".join(map(str, allowed)) or "nobody"
+        return Refused("not_eligible", f"by {kind} election {able} may lead {record.topic_partition} now")
+    if election.candidate == record.leader:
+        return None
+    stays = election.candidate in record.isr and not election.recovery
+    revised = replace(
+        record,
+        leader=election.candidate,
+        leader_incarnation=broker.incarnation,
+        leader_epoch=LeaderEpoch(record.leader_epoch + 1),
+        isr=record.isr if stays else (election.candidate,),
+    )
+    state.revise(revised, (ticket for ticket in tickets if ticket.broker_id != election.candidate))
+    return None
+
+
+def alter_isr(state: ImageState, command: AlterIsr) -> CommandResult:
+    """A leader's new ISR. Who is added becomes eligible; who is kept stays what it was."""
+    record = state.partitions.get(command.topic_partition)
+    if record is None:
+        return Refused("unknown_partition", f"there is no partition {command.topic_partition}")
+    refused = _not_its_leader(record, command) or _no_isr(state, record, command)
+    if refused is not None:
+        return refused
+    isr = tuple(sorted(member.broker_id for member in command.isr))
+    added = set(isr) - set(record.isr)
+    tickets = (ticket for ticket in state.tickets_of(record.topic_partition) if ticket.broker_id not in added)
+    revised = state.revise(replace(record, isr=isr), tickets)
+    return IsrAltered(revised.partition_epoch)
+
+
+def _not_its_leader(record: PartitionRecord, command: AlterIsr) -> Refused | None:
+    """Whether the proposal is from the leader of this epoch, and about this version of the record."""
+    if command.leader_epoch < record.leader_epoch:
+        return Refused("fenced_leader_epoch", f"{record.topic_partition} is at leader epoch {record.leader_epoch}")
+    if command.leader_epoch > record.leader_epoch:
+        return Refused("unknown_leader_epoch", f"{record.topic_partition} is at leader epoch {record.leader_epoch}")
+    if command.leader != record.leader:
+        return Refused("not_leader", f"{record.topic_partition} is led by {record.leader}")
+    if command.leader_incarnation != record.leader_incarnation:
+        return Refused(
+            "stale_incarnation", f"{record.topic_partition} is led by incarnation {record.leader_incarnation}"
+        )
+    if command.partition_epoch != record.partition_epoch:
+        return _stale_epoch(record, command.partition_epoch)
+    return None
+
+
+def _no_isr(state: ImageState, record: PartitionRecord, command: AlterIsr) -> Refused | None:
+    """Whether these members can be the ISR (KIP-903: each in exactly the life that its leader knows)."""
+    members = {member.broker_id for member in command.isr}
+    if len(members) != len(command.isr) or not members.issubset(record.replicas) or record.leader not in members:
+        return Refused("invalid_request", "an ISR has replicas of the partition, each once, and its leader")
+    for member in command.isr:
+        broker = state.brokers.get(member.broker_id)
+        if broker is None or broker.incarnation != member.incarnation:
+            now = Incarnation(-1) if broker is None else broker.incarnation
+            return Refused("stale_incarnation", f"broker {member.broker_id} is at {now}, not at {member.incarnation}")
+        if broker.fenced and member.broker_id not in record.isr:
+            return Refused("not_eligible", f"broker {member.broker_id} is fenced")
+    return None
+
+
+def _stale_epoch(record: PartitionRecord, named: PartitionEpoch) -> Refused:
+    return Refused(
+        "stale_partition_epoch", f"{record.topic_partition} is at partition epoch {record.partition_epoch}, not {named}"
+    )

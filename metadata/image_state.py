@@ -1,0 +1,151 @@
+"""The agreed facts as plain records, with the indexes that keep every command cheap.
+
+Only the methods here write: each keeps the indexes true and notes an event. The deciding is in `image_brokers.py`,
+`image_partitions.py` and `image_topics.py`, which get this state and a command; `image.py` calls them.
+
+`revise` is the one place where a partition's record changes. Whatever the reason, it raises the partition epoch, keeps
+the commit set (the last ISR of at least `min.insync.replicas` members under an elected leader: KIP-966's idea of who
+has everything acknowledged) and forgets the marks of those who are in neither set any more.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import replace
+from operator import attrgetter
+
+from raftlog.model import (
+    BrokerId,
+    BrokerRecord,
+    PartitionEpoch,
+    PartitionRecord,
+    ProducerId,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
+
+from .commands import CommandResult
+from .image_elections import RecoveryTicket
+from .image_events import (
+    INITIAL_FEATURE_LEVEL,
+    BrokerChanged,
+    FeatureLevelChanged,
+    MetadataEvent,
+    PartitionChanged,
+    TopicChanged,
+    TopicRemoved,
+)
+
+_topic_and_number = attrgetter("topic_id", "partition")
+
+
+class ImageState:
+    """Records by id. Whoever is not this package's `image*` only reads."""
+
+    def __init__(self) -> None:
+        self.index = 0
+        """Of the last command applied."""
+        self.feature_level = INITIAL_FEATURE_LEVEL
+        self.next_producer_id = ProducerId(0)
+        """The start of the next block of producer ids: all below were granted."""
+        self.brokers: dict[BrokerId, BrokerRecord] = {}
+        self.starting: set[BrokerId] = set()
+        """Fenced because they registered, and never heard of since: such a broker still is in its ISRs, unlike one that
+        was fenced for its silence."""
+        self.topics: dict[TopicId, TopicRecord] = {}
+        self.topic_ids: dict[str, TopicId] = {}
+        self.partitions: dict[TopicPartition, PartitionRecord] = {}
+        self.tickets: dict[TopicPartition, tuple[RecoveryTicket, ...]] = {}
+        """Invariant: a partition's tickets are those of its `not_eligible` members, in the same order."""
+        self.answers: OrderedDict[tuple[bytes, int], tuple[int, CommandResult]] = OrderedDict()
+        """The first answers to the last commands with a client session, oldest first, with their indexes."""
+        self.forgotten_index = 0
+        """Answers to commands up to this index may have been forgotten."""
+
+        # Derived, never in a snapshot.
+        self.leaderless: dict[TopicPartition, None] = {}
+        self.elections_version = 0
+        """Rises whenever an election may have become possible or necessary."""
+        self._replicas_of: dict[BrokerId, dict[TopicPartition, None]] = {}
+        self._events: list[MetadataEvent] = []
+
+    # --- Reading -----------------------------------------------------------------------------------------------------
+
+    def replicas_of(self, broker_id: BrokerId) -> list[TopicPartition]:
+        """The partitions that have a replica on a broker, in order."""
+        return sorted(self._replicas_of.get(broker_id, ()), key=_topic_and_number)
+
+    def partitions_of(self, topic: TopicRecord) -> list[PartitionRecord]:
+        """By number."""
+        return [self.partitions[TopicPartition(topic.topic_id, number)] for number in range(topic.partition_count)]
+
+    def tickets_of(self, topic_partition: TopicPartition) -> tuple[RecoveryTicket, ...]:
+        """What its marked members reported."""
+        return self.tickets.get(topic_partition, ())
+
+    # --- Writing -----------------------------------------------------------------------------------------------------
+
+    def take_events(self) -> list[MetadataEvent]:
+        """What changed since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def put_feature_level(self, level: int) -> None:
+        self.feature_level = level
+        self._events.append(FeatureLevelChanged(level))
+
+    def put_broker(self, broker: BrokerRecord) -> None:
+        self.brokers[broker.broker_id] = broker
+        self.elections_version += 1
+        self._events.append(BrokerChanged(broker))
+
+    def put_topic(self, topic: TopicRecord) -> None:
+        self.topics[topic.topic_id] = topic
+        self.topic_ids[topic.name] = topic.topic_id
+        self._events.append(TopicChanged(topic))
+
+    def remove_topic(self, topic: TopicRecord) -> None:
+        for record in self.partitions_of(topic):
+            topic_partition = record.topic_partition
+            for replica in record.replicas:
+                del self._replicas_of[replica][topic_partition]
+            self.leaderless.pop(topic_partition, None)
+            self.tickets.pop(topic_partition, None)
+            del self.partitions[topic_partition]
+        del self.topics[topic.topic_id]
+        del self.topic_ids[topic.name]
+        self._events.append(TopicRemoved(topic.topic_id, topic.name))
+
+    def put_partition(self, record: PartitionRecord, tickets: tuple[RecoveryTicket, ...] = ()) -> None:
+        """A record as it is: a new partition's, or one out of a snapshot."""
+        topic_partition = record.topic_partition
+        if topic_partition not in self.partitions:
+            for replica in record.replicas:
+                self._replicas_of.setdefault(replica, {})[topic_partition] = None
+        self.partitions[topic_partition] = record
+        if tickets:
+            self.tickets[topic_partition] = tickets
+        else:
+            self.tickets.pop(topic_partition, None)
+        if record.has_leader:
+            self.leaderless.pop(topic_partition, None)
+        else:
+            self.leaderless[topic_partition] = None
+            self.elections_version += 1
+        self._events.append(PartitionChanged(record, tickets))
+
+    def revise(self, record: PartitionRecord, tickets: Iterable[RecoveryTicket]) -> PartitionRecord:
+        """Make `record` (the old one with something replaced) the partition's next. Returns it as it was put."""
+        in_force = record.has_leader and len(record.isr) >= record.min_insync_replicas
+        commit_set = record.isr if in_force else record.commit_set
+        kept = tuple(ticket for ticket in tickets if ticket.broker_id in record.isr or ticket.broker_id in commit_set)
+        revised = replace(
+            record,
+            partition_epoch=PartitionEpoch(record.partition_epoch + 1),
+            commit_set=commit_set,
+            not_eligible=tuple(ticket.broker_id for ticket in kept),
+        )
+        self.put_partition(revised, kept)
+        return revised

@@ -1,0 +1,162 @@
+"""Topics: created, grown, set and deleted.
+
+The proposer chose the id and the replicas; here they are checked. A new partition starts with its live replicas in
+sync and the first of them as leader: an empty log is the same everywhere. There must be enough of them to take a write
+with `acks=all`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_topic_name
+from raftlog.errors import InvalidRequest
+from raftlog.model import BrokerId, LeaderEpoch, PartitionEpoch, PartitionRecord, TopicId, TopicPartition, TopicRecord
+
+from .commands import AddPartitions, AlterTopic, CommandResult, CreateTopic, DeleteTopic, Done, Refused
+from .image_config import settled_config
+from .image_elections import is_live
+from .image_state import ImageState
+
+MAX_TOPICS = 10_000
+MAX_PARTITIONS = 50_000
+"""Of the whole cluster: every node keeps all records in memory and in every snapshot."""
+MAX_REPLICATION_FACTOR = 32
+
+
+def create_topic(state: ImageState, command: CreateTopic) -> CommandResult:
+    """Refused when the name or the id is taken; the same name with the same id is the same creation, come twice."""
+    existing = state.topic_ids.get(command.name)
+    if existing is not None:
+        if existing == command.topic_id:
+            return Done()
+        return Refused("topic_exists", f"there is a topic {command.name!r} already")
+    if command.topic_id in state.topics:
+        return Refused("invalid_request", "the topic id is taken")
+    if len(state.topics) >= MAX_TOPICS:
+        return Refused("invalid_request", f"the cluster has {MAX_TOPICS} topics, which is the most")
+    factor = len(command.replicas[0]) if command.replicas else 0
+    try:
+        check_topic_name(command.name)
+        minimum = settled_config(dict(command.configs), factor).min_insync_replicas
+    except InvalidRequest as error:
+        return Refused(error.code, error.detail)
+    refused = _bad_placement(state, command.replicas, factor, minimum, existing_partitions=0)
+    if refused is not None:
+        return refused
+    configs = tuple(sorted(dict(command.configs).items()))
+    state.put_topic(TopicRecord(command.topic_id, command.name, len(command.replicas), factor, configs))
+    _put_new_partitions(state, command.topic_id, 0, command.replicas, minimum)
+    return Done()
+
+
+def add_partitions(state: ImageState, command: AddPartitions) -> CommandResult:
+    """The new partitions get the topic's replication factor and settings."""
+    topic = state.topics.get(command.topic_id)
+    if topic is None:
+        return _unknown(command.topic_id)
+    if command.first_partition != topic.partition_count:
+        return Refused("stale_partition_epoch", f"topic {topic.name!r} has {topic.partition_count} partitions by now")
+    minimum = settled_config(dict(topic.configs), topic.replication_factor).min_insync_replicas
+    refused = _bad_placement(
+        state, command.replicas, topic.replication_factor, minimum, existing_partitions=topic.partition_count
+    )
+    if refused is not None:
+        return refused
+    state.put_topic(replace(topic, partition_count=topic.partition_count + len(command.replicas)))
+    _put_new_partitions(state, command.topic_id, topic.partition_count, command.replicas, minimum)
+    return Done()
+
+
+def delete_topic(state: ImageState, command: DeleteTopic) -> CommandResult:
+    """Its name is free at once; its id is never used again."""
+    topic = state.topics.get(command.topic_id)
+    if topic is None:
+        return _unknown(command.topic_id)
+    state.remove_topic(topic)
+    return Done()
+
+
+def alter_topic(state: ImageState, command: AlterTopic) -> CommandResult:
+    """All settings or none. Another `min.insync.replicas` is another version of every partition."""
+    topic = state.topics.get(command.topic_id)
+    if topic is None:
+        return _unknown(command.topic_id)
+    configs = dict(topic.configs)
+    for name in command.remove:
+        if name not in TOPIC_CONFIG_NAMES:
+            return Refused("invalid_config", f"unknown topic setting {name[:64]!r}")
+        configs.pop(name, None)
+    configs.update(command.assign)
+    try:
+        minimum = settled_config(configs, topic.replication_factor).min_insync_replicas
+    except InvalidRequest as error:
+        return Refused(error.code, error.detail)
+    altered = replace(topic, configs=tuple(sorted(configs.items())))
+    if altered == topic:
+        return Done()
+    state.put_topic(altered)
+    for record in state.partitions_of(altered):
+        if record.min_insync_replicas != minimum:
+            tickets = state.tickets_of(record.topic_partition)
+            state.revise(replace(record, min_insync_replicas=minimum), tickets)
+    return Done()
+
+
+def _unknown(topic_id: TopicId) -> Refused:
+    return Refused("unknown_topic", f"there is no topic with the id {topic_id.hex()}")
+
+
+def _bad_placement(
+    state: ImageState,
+    replicas: Sequence[tuple[BrokerId, ...]],
+    factor: int,
+    minimum: int,
+    *,
+    existing_partitions: int,
+) -> Refused | None:
+    """Why partitions cannot have these replicas, if they cannot."""
+    if not 1 <= existing_partitions + len(replicas) <= MAX_PARTITIONS_PER_TOPIC or not replicas:
+        return Refused("invalid_request", f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, and grows by some")
+    if len(state.partitions) + len(replicas) > MAX_PARTITIONS:
+        return Refused("invalid_request", f"the cluster has room for {MAX_PARTITIONS} partitions in all")
+    if not 1 <= factor <= MAX_REPLICATION_FACTOR:
+        return Refused("invalid_request", f"a partition has 1 to {MAX_REPLICATION_FACTOR} replicas")
+    for assigned in replicas:
+        if len(assigned) != factor or len(set(assigned)) != factor:
+            return Refused("invalid_request", f"each partition must have {factor} replicas on different brokers")
+        strangers = [broker_id for broker_id in assigned if broker_id not in state.brokers]
+        if strangers:
+            return Refused("invalid_request", f"broker {strangers[0]} is not registered")
+        live = len(_live(state, assigned))
+        if live < minimum:
+            return Refused(
+                "not_enough_replicas", f"{live} of the brokers {assigned} are live, min.insync.replicas is {minimum}"
+            )
+    return None
+
+
+def _live(state: ImageState, brokers: Iterable[BrokerId]) -> tuple[BrokerId, ...]:
+    return tuple(broker_id for broker_id in brokers if is_live(state.brokers, broker_id))
+
+
+def _put_new_partitions(
+    state: ImageState, topic_id: TopicId, first: int, replicas: Sequence[tuple[BrokerId, ...]], minimum: int
+) -> None:
+    for number, assigned in enumerate(replicas, first):
+        live = _live(state, assigned)
+        in_sync = tuple(sorted(live))
+        state.put_partition(
+            PartitionRecord(
+                topic_partition=TopicPartition(topic_id, number),
+                replicas=assigned,
+                leader=live[0],
+                leader_incarnation=state.brokers[live[0]].incarnation,
+                leader_epoch=LeaderEpoch(0),
+                partition_epoch=PartitionEpoch(0),
+                isr=in_sync,
+                commit_set=in_sync,
+                min_insync_replicas=minimum,
+            )
+        )
