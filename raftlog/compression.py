@@ -1,16 +1,17 @@
 """Compression of a whole payload as one block, and decompression that cannot be made to allocate.
 
-One standard container per codec, so that any language's usual library reads it:
+One standard container per codec, so that any language's usual library reads and writes it:
 
     gzip    one RFC 1952 member
     snappy  the raw block format (no framing): it begins with the uncompressed length
-    lz4     one LZ4 frame
-    zstd    one RFC 8878 frame, without a dictionary, whose window is not greater than the reader's bound
+    lz4     one LZ4 frame (magic 0x184D2204), no dictionary
+    zstd    one RFC 8878 frame, no dictionary, with a window not greater than the reader's bound
 
-A reader never lets a library choose the size of what it writes: it decompresses into a buffer of its own, which is as
-great as the block says that it needs, and never greater than the bound. What the block says is a lie at worst, and a
-lie ends in `CorruptBatch`. LZ4 frames (and zstd frames of a stream) need not say; there the buffer grows by fours up to
-the bound, which costs a third more work and no more memory.
+A library that is handed a block and asked for the result allocates what the block tells it to: gigabytes, for a
+kilobyte made on purpose. So before any of it is decompressed, `_room` finds out how much memory it can need: the size
+that it announces, or a sum over its own inner blocks. More than the bound is refused there; then it is decompressed
+into a buffer of just that size, and what does not fit, or does not fill an announced size, is corrupt. (gzip goes
+through `zlib`, whose output can be limited call by call; cramjam's has versions that inflate first and look later.)
 
 What is *not* here: what the bytes mean, and any thread. A megabyte takes up to tens of milliseconds; whoever must not
 wait for it calls from a worker.
@@ -19,6 +20,7 @@ wait for it calls from a worker.
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,135 +30,160 @@ from .errors import CorruptBatch
 from .ports import Buffer
 from .record_header import Codec
 
-_LZ4_LEVEL = 1
-_GZIP_LEVEL = 6
-_ZSTD_LEVEL = 3
+GZIP_LEVEL = 6
+LZ4_LEVEL = 1
+ZSTD_LEVEL = 3
+"""The levels that the codecs themselves (and Kafka) take when nobody says."""
 
-_COMPRESS: dict[Codec, Callable[[Any], Any]] = {
-    Codec.GZIP: lambda data: cramjam.gzip.compress(data, level=_GZIP_LEVEL),
+_COMPRESS: dict[Codec, Callable[[Buffer], Any]] = {
+    Codec.GZIP: lambda data: cramjam.gzip.compress(data, level=GZIP_LEVEL),
     Codec.SNAPPY: cramjam.snappy.compress_raw,
-    Codec.LZ4: lambda data: cramjam.lz4.compress(data, level=_LZ4_LEVEL),
-    Codec.ZSTD: lambda data: cramjam.zstd.compress(data, level=_ZSTD_LEVEL),
-}
-_DECOMPRESS_INTO: dict[Codec, Callable[[Any, Any], int]] = {
-    Codec.GZIP: cramjam.gzip.decompress_into,
-    Codec.SNAPPY: cramjam.snappy.decompress_raw_into,
-    Codec.LZ4: cramjam.lz4.decompress_into,
-    Codec.ZSTD: cramjam.zstd.decompress_into,
+    Codec.LZ4: lambda data: cramjam.lz4.compress(data, level=LZ4_LEVEL),
+    Codec.ZSTD: lambda data: cramjam.zstd.compress(data, level=ZSTD_LEVEL),
 }
 
-_FIRST_GUESS = 64 * 1024
-_NO_ROOM = "failed to write whole buffer"
-"""How cramjam says that the output buffer is full."""
-
-_U32 = struct.Struct("<I")
-_U64 = struct.Struct("<Q")
+_MAX_INNER_BLOCKS = 65_536
+"""Inner blocks of a frame that a reader walks over: room for 16 MiB in pieces of 256 bytes."""
 
 _LZ4_MAGIC = 0x184D2204
-_LZ4_HAS_CONTENT_SIZE = 0x08
+_LZ4_BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 
 _ZSTD_MAGIC = 0xFD2FB528
-_ZSTD_MAX_BLOCKS = 65_536
-_ZSTD_RLE_BLOCK = 1
+_ZSTD_BLOCK_BYTES = 128 << 10
+_ZSTD_MIN_WINDOW = 1 << 10
+_ZSTD_RLE, _ZSTD_COMPRESSED, _ZSTD_RESERVED = 1, 2, 3
+
+_GZIP_CONTAINER = 16 + zlib.MAX_WBITS
 
 
-def compress(codec: Codec, data: Buffer) -> Buffer:
+def compress(codec: Codec, data: Buffer) -> memoryview:
     """`data` as one block of this codec; `data` itself for `Codec.NONE`."""
-    if codec is Codec.NONE:
-        return data
-    return memoryview(_COMPRESS[codec](data))
+    return memoryview(data if codec == Codec.NONE else _COMPRESS[codec](data))
 
 
 def decompress(codec: Codec, block: memoryview, max_bytes: int) -> memoryview:
-    """What `block` holds. Raises `CorruptBatch` where that is more than `max_bytes`, or `block` is not one whole
-    block of this codec. Never allocates more than `max_bytes` for it (once more while an LZ4 frame's buffer grows)."""
-    if codec is Codec.NONE:
-        _check_size(codec, block.nbytes, max_bytes)
-        return block
+    """What `block` holds; `block` itself for `Codec.NONE`.
+
+    Raises `CorruptBatch` where that is more than `max_bytes`, or `block` is not exactly one block of this codec.
+    Allocates at most `max_bytes`, and what the codec needs by itself (gzip as much again, the others under 16 MiB).
+    """
     try:
-        announced = _announced_size(codec, block, max_bytes)
-        if announced is not None:
-            _check_size(codec, announced, max_bytes)
-            return _decompress_announced(codec, block, announced)
-        return _decompress_growing(codec, block, max_bytes)
-    except (cramjam.DecompressionError, struct.error, IndexError) as error:
-        raise CorruptBatch(f"the payload is not a block of {codec.name.lower()}: {error}") from None
+        room, exact = _room(codec, block, max_bytes)
+        if room > max_bytes and exact:
+            raise CorruptBatch(f"the payload has {room} bytes when decompressed; at most {max_bytes} are allowed")
+        if codec == Codec.NONE:
+            return block
+        return _decompress_into(codec, block, min(room, max_bytes), exact)
+    except (cramjam.DecompressionError, zlib.error, struct.error, IndexError, ValueError) as error:
+        name = codec.name.lower()
+        raise CorruptBatch(f"the payload is not a block of {name} for at most {max_bytes} bytes: {error}") from None
 
 
-def _decompress_announced(codec: Codec, block: memoryview, announced: int) -> memoryview:
-    buffer = bytearray(announced)
-    written = _DECOMPRESS_INTO[codec](block, buffer)
-    if written != announced:
-        raise CorruptBatch(f"the {codec.name.lower()} block announces {announced} bytes and holds {written}")
-    return memoryview(buffer)
+def _decompress_into(codec: Codec, block: memoryview, room: int, exact: bool) -> memoryview:
+    if codec == Codec.GZIP:
+        return _gunzip(block, room)
+    buffer = bytearray(room)
+    if codec == Codec.SNAPPY:
+        written = cramjam.snappy.decompress_raw_into(block, buffer)
+    elif codec == Codec.LZ4:
+        written = cramjam.lz4.decompress_into(block, buffer)
+    else:
+        written = cramjam.zstd.decompress_into(block, buffer)
+    if exact and written != room:
+        raise ValueError(f"it announces {room} bytes and holds {written}")
+    return memoryview(buffer)[:written]
 
 
-def _decompress_growing(codec: Codec, block: memoryview, max_bytes: int) -> memoryview:
-    room = min(max_bytes, max(_FIRST_GUESS, 4 * block.nbytes))
-    while True:
-        buffer = bytearray(room)
-        try:
-            written = _DECOMPRESS_INTO[codec](block, buffer)
-            return memoryview(buffer)[:written]
-        except cramjam.DecompressionError as error:
-            if _NO_ROOM not in str(error):
-                raise
-        _check_size(codec, room + 1, max_bytes)
-        room = min(max_bytes, 4 * room)
-        del buffer
+def _gunzip(block: memoryview, room: int) -> memoryview:
+    decompressor = zlib.decompressobj(_GZIP_CONTAINER)
+    data = decompressor.decompress(block, room + 1)
+    if len(data) != room or not decompressor.eof or decompressor.unused_data:
+        raise ValueError(f"it is not one whole member of {room} bytes")
+    return memoryview(data)
 
 
-def _check_size(codec: Codec, size: int, max_bytes: int) -> None:
-    if size > max_bytes:
-        name = "uncompressed" if codec is Codec.NONE else f"decompressed from {codec.name.lower()}"
-        raise CorruptBatch(f"the payload is greater than {max_bytes} bytes when {name}")
+# --- How much room a block needs -------------------------------------------------------------------------------------
 
 
-def _announced_size(codec: Codec, block: memoryview, max_bytes: int) -> int | None:
-    """Bytes that the block says it decompresses to; None where it does not say."""
-    if codec is Codec.SNAPPY:
-        return int(cramjam.snappy.decompress_raw_len(block))
-    if codec is Codec.GZIP:
-        (size,) = _U32.unpack_from(block, block.nbytes - _U32.size)
-        return int(size)
-    if codec is Codec.ZSTD:
-        return _check_zstd_frame(block, max_bytes)
-    if _U32.unpack_from(block)[0] == _LZ4_MAGIC and block[4] & _LZ4_HAS_CONTENT_SIZE:
-        return int(_U64.unpack_from(block, 6)[0])
-    return None
+def _room(codec: Codec, block: memoryview, max_bytes: int) -> tuple[int, bool]:
+    """Bytes that the block decompresses to: as it announces (True), or at most (False)."""
+    if codec == Codec.NONE:
+        return block.nbytes, True
+    if codec == Codec.GZIP:
+        return struct.unpack_from("<I", block, block.nbytes - 4)[0], True
+    if codec == Codec.SNAPPY:
+        return int(cramjam.snappy.decompress_raw_len(block)), True
+    return _lz4_room(block) if codec == Codec.LZ4 else _zstd_room(block, max_bytes)
 
 
-def _check_zstd_frame(block: memoryview, max_bytes: int) -> int | None:
-    """The content size in the frame's header, if it is there; the frame must be the only one, and modest.
+def _lz4_room(block: memoryview) -> tuple[int, bool]:
+    """Reads the frame's header and steps over its blocks (the LZ4 frame format, version 1.6.x)."""
+    magic, flags, block_descriptor = struct.unpack_from("<IBB", block)
+    version, checksummed_blocks, has_size, checksummed, has_dictionary = (
+        flags >> 6,
+        flags >> 4 & 1,
+        flags >> 3 & 1,
+        flags >> 2 & 1,
+        flags & 1,
+    )
+    block_bytes = _LZ4_BLOCK_BYTES.get(block_descriptor >> 4, 0)
+    if magic != _LZ4_MAGIC or version != 1 or not block_bytes or has_dictionary:
+        raise ValueError("it is not a frame of a known kind")
+    announced = struct.unpack_from("<Q", block, 6)[0] if has_size else None
+    position = 15 if has_size else 7
+    room = 0
+    for _ in range(_MAX_INNER_BLOCKS):
+        (length,) = struct.unpack_from("<I", block, position)
+        position += 4
+        if length == 0:
+            break
+        position += (length & 0x7FFFFFFF) + 4 * checksummed_blocks
+        room += block_bytes
+    else:
+        raise ValueError(f"it has more than {_MAX_INNER_BLOCKS} inner blocks")
+    if position + 4 * checksummed != block.nbytes:
+        raise ValueError("it is not exactly one frame")
+    return (room, False) if announced is None else (announced, True)
 
-    The library allocates the window that a frame's header asks for, up to 128 MiB; so headers are read first (RFC 8878,
-    3.1.1), and that there is one frame, with one header, is known from walking over its blocks.
+
+def _zstd_room(block: memoryview, max_bytes: int) -> tuple[int, bool]:
+    """Reads the frame's header and steps over its blocks (RFC 8878, section 3.1.1).
+
+    The library allocates the window that a header asks for, up to 128 MiB: that there is one modest header, and no
+    other frame behind it, is made sure of here.
     """
     magic, descriptor = struct.unpack_from("<IB", block)
-    if magic != _ZSTD_MAGIC:
-        raise CorruptBatch("the payload is not a zstd frame")
-    if descriptor & 0x03 or descriptor & 0x08:
-        raise CorruptBatch("the zstd frame needs a dictionary, or sets a reserved bit")
-    single_segment = bool(descriptor & 0x20)
+    size_flag, single_segment, reserved, checksummed, dictionary = (
+        descriptor >> 6,
+        descriptor >> 5 & 1,
+        descriptor >> 3 & 1,
+        descriptor >> 2 & 1,
+        descriptor & 3,
+    )
+    if magic != _ZSTD_MAGIC or reserved or dictionary:
+        raise ValueError("it is not a frame of a known kind")
     position = 5
     if not single_segment:
-        exponent, mantissa = block[position] >> 3, block[position] & 7
-        window = (1 << (10 + exponent)) + (1 << (10 + exponent)) // 8 * mantissa
-        if window > max(max_bytes, 1024):
-            raise CorruptBatch(f"the zstd frame asks for a window of {window} bytes; at most {max_bytes} are given")
+        base = 1 << 10 + (block[position] >> 3)
+        window = base + (base >> 3) * (block[position] & 7)
+        if window > max(max_bytes, _ZSTD_MIN_WINDOW):
+            raise ValueError(f"it asks for a window of {window} bytes; at most {max_bytes} are given")
         position += 1
-    size_bytes = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
-    content_size = int.from_bytes(block[position : position + size_bytes], "little") if size_bytes else None
-    if size_bytes == 2 and content_size is not None:
-        content_size += 256
+    size_bytes = (single_segment, 2, 4, 8)[size_flag]
+    announced = int.from_bytes(block[position : position + size_bytes], "little") + (256 if size_bytes == 2 else 0)
     position += size_bytes
-    for _ in range(_ZSTD_MAX_BLOCKS):
-        header = int.from_bytes(block[position : position + 3], "little")
-        kind, length = header >> 1 & 3, header >> 3
-        position += 3 + (1 if kind == _ZSTD_RLE_BLOCK else length)
-        if header & 1 or position > block.nbytes:
+    room = 0
+    for _ in range(_MAX_INNER_BLOCKS):
+        low, middle, high = block[position], block[position + 1], block[position + 2]
+        last, kind, length = low & 1, low >> 1 & 3, (high << 16 | middle << 8 | low) >> 3
+        if kind == _ZSTD_RESERVED or length > _ZSTD_BLOCK_BYTES:
+            raise ValueError("it has an inner block that cannot be")
+        position += 3 + (1 if kind == _ZSTD_RLE else length)
+        room += _ZSTD_BLOCK_BYTES if kind == _ZSTD_COMPRESSED else length
+        if last:
             break
-    position += 4 if descriptor & 0x04 else 0
-    if position != block.nbytes:
-        raise CorruptBatch("the payload is not exactly one zstd frame")
-    return content_size
+    else:
+        raise ValueError(f"it has more than {_MAX_INNER_BLOCKS} inner blocks")
+    if position + 4 * checksummed != block.nbytes:
+        raise ValueError("it is not exactly one frame")
+    return (announced, True) if size_bytes else (room, False)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from .errors import CorruptBatch
+from .errors import CorruptBatch, InvalidRequest
 from .ports import Buffer
 
 HEADER_BYTES = 61
@@ -44,6 +44,7 @@ _LENGTH_POSITION = 8
 _CRC_POSITION = 17
 _CRC_START = 21
 _MAX_OFFSET = 2**63 - 1
+_MAX_LENGTH = 2**31 - 1
 
 _CODEC_BITS = 0x07
 _LOG_APPEND_TIME = 0x08
@@ -117,6 +118,11 @@ class BatchHeader:
         """The payload is for brokers and readers of transactions; it holds no user's records."""
         return bool(self.attributes & _CONTROL)
 
+    @property
+    def has_delete_horizon(self) -> bool:
+        """`base_timestamp` is when the tombstones in it may go (KIP-534); compaction writes that."""
+        return bool(self.attributes & _DELETE_HORIZON)
+
     def pack(self) -> bytes:
         """The 61 bytes."""
         return _HEADER.pack(
@@ -170,23 +176,44 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     raise CorruptBatch(_what_is_wrong(header))
 
 
-def check_crc(batch: Buffer) -> None:
-    """Checks one whole batch, no byte more or less, against its CRC-32C. Raises `CorruptBatch`."""
-    view = memoryview(batch).cast("B")
+def parse_whole(batch: Buffer) -> BatchHeader:
+    """The header of one whole batch, no byte more or less. Raises `CorruptBatch`. The CRC is not looked at."""
+    view = memoryview(batch)
     header = parse_header(view)
     if header.total_bytes != view.nbytes:
         raise CorruptBatch(f"batch_length says {header.total_bytes} bytes in all, here are {view.nbytes}")
+    return header
+
+
+def check_crc(batch: Buffer) -> BatchHeader:
+    """Checks one whole batch against its CRC-32C, and gives its header. Raises `CorruptBatch`."""
+    view = memoryview(batch).cast("B")
+    header = parse_whole(view)
     found = crc32c(view[_CRC_START:])
     if found != header.crc:
         raise CorruptBatch(f"CRC-32C of the batch is {found:#010x}, its header says {header.crc:#010x}")
+    return header
 
 
-def payload_crc(header: BatchHeader, payload: list[Buffer]) -> int:
-    """CRC-32C of a batch that is still in pieces: the header from `attributes` on, then the payload."""
-    crc = crc32c(memoryview(header.pack())[_CRC_START:])
+def seal(header: BatchHeader, payload: list[Buffer]) -> bytes:
+    """The whole batch: `batch_length` and CRC are written into the header, and everything is joined once.
+
+    Raises `InvalidRequest` (`batch_too_large`) where that is 2 GiB or more.
+    """
+    length = HEADER_BYTES - LENGTH_OVERHEAD + sum(memoryview(piece).nbytes for piece in payload)
+    if length > _MAX_LENGTH:
+        raise InvalidRequest("batch_too_large", f"a batch has at most {_MAX_LENGTH} bytes, this one {length}")
+    header.batch_length = length
+    header.crc = _crc(header, payload)
+    return b"".join([header.pack(), *payload])
+
+
+def _crc(header: BatchHeader, payload: list[Buffer]) -> int:
+    """CRC-32C of a batch in pieces: the header from `attributes` on, then the payload."""
+    crc: int = crc32c(memoryview(header.pack())[_CRC_START:])
     for piece in payload:
         crc = crc32c(piece, crc)
-    return int(crc)
+    return crc
 
 
 def stamp(batch: Buffer, base_offset: int, leader_epoch: int, log_append_time_ms: int | None = None) -> list[Buffer]:
@@ -205,7 +232,7 @@ def stamp(batch: Buffer, base_offset: int, leader_epoch: int, log_append_time_ms
     header.attributes |= _LOG_APPEND_TIME
     header.max_timestamp = log_append_time_ms
     payload = view[HEADER_BYTES:]
-    header.crc = payload_crc(header, [payload])
+    header.crc = _crc(header, [payload])
     return [header.pack(), payload]
 
 
