@@ -1,0 +1,226 @@
+"""The real disk: files below one folder, durable when they say so. The only file that opens files and fsyncs.
+
+Every call that fails with «no room» raises `DiskFull`, every other one `DiskFailed`; absent and already present files
+are Python's own errors, since a caller asks about those. Nothing is tried again here: a failed `fsync` may have dropped
+the data and marked it clean, so the file refuses everything after it (the «fsyncgate» of 2018).
+
+What is *not* here: formats, and any decision what to write when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+
+from .errors import DiskFailed, DiskFull, InvariantViolation
+from .ports import Buffer, File
+
+_IOV_MAX = 1024
+"""Buffers that one `pwritev` takes: Linux's UIO_MAXIOV."""
+
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+"""Linux 4.14 and later; elsewhere nothing tells whether a read would wait."""
+
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOWAIT_UNKNOWN = (errno.EOPNOTSUPP, errno.EINVAL)
+
+TEMPORARY_SUFFIX = ".tmp"
+"""Of a file that `replace` was writing when the process died; it holds nothing that anybody was told of."""
+
+
+@contextlib.contextmanager
+def _translated(what: str, path: str) -> Iterator[None]:
+    """Turns the operating system's errors into ours."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError as error:
+        text = f"{what} {path}: {error.strerror or error}"
+        raise (DiskFull(text) if error.errno in _NO_ROOM else DiskFailed(text)) from error
+
+
+class LocalFile:
+    """One open file. May be used from several threads at once, as `pread` and `pwrite` may."""
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+        self._lost = ""
+        """Why nothing more can be said of this file: an fsync failed."""
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
+        self._refuse_if_lost()
+        views = [view for view in map(_bytes_view, buffers) if view.nbytes]
+        total = 0
+        with _translated("write", self._path):
+            first = 0
+            while first < len(views):
+                written = os.pwritev(self._descriptor, views[first : first + _IOV_MAX], position + total)
+                total += written
+                # Usually all of them; a short write is followed by one that says what is wrong.
+                while first < len(views) and written >= views[first].nbytes:
+                    written -= views[first].nbytes
+                    first += 1
+                if written:
+                    views[first] = views[first][written:]
+        return total
+
+    def pread(self, length: int, position: int) -> bytes:
+        self._refuse_if_lost()
+        with _translated("read", self._path):
+            data = os.pread(self._descriptor, length, position)
+            while len(data) < length:
+                more = os.pread(self._descriptor, length - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+
+    def pread_cached(self, length: int, position: int) -> bytes | None:
+        if not _NOWAIT:
+            return self.pread(length, position)
+        self._refuse_if_lost()
+        buffer = bytearray(length)
+        with _translated("read", self._path):
+            try:
+                found = os.preadv(self._descriptor, [buffer], position, _NOWAIT)
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                if error.errno not in _NOWAIT_UNKNOWN:
+                    raise
+                return self.pread(length, position)
+            if found < length and position + found < os.fstat(self._descriptor).st_size:
+                return None
+        return bytes(buffer) if found == length else bytes(memoryview(buffer)[:found])
+
+    def size(self) -> int:
+        with _translated("stat", self._path):
+            return os.fstat(self._descriptor).st_size
+
+    def truncate(self, length: int) -> None:
+        self._refuse_if_lost()
+        with _translated("truncate", self._path):
+            os.ftruncate(self._descriptor, length)
+
+    def fsync(self) -> None:
+        self._refuse_if_lost()
+        try:
+            # The data, and of the inode what is needed to find it again: its size.
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            self._lost = f"fsync {self._path}: {error.strerror}"
+            raise DiskFailed(self._lost) from error
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with _translated("close", self._path):
+                os.close(descriptor)
+
+    def _refuse_if_lost(self) -> None:
+        if self._lost:
+            raise DiskFailed(self._lost)
+
+
+class LocalDisk:
+    """A folder of the operating system. Paths below it have `/` between parts and never lead out of it."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.abspath(root)
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        flags |= os.O_CREAT if create else 0
+        flags |= os.O_CREAT | os.O_EXCL if exclusive else 0
+        with _translated("open", path):
+            return LocalFile(os.open(self._full(path), flags, 0o644), path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.lexists(self._full(path))
+
+    def list(self, path: str) -> list[str]:
+        with _translated("list", path):
+            try:
+                return sorted(os.listdir(self._full(path)))
+            except FileNotFoundError:
+                return []
+
+    def make_directory(self, path: str) -> None:
+        with _translated("make", path):
+            os.makedirs(self._full(path), exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        with _translated("rename", source):
+            os.replace(self._full(source), self._full(target))
+
+    def remove(self, path: str) -> None:
+        full = self._full(path)
+        with _translated("remove", path), contextlib.suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.lstat(full).st_mode):
+                shutil.rmtree(full)
+            else:
+                os.remove(full)
+
+    def fsync_directory(self, path: str) -> None:
+        with _translated("fsync", path):
+            descriptor = os.open(self._full(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def read(self, path: str) -> bytes:
+        with _translated("read", path), open(self._full(path), "rb") as file:
+            return file.read()
+
+    def replace(self, path: str, content: bytes) -> None:
+        temporary = path + TEMPORARY_SUFFIX
+        self.remove(temporary)
+        try:
+            file = self.open(temporary, exclusive=True)
+            try:
+                file.pwritev([content], 0)
+                file.fsync()
+            finally:
+                file.close()
+        except (DiskFull, DiskFailed):
+            with contextlib.suppress(DiskFull, DiskFailed):
+                self.remove(temporary)
+            raise
+        self.rename(temporary, path)
+        self.fsync_directory(os.path.dirname(path))
+
+    def lock(self, path: str) -> File:
+        """Take the lock file `path` for as long as the returned file is open; it ends with the process, however that
+        ends. Not part of the port: one process takes one data folder, once.
+
+        Raises `DiskFailed` where another process holds it.
+        """
+        file = self.open(path, create=True)
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise DiskFailed(f"{self._full(path)} is held by another process") from error
+        return file
+
+    def _full(self, path: str) -> str:
+        parts = path.split("/")
+        if path.startswith("/") or ".." in parts or "\0" in path:
+            raise InvariantViolation(f"path {path!r} leads out of the data folder")
+        return os.path.join(self.root, path)
+
+
+def _bytes_view(buffer: Buffer) -> memoryview:
+    view = memoryview(buffer)
+    return view if view.format == "B" and view.ndim == 1 else view.cast("B")

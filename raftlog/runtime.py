@@ -1,0 +1,116 @@
+"""The scheduler and worker ports on an asyncio loop and on threads.
+
+A hand-off costs: a future per call through `run_in_executor` is three times the price of a queue and one wake-up of
+the loop. So `ThreadWorker` keeps its own threads, and results that become ready together share one wake-up.
+
+What is *not* here: coroutines. Whoever needs one lives above the ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from .ports import Timer
+
+T = TypeVar("T")
+_Done = Callable[[Any, BaseException | None], None]
+
+
+class LoopScheduler:
+    """`Scheduler` on one asyncio loop. Its calls are made on the loop's thread and happen there."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._last_due = 0.0
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
+        # asyncio's heap has no order among equal times; the port promises the order of the calls.
+        due = self._loop.time() + delay
+        if due == self._last_due:
+            due += 1e-9
+        self._last_due = due
+        return self._loop.call_at(due, callback)
+
+
+class ThreadWorker:
+    """`Worker` with a fixed number of threads; results come back on the loop's thread, each exactly once.
+
+    Invariant: `_waking` is true while a wake-up of the loop is on its way that will find whatever is in `_results`.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str = "worker") -> None:
+        assert threads > 0, threads
+        self._loop = loop
+        self._work: SimpleQueue[tuple[Callable[[], Any], _Done] | None] = SimpleQueue()
+        self._results: deque[tuple[_Done, Any, BaseException | None]] = deque()
+        self._waking = False
+        self._lock = threading.Lock()
+        self._closed = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"raftlog-{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        assert not self._closed, "the worker is closed"
+        self._work.put((work, done))
+
+    def close(self) -> None:
+        """Finish what was submitted, then end the threads. Blocks. Results that are not delivered yet still are, if
+        the loop goes on."""
+        if self._closed:
+            return
+        self._closed = True
+        for _ in self._threads:
+            self._work.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, done = item
+            try:
+                self._deliver(done, work(), None)
+            except BaseException as error:  # noqa: BLE001  it is the caller's: `done` gets it on the loop's thread
+                self._deliver(done, None, error)
+            # Nothing that belongs to a call may live on while this thread waits for the next one.
+            del item, work, done
+
+    def _deliver(self, done: _Done, result: Any, error: BaseException | None) -> None:
+        with self._lock:
+            self._results.append((done, result, error))
+            if self._waking:
+                return
+            self._waking = True
+        # A loop that has closed takes no more calls: the program is ending, and nobody waits for the result.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._take_results)
+
+    def _take_results(self) -> None:
+        with self._lock:
+            ready, self._results = self._results, deque()
+            self._waking = False
+        while ready:
+            done, result, error = ready.popleft()
+            try:
+                done(result, error)
+            except BaseException:
+                # The others are not to suffer for it; the loop reports this one.
+                with self._lock:
+                    ready.extend(self._results)
+                    self._results = ready
+                    if ready and not self._waking:
+                        self._waking = True
+                        self._loop.call_soon(self._take_results)
+                raise

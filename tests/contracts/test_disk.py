@@ -1,0 +1,138 @@
+"""The real disk keeps the contract, and what only it can show: errors of the operating system, locks, paths."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raftlog import disk as disk_module
+from raftlog.disk import LocalDisk
+from raftlog.errors import DiskFailed, DiskFull, InvariantViolation
+from raftlog.ports import Disk
+
+from .check_disk import CHECKS
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_real_disk_keeps_the_contract(check: Callable[[Disk], None], tmp_path: Path) -> None:
+    check(LocalDisk(str(tmp_path)))
+
+
+def failing(number: int) -> Callable[..., Any]:
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, DiskFailed), (errno.EROFS, DiskFailed)],
+)
+def test_errors_of_a_write_have_our_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[Exception]
+) -> None:
+    file = LocalDisk(str(tmp_path)).open("a", create=True)
+    monkeypatch.setattr(os, "pwritev", failing(number))
+    with pytest.raises(expected, match="write a"):
+        file.pwritev([b"x"], 0)
+    file.close()
+
+
+def test_a_file_whose_fsync_failed_refuses_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = LocalDisk(str(tmp_path)).open("a", create=True)
+    file.pwritev([b"x"], 0)
+    # Also when the kernel says «no room»: the data may be gone from the cache, so it is no mere lack of room.
+    monkeypatch.setattr(os, "fdatasync", failing(errno.ENOSPC))
+    with pytest.raises(DiskFailed):
+        file.fsync()
+    monkeypatch.undo()
+    for call in (file.fsync, lambda: file.pread(1, 0), lambda: file.pwritev([b"y"], 0), lambda: file.truncate(0)):
+        with pytest.raises(DiskFailed, match="fsync a"):
+            call()
+    file.close()
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+    file = LocalDisk(str(tmp_path)).open("a", create=True)
+    monkeypatch.setattr(os, "pwritev", lambda fd, views, at: real(fd, [views[0][: max(1, views[0].nbytes // 2)]], at))
+    assert file.pwritev([b"hello ", b"", b"wide ", b"world"], 0) == 16
+    assert file.pread(99, 0) == b"hello wide world"
+    file.close()
+
+
+def test_a_cached_read_declines_what_is_not_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = LocalDisk(str(tmp_path)).open("a", create=True)
+    file.pwritev([b"0123456789"], 0)
+    real = os.preadv
+    monkeypatch.setattr(os, "preadv", failing(errno.EAGAIN))
+    assert file.pread_cached(4, 0) is None
+    # Half of it is there, the rest is not.
+    monkeypatch.setattr(os, "preadv", lambda fd, buffers, at, flags: real(fd, [memoryview(buffers[0])[:2]], at, flags))
+    assert file.pread_cached(4, 0) is None
+    # A file system without the flag: reading is all that is left.
+    monkeypatch.setattr(os, "preadv", failing(errno.EOPNOTSUPP))
+    assert file.pread_cached(4, 0) == b"0123"
+    monkeypatch.setattr(os, "preadv", failing(errno.EIO))
+    with pytest.raises(DiskFailed):
+        file.pread_cached(4, 0)
+    file.close()
+
+
+def test_replace_fsyncs_the_content_before_the_name_and_the_name_before_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    for name in ("pwritev", "fdatasync", "replace", "fsync"):
+        real = getattr(os, name)
+
+        def spy(*args: Any, name: str = name, real: Callable[..., Any] = real) -> Any:
+            steps.append(name)
+            return real(*args)
+
+        monkeypatch.setattr(os, name, spy)
+    LocalDisk(str(tmp_path)).replace("a", b"content")
+    assert steps == ["pwritev", "fdatasync", "replace", "fsync"]
+
+
+def test_a_failed_replace_keeps_the_old_content_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = LocalDisk(str(tmp_path))
+    disk.replace("a", b"old")
+    monkeypatch.setattr(os, "pwritev", failing(errno.ENOSPC))
+    with pytest.raises(DiskFull):
+        disk.replace("a", b"new")
+    assert disk.read("a") == b"old"
+    assert disk.list("") == ["a"]
+
+
+def test_what_a_dead_replace_left_is_no_obstacle(tmp_path: Path) -> None:
+    disk = LocalDisk(str(tmp_path))
+    (tmp_path / ("a" + disk_module.TEMPORARY_SUFFIX)).write_bytes(b"half of someth")
+    disk.replace("a", b"new")
+    assert disk.read("a") == b"new"
+    assert disk.list("") == ["a"]
+
+
+@pytest.mark.parametrize("path", ["../a", "p/../../a", "/etc/passwd", "a\0b"])
+def test_paths_never_lead_out_of_the_folder(tmp_path: Path, path: str) -> None:
+    disk = LocalDisk(str(tmp_path / "data"))
+    for call in (disk.open, disk.read, disk.exists, disk.list, disk.remove, disk.make_directory):
+        with pytest.raises(InvariantViolation):
+            call(path)
+
+
+def test_one_process_locks_the_folder(tmp_path: Path) -> None:
+    disk = LocalDisk(str(tmp_path))
+    held = disk.lock("lock")
+    with pytest.raises(DiskFailed, match="another process"):
+        disk.lock("lock")
+    held.close()
+    disk.lock("lock").close()
