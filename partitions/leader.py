@@ -1,0 +1,406 @@
+"""The leader of one partition in one leader epoch: what it appends, whom it counts on, what it exposes.
+
+Events and the time go in, effects come out. A `Leader` lives for one epoch; another epoch is another `Leader`.
+
+* **High watermark**: the smallest stable end over the *maximal* ISR, this replica included, while the accepted ISR has
+  `min.insync.replicas` members (`isr.py`). It never falls here.
+* **Exposure**: nothing is shown to consumers before the high watermark has reached `epoch_start_offset`, the log's end
+  when this leadership began. Below it this leader may know less than its predecessor had shown. A leader with nothing
+  to append gets there as well: it is enough that every member of the maximal ISR has all of the old log on disk.
+* **Fencing**: a follower is heard only in the incarnation that this broker's view shows, and in this leader epoch.
+* **ISR**: a laggard is proposed out after `replica_lag_max_ms`, a fenced broker at once; in again comes who has stable
+  `max(high watermark, epoch start)`, in this epoch and its present incarnation.
+
+Sources: KIP-101/279/320 (epochs), KIP-497 (ISR), KIP-966 (floor), Raft §5.4.2 (why a new leader waits).
+What is *not* here: roles (`replica.py`), the log and its fsync (`driver.py`), frames (`replication_server.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from raftlog.errors import InvalidRequest, InvariantViolation, NotLeader, RaftlogError, RetriableError
+from raftlog.model import (
+    Acks,
+    BrokerId,
+    BrokerRecord,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionRecord,
+    ProducerId,
+)
+
+from .effects import (
+    Acknowledge,
+    AdvanceHighWatermark,
+    AnswerFollower,
+    Append,
+    DropFollowers,
+    Effect,
+    Fate,
+    IncomingBatch,
+    IsrProposal,
+    Matched,
+    ProposeIsr,
+    Refused,
+    Reject,
+    WhenStable,
+)
+from .isr import IsrState, Members, members, replicated_end_offset
+from .leader_parking import Parking
+from .leader_produces import UnreplicatedProduces
+from .log_view import LogView, compare_follower
+from .producer_state import Ahead, AppendedBatch, Duplicate, ProducerStates
+from .producer_state import Refused as RefusedSequence
+from .progress import FollowerProgress
+
+ISR_RETRY_SECONDS = 0.2
+"""Between a proposal that was refused or got lost and the next."""
+
+
+class Leader:
+    """See the module.
+
+    Invariant: `log_start_offset <= high_watermark <= stable_end_offset <= log_end_offset`.
+    Invariant: this broker is a member of the accepted ISR.
+    """
+
+    def __init__(
+        self,
+        node_id: BrokerId,
+        record: PartitionRecord,
+        log: LogView,
+        producers: ProducerStates,
+        brokers: Mapping[BrokerId, BrokerRecord],
+        *,
+        high_watermark: Offset,
+        now: float,
+        lag_max: float,
+    ) -> None:
+        """`high_watermark` is what this replica knew as a follower; `brokers` is the view's, kept up to date by its
+        owner (who then calls `on_broker`). `lag_max` is in seconds, `now` in monotonic ones."""
+        self._node_id = node_id
+        self.record = record
+        self._log = log
+        self._producers = producers
+        self._brokers = brokers
+        self._lag_max = lag_max
+        self.epoch_start_offset = log.log_end_offset
+        self.high_watermark = max(min(high_watermark, log.stable_end_offset), log.log_start_offset)
+        self._isr = IsrState.of(record)
+        self._produces = UnreplicatedProduces()
+        self._parking = Parking()
+        self._followers: dict[BrokerId, FollowerProgress] = {}
+        for broker in record.replicas:
+            if broker != node_id:
+                self._followers[broker] = FollowerProgress(broker, self._incarnation_of(broker), now)
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return self.record.leader_epoch
+
+    @property
+    def exposed_high_watermark(self) -> Offset | None:
+        """Up to where consumers may read (S3); None while this leader must not show anything."""
+        return self.high_watermark if self.high_watermark >= self.epoch_start_offset else None
+
+    @property
+    def maximal_isr(self) -> Members:
+        return self._isr.maximal
+
+    def begin(self, now: float) -> list[Effect]:
+        """The first event of a leadership: what can be said without hearing anybody."""
+        return [*self._advance_high_watermark(), *self._revise_isr(now)]
+
+    # --- Produces ---
+
+    def produce(self, batch: IncomingBatch, now: float) -> list[Effect]:
+        """A batch that passed its check: append it, or say why not, or keep it until its turn comes."""
+        verdict = self._producers.check(batch.header)
+        if isinstance(verdict, Duplicate):
+            return self._resent(batch, verdict.batch)
+        if isinstance(verdict, RefusedSequence):
+            return [Reject(batch.request, InvalidRequest(verdict.code, verdict.detail))]
+        refusal = self._refusal(batch)
+        if refusal is not None:
+            return [Reject(batch.request, refusal)]
+        if isinstance(verdict, Ahead):
+            if self._parking.park(batch, verdict, now):
+                return []
+            return [Reject(batch.request, InvalidRequest(verdict.code, verdict.detail))]
+        return self._append(batch, now)
+
+    def on_appended(self, leader_epoch: LeaderEpoch, producer_id: ProducerId, now: float) -> list[Effect]:
+        """The `Append` was performed: a parked batch of the same producer may be next."""
+        if leader_epoch != self.leader_epoch:
+            return []
+        effects: list[Effect] = []
+        for parked in list(self._parking.of(producer_id)):
+            if not isinstance(self._producers.check(parked.batch.header), Ahead):
+                self._parking.leave(parked)
+                released = self.produce(parked.batch, now)
+                effects += released
+                if any(isinstance(effect, Append) for effect in released):
+                    break  # What may follow it is looked at when it is appended.
+        return effects
+
+    def on_stable(self) -> list[Effect]:
+        """The log's stable end moved."""
+        return self._advance_high_watermark()
+
+    # --- Followers ---
+
+    def on_subscribe(
+        self,
+        follower: BrokerId,
+        incarnation: Incarnation,
+        leader_epoch: LeaderEpoch,
+        *,
+        last_epoch: LeaderEpoch,
+        fetch_offset: Offset,
+        stable_end_offset: Offset,
+        now: float,
+    ) -> list[Effect]:
+        """A follower tells (epoch, end) of its log: match it, or tell where it must truncate to.
+
+        Raises `RemoteProtocolError` where its numbers contradict one another or what it said before.
+        """
+        code = self._fence(follower, incarnation, leader_epoch)
+        if code:
+            return [AnswerFollower(follower, Refused(code))]
+        answer = compare_follower(self._log, self.high_watermark, last_epoch, fetch_offset)
+        effects: list[Effect] = [AnswerFollower(follower, answer)]
+        if isinstance(answer, Matched):
+            progress = self._followers[follower]
+            progress.on_report(fetch_offset, stable_end_offset, self._log.log_end_offset, now)
+            effects += self._advance_high_watermark()
+            effects += self._revise_isr(now)
+        return effects
+
+    def on_report(
+        self,
+        follower: BrokerId,
+        incarnation: Incarnation,
+        leader_epoch: LeaderEpoch,
+        *,
+        fetch_offset: Offset,
+        stable_end_offset: Offset,
+        now: float,
+    ) -> list[Effect]:
+        """A follower acknowledges. Anything but a matched follower of this epoch and incarnation is not heard.
+
+        Raises `RemoteProtocolError` for numbers that cannot be.
+        """
+        if self._fence(follower, incarnation, leader_epoch) or not self._followers[follower].matched:
+            return []
+        self._followers[follower].on_report(fetch_offset, stable_end_offset, self._log.log_end_offset, now)
+        return [*self._advance_high_watermark(), *self._revise_isr(now)]
+
+    # --- The quorum's word ---
+
+    def on_record(self, record: PartitionRecord, now: float) -> list[Effect]:
+        """A newer record of the same leader epoch: the ISR changed, or the replicas did."""
+        if record.leader_epoch != self.leader_epoch:
+            raise InvariantViolation(f"leader of epoch {self.leader_epoch} told of epoch {record.leader_epoch}")
+        joined = set(record.isr) - set(self._isr.accepted)
+        self.record = record
+        self._isr.on_record(record)
+        for broker in [b for b in self._followers if b not in record.replicas]:
+            del self._followers[broker]
+        for broker in record.replicas:
+            if broker != self._node_id and broker not in self._followers:
+                self._followers[broker] = FollowerProgress(broker, self._incarnation_of(broker), now)
+            if broker in joined and broker in self._followers:
+                self._followers[broker].grant_time(now)
+        effects = self._advance_high_watermark()
+        if self._isr.below_minimum:
+            effects += self._reject_waiting("not_enough_replicas_after_append", self._too_few())
+        return [*effects, *self._revise_isr(now)]
+
+    def on_broker(self, broker: BrokerId, now: float) -> list[Effect]:
+        """The view shows something new about a broker: an incarnation, or that it is fenced or no longer is."""
+        progress = self._followers.get(broker)
+        if progress is None:
+            return []
+        incarnation = self._incarnation_of(broker)
+        if incarnation != progress.incarnation:
+            self._followers[broker] = FollowerProgress(broker, incarnation, now)
+        return self._revise_isr(now)
+
+    def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: Fate, now: float) -> list[Effect]:
+        """The fate of a proposal. Accepted changes nothing yet: the record is what counts."""
+        if leader_epoch == self.leader_epoch:
+            self._isr.on_answer(attempt, fate, now + ISR_RETRY_SECONDS)
+        return []
+
+    def on_tick(self, now: float) -> list[Effect]:
+        """Time passed: give up parked batches, look at who lags."""
+        effects: list[Effect] = [
+            Reject(parked.batch.request, InvalidRequest(parked.ahead.code, parked.ahead.detail))
+            for parked in self._parking.expire(now)
+        ]
+        return effects + self._revise_isr(now)
+
+    def resign(self) -> list[Effect]:
+        """This leadership is over. What waits may survive or not; what was only parked was never appended."""
+        text = f"leader epoch {self.leader_epoch} of {self.record.topic_partition} ended here"
+        effects: list[Effect] = [DropFollowers("not_leader")]
+        effects += self._reject_waiting("leadership_lost", text)
+        return effects + [Reject(parked.batch.request, NotLeader(text)) for parked in self._parking.clear()]
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing here waits for time to pass."""
+        log_end = self._log.log_end_offset
+        return (
+            not len(self._parking)
+            and not self._isr.unsettled
+            and not any(b in self._followers and self._is_behind(b, log_end) for b in self._isr.accepted)
+            and self._wanted_isr(0.0) == self._isr.accepted
+        )
+
+    # --- Inside: produces ---
+
+    def _refusal(self, batch: IncomingBatch) -> RaftlogError | None:
+        """Why no batch can be appended now; nothing was appended when this is the answer."""
+        if batch.acks is Acks.ALL and self._isr.below_minimum:
+            return RetriableError("not_enough_replicas", self._too_few())
+        if not self._produces.has_room(batch.header.total_bytes):
+            waiting = self._produces.unreplicated_bytes
+            return RetriableError("overloaded", f"{waiting} bytes wait for the in-sync replicas")
+        return None
+
+    def _append(self, batch: IncomingBatch, now: float) -> list[Effect]:
+        base_offset = self._log.log_end_offset
+        end_offset = Offset(base_offset + batch.header.last_offset_delta + 1)
+        acknowledge = Acknowledge(batch.request, base_offset, batch.log_append_time_ms)
+        self._produces.appended(end_offset, batch.header.total_bytes)
+        for progress in self._followers.values():
+            progress.on_append(base_offset, now)
+        if batch.acks is Acks.ALL:
+            self._produces.wait(end_offset, acknowledge)
+            return [Append(self.leader_epoch, base_offset, batch)]
+        if batch.acks is Acks.LEADER:
+            return [Append(self.leader_epoch, base_offset, batch, after=(acknowledge,))]
+        return [Append(self.leader_epoch, base_offset, batch), acknowledge]
+
+    def _resent(self, batch: IncomingBatch, first: AppendedBatch) -> list[Effect]:
+        """It is in the log already: the first offset again, and no weaker promise than the first time."""
+        append_time = first.max_timestamp if batch.log_append_time_ms >= 0 else -1
+        acknowledge = Acknowledge(batch.request, first.base_offset, append_time)
+        if batch.acks is Acks.NONE or first.end_offset <= self.high_watermark:
+            return [acknowledge]
+        if batch.acks is Acks.LEADER:
+            return [WhenStable(first.end_offset, (acknowledge,))]
+        if self._isr.below_minimum:
+            return [Reject(batch.request, RetriableError("not_enough_replicas_after_append", self._too_few()))]
+        self._produces.wait(first.end_offset, acknowledge)
+        return []
+
+    def _reject_waiting(self, code: str, detail: str) -> list[Effect]:
+        return [Reject(waiting.request, RetriableError(code, detail)) for waiting in self._produces.abandon()]
+
+    def _too_few(self) -> str:
+        isr = self._isr
+        return f"{len(isr.accepted)} in-sync replicas, min.insync.replicas is {isr.min_insync_replicas}"
+
+    # --- Inside: followers and the high watermark ---
+
+    def _fence(self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch) -> str:
+        """Why this follower is not heard; empty where it is."""
+        if leader_epoch != self.leader_epoch:
+            return "fenced_leader_epoch" if leader_epoch < self.leader_epoch else "unknown_leader_epoch"
+        if follower not in self._followers:
+            return "unknown_partition"
+        return "" if self._followers[follower].incarnation == incarnation else "stale_incarnation"
+
+    def _advance_high_watermark(self) -> list[Effect]:
+        if self._isr.below_minimum:
+            return []
+        end = replicated_end_offset(self._isr.maximal, self._stable_end_of)
+        if end is None or end <= self.high_watermark:
+            return []
+        self.high_watermark = end
+        exposed = self.exposed_high_watermark is not None
+        return [AdvanceHighWatermark(end, exposed), *self._produces.advance(end)]
+
+    def _stable_end_of(self, broker: BrokerId) -> Offset | None:
+        if broker == self._node_id:
+            return self._log.stable_end_offset
+        progress = self._followers.get(broker)
+        return progress.counted_end_offset if progress else None
+
+    # --- Inside: the ISR ---
+
+    def _incarnation_of(self, broker: BrokerId) -> Incarnation:
+        record = self._brokers.get(broker)
+        return record.incarnation if record else Incarnation(-1)
+
+    def _is_behind(self, broker: BrokerId, log_end: Offset) -> bool:
+        counted = self._followers[broker].counted_end_offset
+        return counted is None or counted < log_end
+
+    def _belongs(self, broker: BrokerId, now: float) -> bool:
+        """Whether a replica should be in the ISR as far as this leader can judge."""
+        if broker == self._node_id:
+            return True
+        record = self._brokers.get(broker)
+        if record is None or record.fenced:
+            return False
+        progress = self._followers[broker]
+        if broker in self._isr.accepted:
+            return not progress.lags(self._log.log_end_offset, now, self._lag_max)
+        counted = progress.counted_end_offset
+        return counted is not None and counted >= max(self.high_watermark, self.epoch_start_offset)
+
+    def _wanted_isr(self, now: float) -> Members:
+        return members(broker for broker in self.record.replicas if self._belongs(broker, now))
+
+    def _revise_isr(self, now: float) -> list[Effect]:
+        """Propose what the ISR should be, where it is not, or where nobody knows what it is."""
+        if not self._isr.may_propose(now):
+            return []
+        wanted = self._wanted_isr(now)
+        if wanted == self._isr.accepted and not self._isr.unsettled:
+            return []
+        attempt = self._isr.propose(wanted)
+        isr = tuple(
+            (b, self.record.leader_incarnation if b == self._node_id else self._incarnation_of(b)) for b in wanted
+        )
+        proposal = IsrProposal(
+            self.record.topic_partition,
+            self._node_id,
+            self.record.leader_incarnation,
+            self.leader_epoch,
+            self.record.partition_epoch,
+            isr,
+        )
+        return [ProposeIsr(proposal, attempt)]
+
+    # --- For people and for tests ---
+
+    def check_invariants(self) -> None:
+        """Raises `InvariantViolation`."""
+        log = self._log
+        if not log.log_start_offset <= self.high_watermark <= log.stable_end_offset <= log.log_end_offset:
+            raise InvariantViolation(
+                f"start {log.log_start_offset} <= high watermark {self.high_watermark} <= stable "
+                f"{log.stable_end_offset} <= end {log.log_end_offset} does not hold at a leader"
+            )
+        if self._node_id not in self._isr.accepted:
+            raise InvariantViolation(f"leader {self._node_id} is not in its own ISR: {self._isr}")
+        if log.epochs.latest_epoch > self.leader_epoch:
+            raise InvariantViolation(f"log has epoch {log.epochs.latest_epoch}, its leader {self.leader_epoch}")
+        if self.epoch_start_offset > log.log_end_offset:
+            raise InvariantViolation(f"a leader's log fell to {log.log_end_offset}, below {self.epoch_start_offset}")
+
+    def __str__(self) -> str:
+        log = self._log
+        exposed = "" if self.exposed_high_watermark is not None else "(hidden)"
+        text = f"leader epoch={self.leader_epoch} leo={log.log_end_offset} stable={log.stable_end_offset} "
+        text += f"hw={self.high_watermark}{exposed} {self._isr}"
+        lag = [
+            f"{b}:{log.log_end_offset - p.stable_end_offset if p.matched else '?'}" for b, p in self._followers.items()
+        ]
+        return text + (" lag " + " ".join(lag) if lag else "")

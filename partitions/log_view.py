@@ -1,0 +1,79 @@
+"""What a core may look at of its log, and how two logs of one partition are compared by it.
+
+`LogView` is four numbers and histories; all of it is the outcome of the core's own effects: between two events every
+effect of the first one was performed, so a core keeps no copy that could differ.
+
+A follower may hold batches that its leader does not: those it had appended, as leader or follower of an older epoch,
+that were never replicated. Offsets cannot tell them apart, (epoch, end) can:
+
+    1. F says (last epoch, end) of its log. L looks for the greatest epoch of its own log up to that one, and its end.
+    2. Same epoch, and F ends no later: F's log is a prefix of L's, because one leader wrote that epoch in one order.
+    3. Otherwise L answers with what it found. F keeps no more of that epoch than L has, and nothing of later epochs
+       (none of those is in L's log), and says again how far it goes. Each round F's log is shorter.
+
+Sources: KIP-101 (truncate by epoch, never to the high watermark), KIP-279 (several epochs), KIP-320 (one epoch for both).
+What is *not* here: any way to change the log.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from raftlog.errors import RemoteProtocolError
+from raftlog.model import LeaderEpoch, Offset
+
+from .effects import Answer, Diverged, Matched, StartAt
+from .leader_epochs import LeaderEpochHistory
+
+
+class LogView(Protocol):
+    """Invariant: `log_start_offset <= log_end_offset` and `stable_end_offset <= log_end_offset`."""
+
+    @property
+    def log_start_offset(self) -> Offset: ...
+
+    @property
+    def log_end_offset(self) -> Offset: ...
+
+    @property
+    def stable_end_offset(self) -> Offset: ...
+
+    @property
+    def epochs(self) -> LeaderEpochHistory: ...
+
+
+def common_epoch_end(log: LogView, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset] | None:
+    """The greatest epoch of this log that is at most `epoch`, and where it ends here; None where it has none."""
+    latest = log.epochs.latest_epoch
+    if latest < 0 or epoch < log.epochs.entries[0].epoch:
+        return None
+    return log.epochs.end_offset_for(min(epoch, latest), log.log_end_offset)
+
+
+def compare_follower(log: LogView, high_watermark: Offset, last_epoch: LeaderEpoch, end_offset: Offset) -> Answer:
+    """The leader's side: a follower's log that ends with (epoch, end) against this one."""
+    matched = Matched(high_watermark, log.log_start_offset)
+    must_start = StartAt(log.log_start_offset)
+    if last_epoch < 0:
+        return matched if log.log_start_offset <= end_offset <= log.log_end_offset else must_start
+    common = common_epoch_end(log, last_epoch) if end_offset >= log.log_start_offset else None
+    if common is None:
+        return must_start
+    epoch, epoch_end = common
+    return matched if epoch == last_epoch and end_offset <= epoch_end else Diverged(epoch, epoch_end)
+
+
+def truncation_for(log: LogView, diverged: Diverged) -> Offset:
+    """The follower's side: where this log must end to have nothing that the leader lacks, as far as it is known.
+
+    Raises `RemoteProtocolError` where that would drop nothing: the leader contradicts itself.
+    """
+    common = common_epoch_end(log, diverged.epoch)
+    if common is None:
+        end_offset = log.log_start_offset
+    else:
+        epoch, epoch_end = common
+        end_offset = min(diverged.end_offset, epoch_end) if epoch == diverged.epoch else epoch_end
+    if end_offset >= log.log_end_offset:
+        raise RemoteProtocolError(f"leader says {diverged}, this log is {log.epochs} to {log.log_end_offset}")
+    return end_offset
