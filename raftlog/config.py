@@ -25,7 +25,7 @@ MIB = 1024 * KIB
 # --- Bounds that are part of formats and protocols -------------------------------------------------------------------
 
 MAX_BATCH_BYTES = 1 * MIB
-"""Default and largest `max.message.bytes`: a batch as it lies on disk, compressed. One batch always fits a push message."""
+"""Default and largest `max.message.bytes`: a batch as it lies on disk, compressed. One always fits a push message."""
 
 MAX_BATCH_DECOMPRESSED_BYTES = 16 * MIB
 """A batch may not grow beyond this when decompressed: what a bomb can make us allocate."""
@@ -37,7 +37,7 @@ MAX_PUSHES_IN_FLIGHT = 2
 """Pushes that a leader sends ahead of the follower's answer: a third gains nothing, it only holds memory."""
 
 MAX_WIRE_MESSAGE_BYTES = 32 * MIB
-"""Largest message on an HTTP/2 stream of ours; a larger announced length closes the connection before any of it is read."""
+"""Largest message on an HTTP/2 stream of ours; a larger announced length ends the connection before it is read."""
 
 MAX_REQUEST_BYTES = 16 * MIB
 """Largest produce request, and largest HTTP body."""
@@ -220,7 +220,7 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     fsync_threads: int = 2
     retention_check_ms: int = 30_000
     fetch_cache_bytes: int = 64 * MIB
-    """Recently appended batches kept in memory for followers and consumers at the end of the log, over all partitions."""
+    """Recently appended batches kept in memory for readers at the end of the log, over all partitions."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 

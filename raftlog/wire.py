@@ -46,7 +46,8 @@ class ProducePartition(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ProduceRequest(msgspec.Struct, array_like=True, frozen=True, tag="produce.1"):
-    """Batches for many partitions. Those for one partition are appended in the order given."""
+    """Batches for many partitions. Those for one partition are appended in the order given. With `acks` 0 there is no
+    answer."""
 
     correlation_id: Natural
     acks: Annotated[int, msgspec.Meta(ge=-1, le=1)]
@@ -98,12 +99,12 @@ class FetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="fetch.1"):
     max_bytes: Natural
     partitions: Annotated[list[FetchPartition], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
     isolation: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
-    """0 read_uncommitted, 1 read_committed (reserved: there are no transactions yet, both end at the high watermark)."""
+    """0 read_uncommitted, 1 read_committed. There are no transactions yet: both end at the high watermark."""
     forwarded: bool = False
 
 
 class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
-    """What one partition gave: `length` bytes of the body, whole batches, the first of which may begin below `offset`."""
+    """What one partition gave: `length` bytes of the body: whole batches; the first may begin below the offset asked."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
@@ -158,8 +159,17 @@ class OffsetsResponse(msgspec.Struct, array_like=True, frozen=True, tag="offsets
     partitions: list[FoundOffset]
 
 
+class ErrorResponse(msgspec.Struct, array_like=True, frozen=True, tag="error.1"):
+    """The whole request was refused: it did not decode, or there was no room for it. `correlation_id` is -1 where the
+    request's could not be read."""
+
+    correlation_id: int
+    error: str
+    detail: str
+
+
 Request: TypeAlias = ProduceRequest | FetchRequest | OffsetsRequest
-Response: TypeAlias = ProduceResponse | FetchResponse | OffsetsResponse
+Response: TypeAlias = ProduceResponse | FetchResponse | OffsetsResponse | ErrorResponse
 
 TIMESTAMP_LATEST = -1
 TIMESTAMP_EARLIEST = -2

@@ -262,6 +262,9 @@ class SimFile:
         self._check_open()
         return bytes(self._inode.current[position : position + length])
 
+    def pread_cached(self, length: int, position: int) -> bytes | None:
+        return self.pread(length, position)
+
     def size(self) -> int:
         self._check_open()
         return len(self._inode.current)

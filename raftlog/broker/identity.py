@@ -18,7 +18,8 @@ from typing import Annotated
 
 import msgspec
 
-from raftlog.disk import RealDisk
+from metadata.quorum_node import QuorumIdentity, prepare_quorum
+from raftlog.disk import LocalDisk
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Disk
@@ -68,28 +69,50 @@ def new_cluster_id() -> str:
 
 
 def init_data_folder(folder: str, *, cluster_id: str, node_id: int, voters: Mapping[int, Endpoint]) -> None:
-    """Prepare an empty or absent folder. Raises `InvalidRequest` where it is prepared already or holds anything."""
+    """Prepare an empty or absent folder of this machine. `voters` maps the node ids of the initial voters to their data
+    listeners. Raises `InvalidRequest` where the folder is prepared already or holds anything."""
+    prepare_folder(
+        LocalDisk(folder),
+        folder,
+        cluster_id=cluster_id,
+        node_id=node_id,
+        voters=voters,
+        directory_id=secrets.token_bytes(16),
+    )
+
+
+def prepare_folder(
+    disk: Disk, folder: str, *, cluster_id: str, node_id: int, voters: Mapping[int, Endpoint], directory_id: bytes
+) -> None:
+    """`init_data_folder` on any disk. The quorum's empty journal is written first and `node.json` last: a folder that was
+    prepared by half is refused as not empty."""
     if len(voters) not in VOTER_COUNTS:
         counts = ", ".join(map(str, VOTER_COUNTS))
-        raise InvalidRequest("invalid_config", f"the number of initial voters must be one of {counts}, not {len(voters)}")
+        raise InvalidRequest(
+            "invalid_config", f"the number of initial voters must be one of {counts}, not {len(voters)}"
+        )
     if not cluster_id or len(cluster_id) > 64:
         raise InvalidRequest("invalid_config", "the cluster id must have 1 to 64 characters")
     if not 0 <= node_id < 2**31:
         raise InvalidRequest("invalid_config", f"the node id must be between 0 and {2**31 - 1}, not {node_id}")
-    disk = RealDisk(folder)
     disk.make_directory("")
     if disk.exists(NODE_FILE):
         raise InvalidRequest("invalid_config", f"{folder} is a node's data folder already; it is left as it is")
     present = disk.list("")
     if present:
-        raise InvalidRequest("invalid_config", f"{folder} is not empty (it holds {present[0]!r}): choose an empty folder")
+        raise InvalidRequest(
+            "invalid_config", f"{folder} is not empty (it holds {present[0]!r}): choose an empty folder"
+        )
     content = _NodeFile(
         format_version=FORMAT_VERSION,
         cluster_id=cluster_id,
         node_id=node_id,
-        directory_id=secrets.token_bytes(16).hex(),
+        directory_id=directory_id.hex(),
         voters={str(voter): _Voter(endpoint.host, endpoint.port) for voter, endpoint in sorted(voters.items())},
     )
+    directory = DirectoryId(directory_id)
+    ids = tuple(BrokerId(voter) for voter in sorted(voters))
+    prepare_quorum(disk, QuorumIdentity(cluster_id, BrokerId(node_id), directory, ids))
     disk.replace(CLEAN_SHUTDOWN_FILE, b"")
     disk.replace(NODE_FILE, msgspec.json.format(msgspec.json.encode(content)))
 

@@ -1,0 +1,206 @@
+"""The composition root: one broker's pieces on ports, and what flows between them.
+
+`metadata` and `partitions` know nothing of each other; here a metadata event becomes a change that the partition
+manager follows, and an ISR proposal becomes a command. Nothing here knows asyncio, sockets or threads, so the
+simulator runs this very class. The order is one: events reach the view first, then the partitions, then whoever waits
+for the answer to a proposal; so an answer is never heard before its effect is seen.
+
+What is *not* here: requests (`local.py`, `routing.py`), sockets (`data_listener.py`), start and stop (`lifecycle.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from metadata.commands import AlterIsr, Command, IsrAltered, IsrMember, RegisterBroker, Registered
+from metadata.engine import Fate, Outcome
+from metadata.view import (
+    BrokerChanged,
+    ClusterView,
+    FeatureLevelChanged,
+    MetadataEvent,
+    PartitionChanged,
+    TopicChanged,
+    TopicRemoved,
+)
+from partitions import effects
+from partitions.manager import Dialer, Logger, MetadataChange, PartitionManager
+from partitions.manager import TopicRemoved as TopicIsGone
+from raftlog.config import NodeConfig
+from raftlog.errors import InvariantViolation
+from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, ReplicaReport, TopicPartition
+from raftlog.ports import Clock, Disk, Random, Scheduler, Worker
+from raftlog.version import FEATURE_LEVEL
+
+from .identity import NodeIdentity
+from .local import LocalRequests
+
+
+class Quorum(Protocol):
+    """The metadata quorum as the wiring uses it; callbacks come on the broker's thread."""
+
+    def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None: ...
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
+
+
+class Broker:
+    """One broker on ports. Feed it with `on_events`; ask it through `view`, `manager` and `local`."""
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        config: NodeConfig,
+        *,
+        disk: Disk,
+        clock: Clock,
+        scheduler: Scheduler,
+        worker: Worker,
+        random: Random,
+        dialer: Dialer,
+        logger: Logger,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        """`on_fatal`: this process must stop; it is told at most once for each reason."""
+        self.identity = identity
+        self.config = config
+        self.view = ClusterView()
+        self.incarnation: Incarnation = NO_INCARNATION
+        self._quorum: Quorum | None = None
+        self._logger = logger
+        self._on_fatal = on_fatal
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        """(index that the view must have reached, what to do then), in the order of the asking."""
+        self._reports: list[ReplicaReport] = []
+        self.manager = PartitionManager(
+            node_id=identity.node_id,
+            cluster_id=identity.cluster_id,
+            disk=disk,
+            clock=clock,
+            scheduler=scheduler,
+            worker=worker,
+            random=random,
+            dialer=dialer,
+            propose_isr=self._propose_isr,
+            logger=logger,
+            timing=config.timing,
+            fsync_threads=config.fsync_threads,
+            retention_check_ms=config.retention_check_ms,
+            on_replica_offline=self._on_replica_offline,
+        )
+        self.local = LocalRequests(self.manager)
+
+    def load(self) -> None:
+        """Open and recover every replica on disk. Blocks. Raises `DiskFailed` or `DiskFull`."""
+        self._reports = self.manager.load(clean_shutdown=self.identity.clean)
+
+    def register(self, quorum: Quorum, api: Endpoint, data: Endpoint, registered: Callable[[], None]) -> None:
+        """Take this broker's place in the cluster, reachable at these endpoints; `registered` follows once it has it."""
+        self._quorum = quorum
+        command = RegisterBroker.of(
+            self.identity.node_id,
+            self.identity.directory_id,
+            self.identity.start_number,
+            api=api,
+            data=data,
+            rack=self.config.rack,
+            feature_level=FEATURE_LEVEL,
+            reports=self._reports,
+        )
+
+        def done(outcome: Outcome) -> None:
+            if not isinstance(outcome.result, Registered):
+                self._on_fatal(InvariantViolation(f"the quorum refused this broker's registration: {outcome.result}"))
+                return
+            self.incarnation = outcome.result.incarnation
+            self.manager.on_registered(self.incarnation)
+            self.when_view_reaches(outcome.index, registered)
+
+        quorum.register(command, done)
+
+    # --- What the quorum decided ---
+
+    def on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        """Applied entries up to `index` brought these events."""
+        self.view.on_events(index, events)
+        for event in events:
+            self._check_own_place(event)
+        changes = [change for event in events for change in _as_change(event)]
+        if changes:
+            self.manager.on_metadata(changes)
+        due = [callback for wanted, callback in self._waiting if wanted <= index]
+        self._waiting = [(wanted, callback) for wanted, callback in self._waiting if wanted > index]
+        for callback in due:
+            callback()
+
+    def when_view_reaches(self, index: int, callback: Callable[[], None]) -> None:
+        """Call once the view shows everything up to `index`: at once where it does already."""
+        if index <= self.view.index:
+            callback()
+        else:
+            self._waiting.append((index, callback))
+
+    def check_invariants(self) -> None:
+        """What must hold between any two events. Raises `InvariantViolation`."""
+        self.manager.check_invariants()
+
+    # --- Inside ---
+
+    def _check_own_place(self, event: MetadataEvent) -> None:
+        if isinstance(event, FeatureLevelChanged) and event.level > FEATURE_LEVEL:
+            self._on_fatal(
+                InvariantViolation(
+                    f"the cluster's feature level is {event.level}, this node knows {FEATURE_LEVEL}: upgrade it"
+                )
+            )
+        if isinstance(event, BrokerChanged) and event.record.broker_id == self.identity.node_id:
+            another = event.record.incarnation > self.incarnation != NO_INCARNATION
+            if another:
+                self._on_fatal(
+                    InvariantViolation(
+                        f"broker {self.identity.node_id} was registered again as incarnation {event.record.incarnation}: "
+                        f"this process ({self.incarnation}) is not it any more"
+                    )
+                )
+
+    def _propose_isr(self, proposal: effects.IsrProposal, done: Callable[[effects.Fate], None]) -> None:
+        command = AlterIsr(
+            proposal.topic_partition.topic_id,
+            proposal.topic_partition.partition,
+            proposal.leader,
+            proposal.leader_incarnation,
+            proposal.leader_epoch,
+            proposal.partition_epoch,
+            tuple(IsrMember(broker_id, incarnation) for broker_id, incarnation in proposal.isr),
+        )
+
+        def answered(outcome: Outcome) -> None:
+            if outcome.fate is Fate.APPLIED:
+                # An earlier copy may have been accepted: a refusal counts only once the view has come this far.
+                accepted = isinstance(outcome.result, IsrAltered)
+                fate = effects.Fate.ACCEPTED if accepted else effects.Fate.REFUSED
+                self.when_view_reaches(outcome.index, lambda: done(fate))
+            else:
+                done(effects.Fate.REFUSED if outcome.fate is Fate.REFUSED else effects.Fate.UNKNOWN)
+
+        assert self._quorum is not None, "no partition is led before the registration"
+        self._quorum.propose(command, answered)
+
+    def _on_replica_offline(self, topic_partition: TopicPartition, reason: str) -> None:
+        self._logger.error("replica_offline", partition=str(topic_partition), reason=reason)
+
+
+def _as_change(event: MetadataEvent) -> list[MetadataChange]:
+    """A metadata event in the words of `partitions`."""
+    match event:
+        case BrokerChanged(broker):
+            return [broker]
+        case TopicChanged(topic):
+            return [topic]
+        case PartitionChanged(record):
+            return [record]
+        case TopicRemoved(topic_id, _):
+            return [TopicIsGone(topic_id)]
+        case FeatureLevelChanged():
+            return []
