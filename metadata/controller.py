@@ -1,0 +1,216 @@
+"""The controller's decisions: fence the silent, unfence the returned, give every partition a leader.
+
+It runs on the quorum's leader, one `Controller` a term: it is made with empty sessions when the node begins to lead
+and dropped when it no longer does, so nothing of one term leaks into the next. `decide(now)` looks at the image and at
+the sessions, and returns commands to propose *with the term*. It is level-triggered: what still is wrong is seen again,
+so a lost or refused proposal needs no bookkeeping beyond `settled`, which says that one is no longer under way.
+
+The controller may be wrong at any time without harm: the image checks every command again where it is applied. What
+it adds to the rules of `image_elections.py` is prudence:
+
+* only a broker that it *heard of* is proposed as leader, not one that merely is not fenced yet;
+* a live member of the ISR goes before one of the commit set;
+* before a recovery election it waits a while for members that are absent and may have more;
+* a while after things are well, it hands leadership back to preferred leaders, a few at a time.
+
+A call costs little when nothing changed, and is bounded when everything did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
+
+from .commands import MAX_ELECTIONS_PER_COMMAND, Command, Election, ElectLeaders, FenceBroker, UnfenceBroker
+from .image_elections import electable, is_live, members, recovery_winners
+from .image_state import ImageState
+from .sessions import Sessions
+
+MAX_PARTITIONS_PER_DECISION = 2_048
+"""Leaderless partitions looked at in one call: a few milliseconds."""
+
+LOOK_AGAIN_SECONDS = 0.05
+"""After a candidate that is not fenced was not heard of yet."""
+
+REBALANCE_EVERY_SECONDS = 10.0
+MAX_REBALANCED_AT_ONCE = 50
+"""Each move interrupts its partition for some milliseconds: few at a time, and never during a failover."""
+
+
+class Controller:
+    """The controller of one term."""
+
+    def __init__(
+        self,
+        image: ImageState,
+        sessions: Sessions,
+        *,
+        recovery_patience: float = 3.0,
+        rebalance_after: float = 30.0,
+    ) -> None:
+        """`recovery_patience`: seconds between the first chance of a recovery election and the election, while a
+        member that could do better is absent. `rebalance_after`: seconds that a broker must have been unfenced before
+        it is handed its preferred leaderships."""
+        self._image = image
+        self._sessions = sessions
+        self._recovery_patience = recovery_patience
+        self._rebalance_after = rebalance_after
+        self._fencing: dict[BrokerId, Command] = {}
+        """What is under way for a broker: one command at a time."""
+        self._electing: set[TopicPartition] = set()
+        """Elections under way."""
+        self._to_look_at: list[TopicPartition] = []
+        """The rest of the present pass over the partitions without a leader."""
+        self._looked_at_version = -1
+        self._look_again_at = math.inf
+        self._recoverable_since: dict[TopicPartition, float] = {}
+        self._unfenced_since: dict[BrokerId, tuple[Incarnation, float]] = {}
+        self._rebalance_at: float | None = None
+
+    def heartbeat(
+        self, broker_id: BrokerId, incarnation: Incarnation, applied_index: int, now: float, *, stopping: bool = False
+    ) -> bool:
+        """A broker says that it lives; False if that is not the life that is registered (it must register again)."""
+        broker = self._image.brokers.get(broker_id)
+        if broker is not None:
+            self._sessions.begin(broker_id, broker.incarnation, now)
+        return self._sessions.heartbeat(broker_id, incarnation, applied_index, now, stopping=stopping)
+
+    def decide(self, now: float) -> list[Command]:
+        """What to propose now; each command must be given to `settled` once its fate is known, or as unknown."""
+        self._sessions.watch(now)
+        commands = self._fence_and_unfence(now)
+        elections = list(self._elections(now))
+        if not commands and not elections and not self._electing:
+            elections = self._moves_to_preferred(now)
+        for start in range(0, len(elections), MAX_ELECTIONS_PER_COMMAND):
+            commands.append(ElectLeaders(tuple(elections[start : start + MAX_ELECTIONS_PER_COMMAND])))
+        self._electing.update(election.topic_partition for election in elections)
+        return commands
+
+    def settled(self, command: Command) -> None:
+        """A command of `decide` was applied (whatever the answer), refused or lost."""
+        match command:
+            case FenceBroker(broker_id) | UnfenceBroker(broker_id):
+                if self._fencing.get(broker_id) == command:
+                    del self._fencing[broker_id]
+            case ElectLeaders(elections):
+                for election in elections:
+                    self._electing.discard(election.topic_partition)
+                    if election.topic_partition in self._image.leaderless:
+                        self._looked_at_version = -1
+            case _:
+                raise AssertionError(f"{command} is not the controller's")
+
+    # --- Brokers -----------------------------------------------------------------------------------------------------
+
+    def _fence_and_unfence(self, now: float) -> list[Command]:
+        commands: list[Command] = []
+        for broker_id in sorted(self._image.brokers):
+            broker = self._image.brokers[broker_id]
+            incarnation = broker.incarnation
+            self._sessions.begin(broker_id, incarnation, now)
+            self._note_unfenced(broker_id, incarnation, broker.fenced, now)
+            if broker_id in self._fencing:
+                continue
+            command: Command | None = None
+            if self._sessions.is_over(broker_id, incarnation, now):
+                if not broker.fenced or broker_id in self._image.starting:
+                    command = FenceBroker(broker_id, incarnation)
+            elif (
+                broker.fenced
+                and self._sessions.is_heard(broker_id, incarnation, now)
+                # Its view shows its own registration (whose index the incarnation is), so it knows what it lost.
+                and self._sessions.has_applied(broker_id, incarnation, incarnation)
+            ):
+                command = UnfenceBroker(broker_id, incarnation)
+            if command is not None:
+                self._fencing[broker_id] = command
+                commands.append(command)
+        return commands
+
+    def _note_unfenced(self, broker_id: BrokerId, incarnation: Incarnation, fenced: bool, now: float) -> None:
+        if fenced:
+            self._unfenced_since.pop(broker_id, None)
+        elif self._unfenced_since.get(broker_id, (None, now))[0] != incarnation:
+            self._unfenced_since[broker_id] = (incarnation, now)
+
+    # --- Elections ---------------------------------------------------------------------------------------------------
+
+    def _elections(self, now: float) -> Iterator[Election]:
+        """Go on with the pass over the partitions without a leader; begin another one where something changed."""
+        if not self._to_look_at:
+            if self._image.elections_version == self._looked_at_version and now < self._look_again_at:
+                return
+            self._looked_at_version = self._image.elections_version
+            self._look_again_at = math.inf
+            leaderless = sorted(self._image.leaderless, key=lambda tp: (tp.topic_id, tp.partition), reverse=True)
+            self._to_look_at = leaderless
+            self._recoverable_since = {
+                tp: t for tp, t in self._recoverable_since.items() if tp in self._image.leaderless
+            }
+        for _ in range(min(MAX_PARTITIONS_PER_DECISION, len(self._to_look_at))):
+            topic_partition = self._to_look_at.pop()
+            if topic_partition in self._image.leaderless and topic_partition not in self._electing:
+                election = self._election(self._image.partitions[topic_partition], now)
+                if election is not None:
+                    yield election
+
+    def _election(self, record: PartitionRecord, now: float) -> Election | None:
+        able = electable(record, self._image.brokers)
+        if able:
+            in_sync = [candidate for candidate in able if candidate in record.isr]
+            return self._heard_of(record, in_sync or able, now, recovery=False)
+        topic_partition = record.topic_partition
+        winners = recovery_winners(record, self._image.tickets_of(topic_partition), self._image.brokers)
+        if not winners:
+            self._recoverable_since.pop(topic_partition, None)
+            return None
+        due = self._recoverable_since.setdefault(topic_partition, now) + self._recovery_patience
+        if now < due and self._waits_for_somebody(record):
+            self._look_again_at = min(self._look_again_at, due)
+            return None
+        return self._heard_of(record, winners, now, recovery=True)
+
+    def _heard_of(
+        self, record: PartitionRecord, candidates: tuple[BrokerId, ...] | list[BrokerId], now: float, *, recovery: bool
+    ) -> Election | None:
+        """An election of the first candidate that is really there; none are: look again soon, or when it is fenced."""
+        for candidate in candidates:
+            incarnation = self._image.brokers[candidate].incarnation
+            if self._sessions.is_heard(candidate, incarnation, now):
+                tp = record.topic_partition
+                return Election(tp.topic_id, tp.partition, candidate, incarnation, record.partition_epoch, recovery)
+        self._look_again_at = min(self._look_again_at, now + LOOK_AGAIN_SECONDS)
+        return None
+
+    def _waits_for_somebody(self, record: PartitionRecord) -> bool:
+        """A member is absent that may be eligible, or have more, when it is back."""
+        tickets = {ticket.broker_id: ticket for ticket in self._image.tickets_of(record.topic_partition)}
+        absent = [member for member in members(record) if not is_live(self._image.brokers, member)]
+        return any(member not in tickets or tickets[member].has_directory for member in absent)
+
+    # --- Preferred leaders -------------------------------------------------------------------------------------------
+
+    def _moves_to_preferred(self, now: float) -> list[Election]:
+        """Hand some partitions to their preferred leaders, if those have been well for a while."""
+        if self._rebalance_at is None:
+            self._rebalance_at = now + REBALANCE_EVERY_SECONDS
+        if now < self._rebalance_at:
+            return []
+        self._rebalance_at = now + REBALANCE_EVERY_SECONDS
+        moves: list[Election] = []
+        for record in self._image.partitions.values():
+            if record.leader != record.replicas[0] and record.has_leader and self._is_well(record.replicas[0], now):
+                if record.replicas[0] in electable(record, self._image.brokers):
+                    move = self._heard_of(record, record.replicas[:1], now, recovery=False)
+                    moves += [move] if move is not None else []
+                if len(moves) == MAX_REBALANCED_AT_ONCE:
+                    break
+        return moves
+
+    def _is_well(self, broker_id: BrokerId, now: float) -> bool:
+        since = self._unfenced_since.get(broker_id)
+        return since is not None and now - since[1] >= self._rebalance_after
