@@ -1,0 +1,84 @@
+"""The snapshot file: the state machine after one entry of the log, replaced as a whole.
+
+`quorum/snapshot` is `8 bytes magic | u32 CRC-32C of the rest | msgpack [version, cluster id, index, term, state]`. It
+is replaced atomically and durably *before* the journal drops what it covers; so a journal whose log begins after the
+snapshot's index was robbed of its snapshot, and the node does not start.
+
+What is *not* here: how it travels to a voter that is behind (`quorum_snapshot.py`), what the state means.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from crc32c import crc32c
+
+from raftlog.errors import InvariantViolation
+from raftlog.ports import Disk
+
+from .quorum_identity import FOLDER, QuorumIdentity
+
+PATH = f"{FOLDER}/snapshot"
+MAGIC = b"RLOGSNAP"
+FORMAT_VERSION = 1
+MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
+
+_CRC = struct.Struct(">I")
+_HEAD_BYTES = len(MAGIC) + _CRC.size
+
+
+class _Body(msgspec.Struct, array_like=True, frozen=True):
+    version: int
+    cluster_id: str
+    index: Annotated[int, msgspec.Meta(ge=1)]
+    term: Annotated[int, msgspec.Meta(ge=0)]
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state machine after entry `index`, which has `term`."""
+
+    index: int
+    term: int
+    state: bytes
+    crc: int
+    """CRC-32C of `state`."""
+
+    @staticmethod
+    def of(index: int, term: int, state: bytes) -> Snapshot:
+        if len(state) > MAX_SNAPSHOT_BYTES:
+            raise InvariantViolation(f"a snapshot of {len(state)} bytes is larger than {MAX_SNAPSHOT_BYTES}")
+        return Snapshot(index, term, state, crc32c(state))
+
+
+def save_snapshot(disk: Disk, identity: QuorumIdentity, snapshot: Snapshot) -> None:
+    """Replace the snapshot; durable when this returns. Raises `DiskFailed` or `DiskFull`: the old one is there then."""
+    body = msgspec.msgpack.encode(
+        _Body(FORMAT_VERSION, identity.cluster_id, snapshot.index, snapshot.term, snapshot.state)
+    )
+    disk.replace(PATH, b"".join([MAGIC, _CRC.pack(crc32c(body)), body]))
+
+
+def load_snapshot(disk: Disk, identity: QuorumIdentity) -> Snapshot | None:
+    """The snapshot, if there is one. Raises `InvariantViolation` where it is damaged: a voter never goes on without the
+    state that it had."""
+    try:
+        content = disk.read(PATH)
+    except FileNotFoundError:
+        return None
+    body = content[_HEAD_BYTES:]
+    if content[: len(MAGIC)] != MAGIC or content[len(MAGIC) : _HEAD_BYTES] != _CRC.pack(crc32c(body)):
+        raise InvariantViolation(f"{PATH} is damaged: its checksum is wrong. This voter does not start")
+    try:
+        decoded = msgspec.msgpack.decode(body, type=_Body)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise InvariantViolation(f"{PATH} cannot be read: {error}") from None
+    if decoded.version != FORMAT_VERSION:
+        raise InvariantViolation(f"{PATH} has format {decoded.version}, this raftlog knows {FORMAT_VERSION}")
+    if decoded.cluster_id != identity.cluster_id:
+        raise InvariantViolation(f"{PATH} belongs to cluster {decoded.cluster_id!r}")
+    return Snapshot.of(decoded.index, decoded.term, decoded.state)

@@ -1,0 +1,395 @@
+"""The `Engine` on pysyncobj: the version it must be, the clock and randomness it sees, and the order of sync and send.
+
+pysyncobj reads its clock, its randomness and its journal factory from module globals. They are replaced, once, by
+dispatchers that look at the ports of the engine whose call is running on this thread, and at pysyncobj's originals
+where none is. So many engines live in one process (a simulator's, or threads'), and each sees its own time.
+
+`ready` syncs the journal and only then hands out what was queued: messages, committed entries, lost proposals. Nobody
+can send a promise that is not durable, since nobody holds it.
+
+Private methods are overridden, so the version is pinned and the source of each method that is overridden, and of each
+that is relied on, is compared with what this was written against. Another pysyncobj is another state machine: the node
+refuses to start on it.
+
+What is *not* here: the overrides (`pysyncobj_core.py`, the only other file that knows pysyncobj).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pysyncobj.syncobj
+from pysyncobj.config import SyncObjConf
+from pysyncobj.node import Node
+from pysyncobj.syncobj import SyncObj
+from pysyncobj.transport import Transport
+from pysyncobj.version import VERSION
+
+from raftlog.config import TimingConfig
+from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.model import NO_BROKER, BrokerId, QuorumStatus
+from raftlog.ports import Disk, Random
+
+from . import quorum_messages as messages
+from .engine import Ready
+from .journal import FIRST_INDEX, Journal
+from .journal_face import JournalFace
+from .journal_snapshot import Snapshot, load_snapshot, save_snapshot
+from .pysyncobj_core import _SyncObj
+from .quorum_identity import QuorumIdentity
+
+PINNED_VERSION = "0.3.17"
+
+TRAILING_ENTRIES = 1024
+TRAILING_BYTES = 1024 * 1024
+"""What the log keeps before a snapshot, so that a voter that is a little behind needs no snapshot."""
+
+WITNESS_AFTER = 0.1
+"""Seconds of quiet after which the journal's last group gets its witness."""
+
+OUTBOX_MAX = 100_000
+"""Far above what windows and ticks allow: more is a bug."""
+
+PINNED_SOURCES: dict[str, str] = {
+    # Overridden.
+    "_SyncObj__connectedToAnyone": "acd40e9e3ac6c4cc",
+    "_SyncObj__setCurrentTerm": "0ad5bf456ac06bd3",
+    "_SyncObj__setState": "2c1f239f7bd79b39",
+    "_SyncObj__onBecomeLeader": "5a3fd97bc17dc1cf",
+    "_SyncObj__onMessageReceived": "ddfe34b6c0282179",
+    "_SyncObj__sendAppendEntries": "9cb9073128c392fa",
+    "_SyncObj__onNodeDisconnected": "a81c0475ba2218cc",
+    "_SyncObj__applyLogEntries": "073db677773b5a2d",
+    "_SyncObj__doApplyCommand": "1ea7aa506e950d0a",
+    "_SyncObj__tryLogCompaction": "c2f8a0ec14cc7312",
+    "_SyncObj__sendNextNodeIdx": "68aaeefc267b8896",
+    "_SyncObj__loadDumpFile": "ec66e83905de703b",
+    "_SyncObj__parseChangeClusterRequest": "b2d5d695b12e592f",
+    "_SyncObj__changeCluster": "66b42884f9d2dbd1",
+    "_SyncObj__doChangeCluster": "247d4d4101b8cd3c",
+    "_checkCommandsToApply": "a386a8079361d204",
+    # Relied on as they are.
+    "__init__": "09df12cd7fd7d727",
+    "_onTick": "cc9eb08232d005ba",
+    "doTick": "bef78c2ba06d784b",
+    "_applyCommand": "827f207d515b2d64",
+    "_SyncObj__generateRaftTimeout": "92ed37d3620e781a",
+    "_SyncObj__getCurrentLogIndex": "e5af22ca246686bd",
+    "_SyncObj__getCurrentLogTerm": "1cb8867e6a13d397",
+    "_SyncObj__getEntries": "e29c4b33293b2101",
+    "_SyncObj__callErrCallback": "6037c14ef64c2763",
+    "_SyncObj__onLeaderChanged": "53b7685e1d897887",
+    "_SyncObj__onNodeConnected": "2655afb481b4c69b",
+    "_SyncObj__onSetCodeVersion": "17b050edb193c853",
+    "_getLeader": "90e3b8391a79e851",
+}
+"""Private method → SHA-256 of its source, first 16 hex digits."""
+
+
+def source_hash(method: str) -> str:
+    """Of pysyncobj's method, as installed. Raises `InvariantViolation` where there is none or its source is missing."""
+    try:
+        source = inspect.getsource(getattr(SyncObj, method))
+    except (AttributeError, OSError, TypeError) as error:
+        raise InvariantViolation(f"pysyncobj's {method} cannot be inspected: {error}") from None
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def check_pysyncobj() -> None:
+    """Raises `InvariantViolation` unless the installed pysyncobj is the one that the overrides were written for."""
+    if VERSION != PINNED_VERSION:
+        raise InvariantViolation(
+            f"pysyncobj {VERSION} is installed, raftlog overrides private methods of exactly {PINNED_VERSION}"
+        )
+    changed = [method for method, pinned in PINNED_SOURCES.items() if source_hash(method) != pinned]
+    if changed:
+        raise InvariantViolation(
+            f"this pysyncobj calls itself {VERSION}, but its source differs in {', '.join(changed)}: raftlog does not "
+            "start on an engine that it was not written for"
+        )
+
+
+# --- pysyncobj's module globals --------------------------------------------------------------------------------------
+
+
+class _Ports:
+    """What pysyncobj may see of the world while one engine's call runs."""
+
+    __slots__ = ("journal", "now", "random")
+
+    def __init__(self, now: float, random: Random) -> None:
+        self.now = now
+        self.random = random
+        self.journal: JournalFace | None = None
+
+
+class _Running(threading.local):
+    ports: _Ports | None = None
+
+
+class _RandomModule:
+    """Stands where pysyncobj expects the module `random`."""
+
+    def random(self) -> float:
+        ports = _running.ports
+        return ports.random.random() if ports is not None else float(_originals["random"].random())
+
+
+def _monotonic() -> float:
+    ports = _running.ports
+    return ports.now if ports is not None else float(_originals["monotonicTime"]())
+
+
+def _create_journal(path: str | None = None) -> Any:
+    ports = _running.ports
+    return ports.journal if ports is not None else _originals["createJournal"](path)
+
+
+_running = _Running()
+_originals: dict[str, Any] = {}
+
+
+def _install_dispatchers() -> None:
+    replaced = {"random": _RandomModule(), "monotonicTime": _monotonic, "createJournal": _create_journal}
+    if not _originals:
+        _originals.update({name: getattr(pysyncobj.syncobj, name) for name in replaced})
+        for name, dispatcher in replaced.items():
+            setattr(pysyncobj.syncobj, name, dispatcher)
+
+
+# --- What pysyncobj is given ------------------------------------------------------------------------------------------
+
+
+class Outbox(Transport):  # type: ignore[misc]
+    """pysyncobj's transport: queues what is to leave after the next sync, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None, [])
+        self.messages: list[tuple[BrokerId, bytes]] = []
+
+    def send(self, node: Node, message: messages.Message | dict[str, Any]) -> None:
+        """Queue a message. The one that pysyncobj still builds itself is its request for votes."""
+        if isinstance(message, dict):
+            if message["type"] != "request_vote":
+                raise InvariantViolation(f"pysyncobj sends {message['type']!r}")
+            asked = (message["term"], message["last_log_index"], message["last_log_term"])
+            message = messages.RequestVote(*asked)
+        if len(self.messages) >= OUTBOX_MAX:
+            raise InvariantViolation(f"{OUTBOX_MAX} messages were queued in one tick")
+        self.messages.append((node.id, messages.encode(message)))
+
+    def destroy(self) -> None:
+        """pysyncobj's way of saying goodbye."""
+        self.messages.clear()
+
+
+def configuration(timing: TimingConfig) -> SyncObjConf:
+    """pysyncobj's settings: no threads, no files, no forks, no membership changes, no batching by time."""
+    shortest, longest = timing.election_timeout_min_ms / 1000, timing.election_timeout_max_ms / 1000
+    return SyncObjConf(
+        autoTick=False,
+        commandsWaitLeader=False,
+        dynamicMembershipChange=False,
+        appendEntriesUseBatch=True,
+        appendEntriesPeriod=shortest / 4,
+        raftMinTimeout=shortest,
+        raftMaxTimeout=longest,
+        connectionTimeout=max(longest, 3.5),
+        leaderFallbackTimeout=longest,
+        commandsQueueSize=100_000,
+        useFork=False,
+        fullDumpFile=None,
+        journalFile=None,
+    )
+
+
+class PySyncObjEngine:
+    """One voter's `Engine`. See there."""
+
+    def __init__(
+        self, identity: QuorumIdentity, *, disk: Disk, now: float, random: Random, timing: TimingConfig
+    ) -> None:
+        """Opens journal and snapshot. Raises `InvalidRequest`, `InvariantViolation` or `DiskFailed` where this voter
+        must not start. `now` is monotonic, in seconds."""
+        check_pysyncobj()
+        _install_dispatchers()
+        self._disk = disk
+        self._identity = identity
+        self._ports = _Ports(now, random)
+        self._journal = Journal(disk, identity)
+        self._quiet_since = now
+        snapshot = load_snapshot(disk, identity)
+        _reconcile(self._journal, snapshot)
+        self._outbox = Outbox()
+        self._peers = {peer: Node(int(peer)) for peer in identity.peers}
+        commit_index = snapshot.index if snapshot is not None else self._journal.base_index
+        self._ports.journal = JournalFace(self._journal, commit_index)
+        with self._running():
+            self._core = _SyncObj(
+                Node(int(identity.node_id)),
+                list(self._peers.values()),
+                configuration(timing),
+                self._outbox,
+                heartbeat=timing.quorum_heartbeat_ms / 1000,
+                journal=self._journal,
+                snapshot=snapshot,
+                save_snapshot=lambda taken: save_snapshot(disk, identity, taken),
+                now=lambda: self._ports.now,
+            )
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        outer = _running.ports
+        _running.ports = self._ports
+        try:
+            yield
+        finally:
+            _running.ports = outer
+
+    # --- Engine ---
+
+    def propose(self, command: bytes, token: int) -> None:
+        """See `Engine`."""
+        with self._running():
+            self._core.propose(command, token)
+
+    def step(self, sender: BrokerId, message: bytes) -> None:
+        """See `Engine`."""
+        node = self._peers.get(sender)
+        if node is None:
+            raise RemoteProtocolError(f"node {sender} is no other voter of this cluster")
+        decoded = messages.decode(message)
+        with self._running():
+            self._outbox._onMessageReceived(node, decoded)
+
+    def tick(self, now: float) -> None:
+        """See `Engine`."""
+        self._ports.now = max(now, self._ports.now)
+        with self._running():
+            # Proposals first: the only voter commits in the same tick what it appends.
+            self._core._checkCommandsToApply()
+            self._core.doTick(0.0)
+            self._core.replicate()
+        if self._journal.dirty:
+            self._quiet_since = self._ports.now
+        elif self._journal.unwitnessed and self._ports.now - self._quiet_since >= WITNESS_AFTER:
+            self._journal.mark()
+
+    def peer_connected(self, peer: BrokerId) -> None:
+        """See `Engine`."""
+        with self._running():
+            self._outbox._onNodeConnected(self._peers[peer])
+
+    def peer_disconnected(self, peer: BrokerId) -> None:
+        """See `Engine`."""
+        with self._running():
+            self._outbox._onNodeDisconnected(self._peers[peer])
+
+    def ready(self) -> Ready:
+        """See `Engine`."""
+        self._journal.sync()
+        ready = Ready(self._outbox.messages, self._core.applied, list(self._core.lost))
+        self._outbox.messages = []
+        self._core.applied = []
+        self._core.lost.clear()
+        return ready
+
+    def compact(self, state: bytes, applied_index: int) -> None:
+        """See `Engine`."""
+        term = self._journal.term_at(applied_index)
+        if term is None or applied_index > self._core.raftLastApplied:
+            raise InvariantViolation(f"a snapshot at {applied_index}, applied is {self._core.raftLastApplied}")
+        self._journal.sync()
+        snapshot = Snapshot.of(applied_index, term, state)
+        save_snapshot(self._disk, self._identity, snapshot)
+        self._core.snapshot = snapshot
+        self._journal.drop_before(self._trailing_base(applied_index))
+
+    def _trailing_base(self, applied_index: int) -> int:
+        base = applied_index
+        size = 0
+        while base > max(self._journal.base_index, applied_index - TRAILING_ENTRIES):
+            size += len(self._journal.entries[base - self._journal.base_index][0])
+            if size > TRAILING_BYTES:
+                break
+            base -= 1
+        return base
+
+    def status(self) -> QuorumStatus:
+        """See `Engine`."""
+        core = self._core
+        replication = core.replication
+        match = (
+            {BrokerId(peer): progress.match for peer, progress in replication.progress.items()} if replication else {}
+        )
+        if replication:
+            match[self._identity.node_id] = self._journal.last_index
+        return QuorumStatus(
+            node_id=self._identity.node_id,
+            leader=self.leader,
+            term=core.raftCurrentTerm,
+            commit_index=core.raftCommitIndex,
+            applied_index=core.raftLastApplied,
+            last_index=self._journal.last_index,
+            voters=self._identity.voters,
+            match_index=match,
+        )
+
+    @property
+    def is_leader(self) -> bool:
+        """See `Engine`."""
+        return self._core.leads_and_is_current()
+
+    @property
+    def leader(self) -> BrokerId:
+        """See `Engine`."""
+        leader = self._core._getLeader()
+        return NO_BROKER if leader is None else BrokerId(leader.id)
+
+    @property
+    def term(self) -> int:
+        """See `Engine`."""
+        return int(self._core.raftCurrentTerm)
+
+    @property
+    def journal_bytes(self) -> int:
+        """Size of the journal: what a compaction would shrink."""
+        return self._journal.size_bytes
+
+    def check_invariants(self) -> None:
+        """What must hold between any two calls. Raises `InvariantViolation`."""
+        journal, core = self._journal, self._core
+        snapshot_index = core.snapshot.index if core.snapshot is not None else journal.base_index
+        order = (journal.base_index, snapshot_index, core.raftLastApplied, core.raftCommitIndex, journal.last_index)
+        if list(order) != sorted(order):
+            raise InvariantViolation(f"base, snapshot, applied, committed, last: {order}")
+        if (core.raftCurrentTerm, journal.vote) < (journal.term, journal.vote) or journal.last_term > journal.term:
+            raise InvariantViolation(f"term {core.raftCurrentTerm}, journal {journal.term}, log {journal.last_term}")
+        for peer, progress in core.replication.progress.items() if core.replication else ():
+            if not 0 <= progress.match < progress.next or progress.match > journal.last_index:
+                raise InvariantViolation(f"voter {peer}: {progress}, last index {journal.last_index}")
+
+    def close(self) -> None:
+        """See `Engine`."""
+        self._journal.close()
+
+
+def _reconcile(journal: Journal, snapshot: Snapshot | None) -> None:
+    """Journal and snapshot, as a stop between their two writes may have left them."""
+    if snapshot is None:
+        if journal.base_index != FIRST_INDEX:
+            raise InvariantViolation(f"the quorum's log begins after {journal.base_index} and its snapshot is missing")
+        return
+    if snapshot.index < journal.base_index or snapshot.term > journal.term:
+        raise InvariantViolation(
+            f"the quorum's snapshot ends at {snapshot.index} of term {snapshot.term}, but its log begins after "
+            f"{journal.base_index} in term {journal.term}: they are not of one node's life"
+        )
+    if journal.term_at(snapshot.index) != snapshot.term:
+        # Installed from a leader, and stopped before the log gave way: nothing in it was committed beyond.
+        journal.reset(snapshot.index, snapshot.term)

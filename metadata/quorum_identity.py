@@ -1,0 +1,28 @@
+"""Who a quorum node is: what its journal, its handshakes and its snapshots are checked against.
+
+What is *not* here: where the identity is kept (`raftlog/broker/identity.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raftlog.model import BrokerId, DirectoryId
+
+FOLDER = "quorum"
+"""Where journal and snapshot lie, below the data folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumIdentity:
+    """This node, as `raftlog server init` wrote it. `voters` is fixed for the life of the cluster."""
+
+    cluster_id: str
+    node_id: BrokerId
+    directory_id: DirectoryId
+    voters: tuple[BrokerId, ...]
+
+    @property
+    def peers(self) -> tuple[BrokerId, ...]:
+        """The other voters, sorted."""
+        return tuple(sorted(voter for voter in self.voters if voter != self.node_id))

@@ -1,0 +1,121 @@
+"""The leader's side of replication: what to send to each voter, and what their answers prove.
+
+One `Replication` lives as long as one leadership. It reads the journal, keeps a `Progress` per voter and tells the
+core how far each voter's log agrees; the core counts.
+
+What is *not* here: terms of answers (the core has compared them before it hands one in), counting, time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from raftlog.errors import InvariantViolation
+
+from .journal import Journal
+from .journal_snapshot import Snapshot
+from .quorum_messages import (
+    MAX_APPEND_BYTES,
+    MAX_APPEND_ENTRIES,
+    Append,
+    AppendReply,
+    Entry,
+    Message,
+    SnapshotReply,
+)
+from .quorum_progress import Progress, State
+from .quorum_snapshot import OutgoingSnapshot
+
+
+class Replication:
+    """One leadership's. `tell` queues a message to a voter; it leaves after the next sync."""
+
+    def __init__(
+        self, term: int, voters: Sequence[int], journal: Journal, tell: Callable[[int, Message], None]
+    ) -> None:
+        self._term = term
+        self._journal = journal
+        self._tell = tell
+        self.progress = {voter: Progress(match=0, next=journal.last_index + 1) for voter in voters}
+        """By voter, this one apart."""
+
+    # --- Sending ---
+
+    def send(self, commit_index: int, snapshot: Snapshot | None, *, heartbeat: bool) -> None:
+        """Send what each voter may be sent now; with `heartbeat`, something to everyone."""
+        for voter, progress in self.progress.items():
+            self._send_to(voter, progress, commit_index, snapshot, heartbeat=heartbeat)
+
+    def _send_to(
+        self, voter: int, progress: Progress, commit_index: int, snapshot: Snapshot | None, *, heartbeat: bool
+    ) -> None:
+        if progress.state is not State.SNAPSHOT and progress.next <= self._journal.base_index:
+            self._needs_snapshot(progress, snapshot)
+        if progress.snapshot is not None:
+            chunk = progress.snapshot.chunk(self._term, probe=heartbeat)
+            if chunk is not None:
+                self._tell(voter, chunk)
+            return
+        spoke = False
+        while progress.next <= self._journal.last_index and progress.may_send_entries():
+            entries, size = self._batch(progress.next)
+            self._append(voter, progress, commit_index, entries, size)
+            spoke = True
+        news = progress.state is State.REPLICATE and commit_index > progress.commit_sent
+        if not spoke and (heartbeat or news):
+            self._append(voter, progress, commit_index, (), 0)
+
+    def _append(self, voter: int, progress: Progress, commit_index: int, entries: tuple[Entry, ...], size: int) -> None:
+        prev_index = progress.next - 1
+        prev_term = self._journal.term_at(prev_index)
+        if prev_term is None:
+            raise InvariantViolation(f"voter {voter} would be sent what follows entry {prev_index}: {progress}")
+        self._tell(voter, Append(self._term, prev_index, prev_term, commit_index, entries))
+        progress.on_sent(prev_index + len(entries), size, commit_index)
+
+    def _batch(self, first: int) -> tuple[tuple[Entry, ...], int]:
+        """Entries from `first` on that fit into one append: at least one. Returns them and their size."""
+        start = first - self._journal.base_index
+        batch: list[Entry] = []
+        size = 0
+        for command, _, term in self._journal.entries[start : start + MAX_APPEND_ENTRIES]:
+            if batch and size + len(command) > MAX_APPEND_BYTES:
+                break
+            batch.append(Entry(term, command))
+            size += len(command)
+        return tuple(batch), size
+
+    def _needs_snapshot(self, progress: Progress, snapshot: Snapshot | None) -> None:
+        if snapshot is None or snapshot.index < self._journal.base_index:
+            # Nothing was ever dropped: the voter's hint was below any log's beginning.
+            if snapshot is not None or self._journal.base_index != 1:
+                raise InvariantViolation(f"the log begins at {self._journal.base_index} and no snapshot covers that")
+            progress.probe_from(self._journal.base_index + 1)
+            return
+        progress.send_snapshot(OutgoingSnapshot(snapshot))
+
+    # --- Answers ---
+
+    def on_append_reply(self, voter: int, reply: AppendReply) -> int:
+        """Returns how far the voter's log agrees now."""
+        progress = self.progress[voter]
+        if not reply.success:
+            progress.on_rejected(reply.index, reply.hint)
+        elif reply.index > self._journal.last_index:
+            raise InvariantViolation(f"voter {voter} agrees up to {reply.index}, beyond {self._journal.last_index}")
+        else:
+            progress.on_success(reply.index)
+        return progress.match
+
+    def on_snapshot_reply(self, voter: int, reply: SnapshotReply) -> int:
+        """Returns how far the voter's log agrees now."""
+        progress = self.progress[voter]
+        if reply.installed and reply.index <= self._journal.last_index:
+            progress.on_installed(reply.index)
+        elif progress.snapshot is not None and progress.snapshot.snapshot.index == reply.index:
+            progress.snapshot.on_reply(reply.next_offset)
+        return progress.match
+
+    def on_link_lost(self, voter: int) -> None:
+        """What was in flight to this voter is gone."""
+        self.progress[voter].on_link_lost()
