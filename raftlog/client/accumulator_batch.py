@@ -1,0 +1,168 @@
+"""A batch that is being filled: its columns and what they will cost. A pure core, the accumulator's.
+
+Costs are upper bounds of what `record_batch.encode` makes of the columns, compression apart, so that a batch that has
+room for a record never turns out too large for its topic. Each record costs its bytes and its rows: a row a column, and
+a column that comes late (the first record with a key in a batch without) costs a row for every record before it, too.
+
+What is *not* here: budgets (`accumulator.py`), order and retries (`sequencer.py`), bytes (`raftlog/record_batch.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+D = TypeVar("D")
+"""What a producer hands out for a batch."""
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+Slot: TypeAlias = str | tuple[str, int]
+"""Where an open batch waits: a topic (partition not chosen yet) or a topic and partition."""
+
+UNASSIGNED = -1
+"""No partition is chosen yet."""
+
+FRAME_BYTES = 256
+"""Header of a batch, and what the container spends on its columns: an upper bound."""
+VALUE_ROW_BYTES = 5
+"""What a record costs beside the bytes of its value: an int32 offset, its share of the validity bitmap."""
+KEY_ROW_BYTES = 5
+TIMESTAMP_ROW_BYTES = 8
+HEADERS_ROW_BYTES = 5
+HEADER_BYTES = 10
+"""What one header of a record costs beside its bytes."""
+
+
+class Batch(Generic[D]):
+    """Records for one partition. Invariant: optional columns are None or no longer than `values`; what they lack at
+    their ends is padding that `columns()` adds."""
+
+    __slots__ = (
+        "attempt", "base_sequence", "capacity", "counted", "delivery", "expires_at", "headers", "keys",
+        "maybe_applied", "opened_at", "partition", "producer_epoch", "producer_id", "reserved", "room", "row_bytes",
+        "timestamp_ms", "timestamps", "topic", "ungranted", "values",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int, capacity: int, delivery: D, now: float, wall_ms: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.values: Any = []
+        """A list of `bytes | None`, or a pyarrow array (then so is `keys`)."""
+        self.keys: Any = None
+        self.timestamps: list[int] | None = None
+        self.headers: list[Headers | None] | None = None
+        self.timestamp_ms = wall_ms
+        self.opened_at = now
+        self.delivery = delivery
+        # Bytes when encoded: capacity = spent + room + ungranted.
+        self.capacity = capacity
+        self.room = 0
+        self.ungranted = capacity
+        self.row_bytes = VALUE_ROW_BYTES
+        # Memory.
+        self.reserved = 0
+        self.counted = 0
+        # The sequencer's (see there).
+        self.expires_at = 0.0
+        self.attempt = 0
+        self.maybe_applied = False
+        self.producer_id = -1
+        self.producer_epoch = -1
+        self.base_sequence = -1
+
+    @property
+    def count(self) -> int:
+        """Records in it."""
+        return len(self.values)
+
+    @property
+    def size_bytes(self) -> int:
+        """Upper bound of its encoded size, compression apart."""
+        return FRAME_BYTES + self.capacity - self.room - self.ungranted
+
+    def row_bytes_with(self, keys: bool, timestamps: bool, headers: bool) -> int:
+        """What each record would cost beside its bytes if these columns were there too."""
+        row_bytes = self.row_bytes
+        if keys and self.keys is None:
+            row_bytes += KEY_ROW_BYTES
+        if timestamps and self.timestamps is None:
+            row_bytes += TIMESTAMP_ROW_BYTES
+        if headers and self.headers is None:
+            row_bytes += HEADERS_ROW_BYTES
+        return row_bytes
+
+    def add(self, value: bytes | None, key: bytes | None, timestamp_ms: int | None, headers: Headers | None) -> None:
+        """One more record."""
+        count = self.count
+        if key is not None:
+            self.keys = _padded(self.keys, count, None)
+            self.keys.append(key)
+        if timestamp_ms is not None:
+            self.timestamps = _padded(self.timestamps, count, self.timestamp_ms)
+            self.timestamps.append(timestamp_ms)
+        if headers:
+            self.headers = _padded(self.headers, count, None)
+            self.headers.append(headers)
+        self.values.append(value)
+
+    def add_many(
+        self,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        timestamps: Sequence[int] | None,
+    ) -> None:
+        """More records, by the column."""
+        count = self.count
+        if keys is not None:
+            self.keys = _padded(self.keys, count, None)
+            self.keys.extend(keys)
+        if timestamps is not None:
+            self.timestamps = _padded(self.timestamps, count, self.timestamp_ms)
+            self.timestamps.extend(timestamps)
+        self.values.extend(values)
+
+    def columns(self) -> tuple[Any, Any, list[int] | None, list[Headers | None] | None]:
+        """Values, keys, timestamps and headers, each of full length or None."""
+        count = self.count
+        if isinstance(self.keys, list):
+            self.keys = _padded(self.keys, count, None)
+        if self.timestamps is not None:
+            self.timestamps = _padded(self.timestamps, count, self.timestamp_ms)
+        if self.headers is not None:
+            self.headers = _padded(self.headers, count, None)
+        return self.values, self.keys, self.timestamps, self.headers
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}/{self.partition} {self.count} records attempt={self.attempt} "
+            f"producer={self.producer_id}/{self.producer_epoch} sequence={self.base_sequence}"
+        )
+
+
+class ParkedRecord(NamedTuple):
+    """A record whose partition cannot be told before the topic is known. `delivery` is its own."""
+
+    value: bytes | None
+    key: bytes | None
+    partition: int
+    timestamp_ms: int | None
+    headers: Headers | None
+    delivery: Any
+    reserved: int
+
+
+def _padded(column: list[Any] | None, count: int, padding: Any) -> list[Any]:
+    """The column, made if it is not there yet, with `count` entries."""
+    if column is None:
+        return [padding] * count
+    column.extend([padding] * (count - len(column)))
+    return column
+
+
+def payload_bytes(value: bytes | None, key: bytes | None, headers: Headers | None) -> int:
+    """What a record takes of a batch, beside its row in each column."""
+    total = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
+    if headers:
+        for name, content in headers:
+            total += len(name.encode()) + (len(content) if content is not None else 0) + HEADER_BYTES
+    return total

@@ -1,0 +1,114 @@
+"""What becomes of records that were sent: one `DeliveryFuture` a batch, shared by all of its records.
+
+A future for each record costs more than everything else a `send` does, so `Producer.send` hands out the future of the
+batch that took the record. It is awaited like any other, by as many as like: each waiter waits on a future of its own,
+so that a waiter who gives up (a deadline, a cancelled task) takes nothing from the others, and what was sent is sent.
+
+An error that nobody awaits is not lost: `Producer.flush` and `Producer.close` raise it.
+
+What is *not* here: who decides how a batch fared (`sequencer.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from typing import TypeAlias
+
+import msgspec
+
+from raftlog.errors import RaftlogError
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A batch that is acknowledged: its records have the offsets `base_offset` to `base_offset + count - 1`, in the
+    order in which they were sent."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    """-1 with acks=0: nobody answered."""
+    count: int
+    """Records in the batch."""
+    timestamp_ms: int
+    """The leader's clock where the topic has `message.timestamp.type=LogAppendTime`, else the time that records which
+    were sent without a timestamp got."""
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the batch's last record."""
+        return self.base_offset + self.count
+
+
+class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
+    """One record that is acknowledged."""
+
+    topic: str
+    partition: int
+    offset: int
+    """-1 with acks=0."""
+    timestamp_ms: int
+
+
+DeliveryCallback: TypeAlias = "Callable[[DeliveryFuture], None]"
+
+
+class DeliveryFuture:
+    """The delivery of one batch, to come. `await` it for a `Delivery`, or for the `RaftlogError` that ended it."""
+
+    __slots__ = ("_callbacks", "_error", "_result")
+
+    def __init__(self) -> None:
+        self._result: Delivery | None = None
+        self._error: RaftlogError | None = None
+        self._callbacks: list[DeliveryCallback] = []
+
+    def done(self) -> bool:
+        """Whether it is decided."""
+        return self._result is not None or self._error is not None
+
+    def result(self) -> Delivery:
+        """The delivery. Raises its error, or `asyncio.InvalidStateError` while it is open."""
+        if self._result is not None:
+            return self._result
+        if self._error is not None:
+            raise self._error
+        raise asyncio.InvalidStateError("the batch is not delivered yet")
+
+    def exception(self) -> RaftlogError | None:
+        """The error that ended it, if one did."""
+        return self._error
+
+    def add_done_callback(self, callback: DeliveryCallback) -> None:
+        """`callback(self)` when it is decided; at once where it is. Callbacks must not raise."""
+        if self.done():
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def __await__(self) -> Generator[asyncio.Future[None], None, Delivery]:
+        if not self.done():
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+            def wake(_: DeliveryFuture) -> None:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+            self._callbacks.append(wake)
+            yield from waiter
+        return self.result()
+
+    def deliver(self, result: Delivery) -> None:
+        """Decide it: acknowledged. For the producer only."""
+        self._result = result
+        self._tell()
+
+    def fail(self, error: RaftlogError) -> None:
+        """Decide it: failed. For the producer only."""
+        self._error = error
+        self._tell()
+
+    def _tell(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)

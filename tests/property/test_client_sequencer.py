@@ -1,0 +1,384 @@
+"""The order and the once of a producer, against a leader that loses, delays, repeats and refuses (S1).
+
+The model is a leader in thirty lines: it appends a name at most once and only after its predecessor. Between the two
+lies a network that may break at any moment: what was on its way is then applied at any later time, or never, and its
+answer is lost. Whatever happens, a batch that is reported as delivered lies in the log once, at the offset reported,
+after all delivered ones that were sent before it; one that is reported as not applied lies nowhere.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftlog.client.accumulator_batch import Batch
+from raftlog.client.partition_queue import Delivered, Outcome, Undelivered
+from raftlog.client.sequencer import Sequencer
+from raftlog.errors import CODES, Applied, RaftlogError, error_from_code
+
+WINDOW = 5
+TOPIC = "t"
+
+
+@dataclass
+class Message:
+    batch: Batch[int]
+    attempt: int
+    name: tuple[int, int]
+    values: list[bytes]
+
+
+@dataclass
+class Leader:
+    """A partition's log and what it remembers of each producer."""
+
+    log: list[bytes] = field(default_factory=list)
+    windows: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+
+    def produce(self, message: Message) -> int | str:
+        producer, sequence = message.name
+        window = self.windows.setdefault(producer, [])
+        for base, count, offset in window:
+            if (base, count) == (sequence, len(message.values)):
+                return offset
+        expected = window[-1][0] + window[-1][1] if window else 0
+        if sequence != expected:
+            return "out_of_order_sequence"
+        offset = len(self.log)
+        self.log += message.values
+        window.append((sequence, len(message.values), offset))
+        del window[:-WINDOW]
+        return offset
+
+
+class World:
+    """One producer's sequencer, one partition, two brokers of which one leads at a time over the same log."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.sequencer: Sequencer[int] = Sequencer(idempotent=True, delivery_timeout=3.0, random=self.random)
+        self.leader = Leader()
+        self.leads = 1
+        self.epoch = 1
+        self.wire: dict[int, list[Message]] = {1: [], 2: []}
+        self.answers: list[tuple[Message, int | str]] = []
+        self.zombies: list[Message] = []
+        self.sent: list[Batch[int]] = []
+        self.outcomes: dict[int, Outcome[int]] = {}
+        self.producers = 0
+
+    def decide(self, outcomes: list[Outcome[int]]) -> None:
+        for outcome in outcomes:
+            assert outcome.batch.delivery not in self.outcomes, "decided twice"
+            self.outcomes[outcome.batch.delivery] = outcome
+
+    def send(self) -> None:
+        number = len(self.sent)
+        batch: Batch[int] = Batch(TOPIC, 0, 1000, number, self.now, 0)
+        batch.values = [f"{number}.{i}".encode() for i in range(self.random.randrange(1, 4))]
+        self.sent.append(batch)
+        self.sequencer.enqueue(batch)
+
+    def pump(self) -> None:
+        self.sequencer.wake(self.now)
+        for broker in self.sequencer.leaders():
+            for batch in self.sequencer.take(broker, self.now, 10_000):
+                name = (batch.producer_id, batch.base_sequence)
+                self.wire[broker].append(Message(batch, batch.attempt, name, list(batch.values)))
+
+    def process(self, broker: int) -> None:
+        if not self.wire[broker]:
+            return
+        message = self.wire[broker].pop(0)
+        if broker != self.leads:
+            self.answers.append((message, "not_leader"))
+        elif self.random.random() < 0.1:
+            refusals = ["overloaded", "timestamp_out_of_range", "unknown_topic", "not_enough_replicas"]
+            self.answers.append((message, self.random.choice(refusals)))
+        else:
+            answer = self.leader.produce(message)
+            if self.random.random() < 0.1:
+                answer = "request_timed_out"
+            self.answers.append((message, answer))
+
+    def answer(self) -> None:
+        if not self.answers:
+            return
+        message, answer = self.answers.pop(self.random.randrange(len(self.answers)))
+        if isinstance(answer, int):
+            self.decide(self.sequencer.acknowledged(message.batch, message.attempt, answer, -1))
+        else:
+            error = error_from_code(answer, "no")
+            self.decide(self.sequencer.refused(message.batch, message.attempt, error, self.now))
+
+    def break_connection(self, broker: int) -> None:
+        gone, self.wire[broker] = self.wire[broker], []
+        self.zombies += gone
+        lost = [message for message, _ in self.answers] + gone
+        self.answers = []
+        for message in lost:
+            error = error_from_code("connection_lost", "gone")
+            self.sequencer.lost(message.batch, message.attempt, error, self.now)
+
+    def zombie(self) -> None:
+        """Bytes of a broken connection reach the leader after all."""
+        if self.zombies:
+            self.leader.produce(self.zombies.pop(0))
+
+    def move(self) -> None:
+        self.leads = 3 - self.leads
+        self.epoch += 1
+
+    def refresh(self) -> None:
+        self.sequencer.stale_topics.clear()
+        self.sequencer.set_leader(TOPIC, 0, self.leads, self.epoch)
+        if self.sequencer.identity_wanted:
+            self.producers += 1
+            self.sequencer.grant_identity(self.producers, 0)
+
+    def step(self) -> None:
+        action = self.random.choices(
+            [
+                self.send,
+                self.pump,
+                lambda: self.process(self.random.choice([1, 2])),
+                self.answer,
+                lambda: self.break_connection(self.random.choice([1, 2])),
+                self.zombie,
+                self.move,
+                self.refresh,
+                lambda: self.decide(self.sequencer.expire(self.now)),
+            ],
+            [6, 10, 16, 12, 1, 1, 1, 4, 1],
+        )[0]
+        action()
+        self.now += self.random.uniform(0, 0.04)
+        self.sequencer.check_invariants()
+
+    def settle(self) -> None:
+        for _ in range(2000):
+            if len(self.outcomes) == len(self.sent):
+                return
+            self.refresh()
+            self.pump()
+            for broker in (1, 2):
+                self.process(broker)
+            self.answer()
+            self.zombie()
+            self.now += 0.01
+            self.decide(self.sequencer.expire(self.now))
+        pytest.fail(f"not settled: {[str(queue) for queue in self.sequencer.queues()]}")
+
+    def check(self) -> None:
+        while self.zombies:
+            self.zombie()
+        delivered_at = []
+        for number, batch in enumerate(self.sent):
+            outcome = self.outcomes[number]
+            copies = self.leader.log.count(batch.values[0])
+            if isinstance(outcome, Delivered):
+                assert copies == 1, f"batch {number} is there {copies} times"
+                end = outcome.base_offset + batch.count
+                assert self.leader.log[outcome.base_offset : end] == batch.values
+                delivered_at.append(outcome.base_offset)
+            elif CODES[outcome.error.code].applied is Applied.NO:
+                assert copies == 0, f"batch {number} was reported as {outcome.error}, and is there"
+            else:
+                assert copies <= 1, f"batch {number} is there {copies} times"
+        assert delivered_at == sorted(delivered_at), "delivered out of order"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32))
+def test_delivered_batches_are_there_once_and_in_order(seed: int) -> None:
+    world = World(seed)
+    for _ in range(150):
+        world.step()
+    world.settle()
+    world.check()
+
+
+def test_the_model_finds_a_producer_that_renames_too_early() -> None:
+    """The check itself is checked: giving a batch of unknown fate a new name must show up as a duplicate."""
+
+    def run(seed: int) -> None:
+        world = World(seed)
+        original = world.sequencer.lost
+
+        def forgetful(batch: Batch[int], attempt: int, error: RaftlogError, now: float) -> None:
+            original(batch, attempt, error, now)
+            for waiting in world.sequencer.unfinished():
+                waiting.maybe_applied = False
+            for queue in world.sequencer.queues():
+                if not queue.in_flight:
+                    for waiting in queue.ready:
+                        waiting.producer_id = waiting.base_sequence = -1
+                    queue.producer_id = -1
+                    world.sequencer.identity_wanted = True
+
+        world.sequencer.lost = forgetful  # type: ignore[method-assign]
+        for _ in range(150):
+            world.step()
+        world.settle()
+        world.check()
+
+    with pytest.raises(AssertionError, match=r"times|out of order|is there"):
+        for seed in range(50):
+            run(seed)
+
+
+def outcome_codes(outcomes: list[Outcome[int]]) -> list[str]:
+    return ["ok" if isinstance(outcome, Delivered) else outcome.error.code for outcome in outcomes]
+
+
+@pytest.fixture
+def pipelined() -> tuple[Sequencer[int], list[Batch[int]]]:
+    """Three batches in flight to broker 1."""
+    sequencer: Sequencer[int] = Sequencer(idempotent=True, delivery_timeout=10.0, random=random.Random(1))
+    sequencer.grant_identity(7, 0)
+    sequencer.set_leader(TOPIC, 0, 1, 1)
+    batches = []
+    for number in range(3):
+        batch: Batch[int] = Batch(TOPIC, 0, 1000, number, 0.0, 0)
+        batch.values = [b"x"] * 2
+        sequencer.enqueue(batch)
+        batches.append(batch)
+    assert sequencer.take(1, 0.0, 10_000) == batches
+    assert [batch.base_sequence for batch in batches] == [0, 2, 4]
+    return sequencer, batches
+
+
+def test_what_follows_a_refused_batch_is_sent_again_in_order_under_the_same_names(
+    pipelined: tuple[Sequencer[int], list[Batch[int]]],
+) -> None:
+    sequencer, batches = pipelined
+    assert sequencer.refused(batches[0], 1, error_from_code("not_leader", ""), 1.0) == []
+    assert sequencer.refused(batches[1], 1, error_from_code("out_of_order_sequence", ""), 1.0) == []
+    assert list(sequencer.stale_topics) == [TOPIC]
+    sequencer.set_leader(TOPIC, 0, 2, 2)
+    again = sequencer.take(2, 1.0, 10_000)
+    assert again == batches and [batch.base_sequence for batch in again] == [0, 2, 4]
+    assert {batch.producer_id for batch in again} == {7}
+
+
+def test_nothing_is_sent_again_while_an_earlier_answer_is_awaited(
+    pipelined: tuple[Sequencer[int], list[Batch[int]]],
+) -> None:
+    sequencer, batches = pipelined
+    assert sequencer.refused(batches[1], 1, error_from_code("overloaded", ""), 1.0) == []
+    sequencer.wake(9.0)
+    assert sequencer.take(1, 9.0, 10_000) == []
+    assert outcome_codes(sequencer.acknowledged(batches[0], 1, 0, -1)) == ["ok"]
+    assert sequencer.take(1, 9.0, 10_000) == batches[1:]
+
+
+def test_a_moved_leader_gets_what_the_stopped_one_never_answered(
+    pipelined: tuple[Sequencer[int], list[Batch[int]]],
+) -> None:
+    sequencer, batches = pipelined
+    sequencer.set_leader(TOPIC, 0, 2, 2)
+    assert sequencer.take(2, 0.1, 10_000) == batches
+    assert sequencer.acknowledged(batches[0], 1, 0, -1) == [], "the old leader's answer came too late to count"
+
+
+def test_an_older_leader_epoch_changes_nothing(pipelined: tuple[Sequencer[int], list[Batch[int]]]) -> None:
+    sequencer, _ = pipelined
+    sequencer.set_leader(TOPIC, 0, 2, 0)
+    assert [queue.leader for queue in sequencer.queues()] == [1]
+
+
+def test_expiry_of_a_batch_of_unknown_fate_takes_the_sent_ones_after_it_along(
+    pipelined: tuple[Sequencer[int], list[Batch[int]]],
+) -> None:
+    sequencer, _ = pipelined
+    late: Batch[int] = Batch(TOPIC, 0, 1000, 9, 9.0, 0)
+    late.values = [b"x"]
+    sequencer.enqueue(late)
+    # (It could go: three are in flight, five may be.) It stays ready, so it was never sent.
+    assert outcome_codes(sequencer.expire(10.0)) == ["outcome_unknown"] * 3
+    assert sequencer.identity_wanted
+    sequencer.grant_identity(8, 0)
+    assert sequencer.take(1, 10.0, 10_000) == [late]
+    assert (late.producer_id, late.base_sequence) == (8, 0)
+
+
+def test_what_follows_a_batch_that_is_certainly_refused_goes_on_under_a_new_name(
+    pipelined: tuple[Sequencer[int], list[Batch[int]]],
+) -> None:
+    sequencer, batches = pipelined
+    assert outcome_codes(sequencer.refused(batches[0], 1, error_from_code("corrupt_batch", ""), 1.0)) == [
+        "corrupt_batch"
+    ]
+    sequencer.grant_identity(8, 0)
+    assert sequencer.take(1, 1.0, 10_000) == batches[1:]
+    assert [(batch.producer_id, batch.base_sequence) for batch in batches[1:]] == [(8, 0), (8, 2)]
+
+
+def test_a_topic_that_is_not_known_yet_is_given_time(pipelined: tuple[Sequencer[int], list[Batch[int]]]) -> None:
+    sequencer, batches = pipelined
+    unknown = error_from_code("unknown_topic", "")
+    assert sequencer.refused(batches[0], 1, unknown, 1.0) == []
+    sequencer.wake(1.5)
+    assert sequencer.take(1, 1.5, 10_000) == batches
+    assert outcome_codes(sequencer.refused(batches[0], batches[0].attempt, unknown, 3.1)) == ["unknown_topic"]
+
+
+def test_a_batch_that_was_never_sent_says_so_when_it_expires() -> None:
+    sequencer: Sequencer[int] = Sequencer(idempotent=True, delivery_timeout=1.0, random=random.Random(1))
+    batch: Batch[int] = Batch(TOPIC, 0, 1000, 0, 0.0, 0)
+    sequencer.enqueue(batch)
+    assert list(sequencer.stale_topics) == [TOPIC]
+    (outcome,) = sequencer.expire(1.0)
+    assert isinstance(outcome, Undelivered)
+    assert outcome.error.code == "leader_not_available"
+    assert outcome.error.applied is Applied.NO
+
+
+def test_a_topic_that_failed_never_counts_from_zero_under_the_same_producer_id(
+    pipelined: tuple[Sequencer[int], list[Batch[int]]],
+) -> None:
+    sequencer, batches = pipelined
+    assert len(sequencer.fail_topic(TOPIC, error_from_code("unknown_topic", ""))) == 3
+    sequencer.set_leader(TOPIC, 0, 1, 1)
+    batch: Batch[int] = Batch(TOPIC, 0, 1000, 0, 0.0, 0)
+    batch.values = [b"x"]
+    sequencer.enqueue(batch)
+    assert sequencer.identity_wanted
+    assert sequencer.take(1, 0.0, 10_000) == []
+    sequencer.grant_identity(8, 0)
+    assert sequencer.take(1, 0.0, 10_000) == [batch]
+    assert sequencer.acknowledged(batches[0], 1, 0, -1) == []
+
+
+def test_without_idempotence_only_what_failed_is_sent_again() -> None:
+    sequencer: Sequencer[int] = Sequencer(idempotent=False, delivery_timeout=9.0, random=random.Random(1))
+    sequencer.set_leader(TOPIC, 0, 1, 1)
+    batches = []
+    for number in range(3):
+        batch: Batch[int] = Batch(TOPIC, 0, 1000, number, 0.0, 0)
+        batch.values = [b"x"]
+        sequencer.enqueue(batch)
+        batches.append(batch)
+    assert sequencer.take(1, 0.0, 10_000) == batches
+    for lost in batches[:2]:
+        sequencer.lost(lost, 1, error_from_code("connection_lost", ""), 0.0)
+    assert outcome_codes(sequencer.acknowledged(batches[2], 1, 0, -1)) == ["ok"]
+    sequencer.wake(1.0)
+    assert sequencer.take(1, 1.0, 10_000) == batches[:2]
+
+
+def test_records_without_key_go_where_a_leader_has_little_to_do() -> None:
+    sequencer: Sequencer[int] = Sequencer(idempotent=False, delivery_timeout=9.0, random=random.Random(1))
+    for partition in range(3):
+        sequencer.set_leader(TOPIC, partition, 1 if partition != 1 else -1, 1)
+    chosen = [sequencer.choose_partition(TOPIC, 3) for _ in range(6)]
+    assert set(chosen) == {0, 2}
+    for number in range(3):
+        batch: Batch[int] = Batch(TOPIC, 0, 1000, number, 0.0, 0)
+        sequencer.enqueue(batch)
+    assert {sequencer.choose_partition(TOPIC, 3) for _ in range(6)} == {2}
