@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import struct
 import sys
-from array import array
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from itertools import accumulate, chain, repeat
@@ -129,8 +128,9 @@ def join_payload(
 
 
 def pack_buffer(buffer: Buffer) -> list[Buffer]:
-    """A msgpack bin in pieces: written by hand, so that nothing copies the bytes before they are joined."""
-    length = memoryview(buffer).nbytes
+    """A msgpack bin in pieces: written by hand, so that nothing copies the bytes before they are joined. (Pieces are
+    bytes, or views of single bytes: their `len` is what they take.)"""
+    length = len(buffer)
     if length < 1 << 8:
         return [struct.pack(">BB", 0xC4, length), buffer]
     if length < 1 << 16:
@@ -178,11 +178,12 @@ def _as_bytes(entry: object) -> bytes:
     raise TypeError(f"keys and values are bytes, not {type(entry).__name__}")
 
 
-def int32_offsets(lengths: Iterable[int]) -> memoryview:
+def int32_offsets(lengths: Iterable[int]) -> bytes:
     """Where entries of these lengths begin, and where the last one ends."""
+    offsets = list(accumulate(lengths, initial=0))
     try:
-        return memoryview(array("i", accumulate(lengths, initial=0))).cast("B")
-    except OverflowError:
+        return struct.pack(f"<{len(offsets)}i", *offsets)
+    except struct.error:
         raise InvalidRequest("batch_too_large", "a column holds less than 2 GiB") from None
 
 
@@ -197,16 +198,20 @@ def bitmap(flags: bytes) -> bytes:
 
 def pack_timestamps(timestamps: Sequence[int]) -> tuple[int, int, int, Buffer | None]:
     """The base (the first one's), the least and the greatest, and the deltas: None where all are equal."""
-    try:
-        column = array("q", timestamps)
-    except OverflowError:
-        raise timestamp_refused() from None
-    base, least, greatest = column[0], min(column), max(column)
+    base, least, greatest = timestamps[0], min(timestamps), max(timestamps)
     if least == greatest:
         return base, least, greatest, None
-    if greatest - base > MAX_TIMESTAMP:
-        raise timestamp_refused()
-    return base, least, greatest, memoryview(array("q", map(sub, column, repeat(base)))).cast("B")
+    return base, least, greatest, int64_column(list(map(sub, timestamps, repeat(base))))
+
+
+def int64_column(numbers: Sequence[int]) -> bytes:
+    """Numbers as int64. Raises `InvalidRequest` for one that is none, `TypeError` for what is not a whole number."""
+    try:
+        return struct.pack(f"<{len(numbers)}q", *numbers)
+    except struct.error:
+        if all(isinstance(number, int) for number in numbers):
+            raise timestamp_refused() from None
+        raise TypeError("a timestamp is a whole number of milliseconds") from None
 
 
 def timestamp_refused() -> InvalidRequest:

@@ -64,7 +64,7 @@ __all__ = [
     "validate",
 ]
 
-ARROW_FROM = 128
+ARROW_FROM = 300
 """Records from which on pyarrow is the faster twin."""
 
 BytesColumn: TypeAlias = "Sequence[bytes | None] | pyarrow.Array | pyarrow.ChunkedArray"
@@ -84,7 +84,7 @@ def _twin(count: int) -> Twin:
 
 def _is_arrow(column: object) -> bool:
     """Told by its class's home, so that asking does not import it."""
-    return type(column).__module__.partition(".")[0] == "pyarrow"
+    return type(column).__module__.startswith("pyarrow")
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -217,7 +217,7 @@ class RecordBatch:
     batch gives no records, only `control`.
     """
 
-    __slots__ = ("_columns", "control", "header")
+    __slots__ = ("_columns", "_count", "control", "header")
 
     def __init__(
         self,
@@ -229,6 +229,7 @@ class RecordBatch:
         view = memoryview(batch).cast("B")
         self.header = parse_whole(view) if crc_checked else check_crc(view)
         payload = decompress(self.header.codec, view[HEADER_BYTES:], max_decompressed_bytes)
+        self._count = self.header.record_count
         self._columns: Columns | None = None
         self.control: Control | None = None
         if self.header.is_control:
@@ -236,12 +237,8 @@ class RecordBatch:
             return
         self._columns = columns.split_payload(payload)
         # Whatever is made `record_count` times over is bounded by the payload from here on.
-        count = self.header.record_count
-        columns.check_length(self._columns.values.offsets, 4 * (count + 1), count + 1, "the offsets of values")
-
-    @property
-    def _count(self) -> int:
-        return self.header.record_count
+        entries = self._count + 1
+        columns.check_length(self._columns.values.offsets, 4 * entries, entries, "the offsets of values")
 
     def values(self) -> list[bytes | None]:
         """The records' values."""

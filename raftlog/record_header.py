@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -45,6 +45,8 @@ _CRC_POSITION = 17
 _CRC_START = 21
 _MAX_OFFSET = 2**63 - 1
 _MAX_LENGTH = 2**31 - 1
+_JOIN_FIRST = 16 * 1024
+"""Below this copying a payload once more costs less than a CRC call for each of its pieces."""
 
 _CODEC_BITS = 0x07
 _LOG_APPEND_TIME = 0x08
@@ -62,6 +64,9 @@ class Codec(enum.IntEnum):
     SNAPPY = 2
     LZ4 = 3
     ZSTD = 4
+
+
+_CODECS = tuple(Codec)
 
 
 @dataclass(slots=True)
@@ -102,7 +107,7 @@ class BatchHeader:
 
     @property
     def codec(self) -> Codec:
-        return Codec(self.attributes & _CODEC_BITS)
+        return _CODECS[self.attributes & _CODEC_BITS]
 
     @property
     def log_append_time(self) -> bool:
@@ -195,20 +200,21 @@ def check_crc(batch: Buffer) -> BatchHeader:
     return header
 
 
-def seal(header: BatchHeader, payload: list[Buffer]) -> bytes:
-    """The whole batch: `batch_length` and CRC are written into the header, and everything is joined once.
+def seal(header: BatchHeader, payload: Sequence[Buffer]) -> bytes:
+    """The whole batch, joined from pieces (of single bytes); `batch_length` and CRC are written into the header.
 
     Raises `InvalidRequest` (`batch_too_large`) where that is 2 GiB or more.
     """
-    length = HEADER_BYTES - LENGTH_OVERHEAD + sum(memoryview(piece).nbytes for piece in payload)
-    if length > _MAX_LENGTH:
-        raise InvalidRequest("batch_too_large", f"a batch has at most {_MAX_LENGTH} bytes, this one {length}")
-    header.batch_length = length
+    header.batch_length = HEADER_BYTES - LENGTH_OVERHEAD + sum(map(len, payload))
+    if header.batch_length > _MAX_LENGTH:
+        raise InvalidRequest("batch_too_large", f"a batch has less than 2 GiB, this one {header.batch_length} bytes")
+    if header.batch_length < _JOIN_FIRST:
+        payload = [b"".join(payload)]
     header.crc = _crc(header, payload)
     return b"".join([header.pack(), *payload])
 
 
-def _crc(header: BatchHeader, payload: list[Buffer]) -> int:
+def _crc(header: BatchHeader, payload: Sequence[Buffer]) -> int:
     """CRC-32C of a batch in pieces: the header from `attributes` on, then the payload."""
     crc: int = crc32c(memoryview(header.pack())[_CRC_START:])
     for piece in payload:
