@@ -1,0 +1,122 @@
+"""The few frames that are written and read by hand, and RFC 9113's numbers for all of them.
+
+DATA, WINDOW_UPDATE and GOAWAY never pass through the `h2` library: DATA because of its cost, WINDOW_UPDATE because
+whoever counts DATA must count windows too, GOAWAY because `h2` treats one as the end of everything, while open streams
+may finish. All other frames are made and read by `h2` (`connection.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterable
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""RFC 9113 section 3.4: what a client sends first."""
+
+HEADER_BYTES = 9
+PREFIX_BYTES = 4
+"""Each message begins with its length: u32, big-endian, not counting itself."""
+
+FRAME_HEADER = struct.Struct(">IBI")
+"""Length and type in one word (`length << 8 | type`), flags, stream id."""
+DATA_AND_PREFIX = struct.Struct(">IBII")
+"""The header of a DATA frame and the prefix of the message that it begins with."""
+PREFIX = struct.Struct(">I")
+_WORD_PAIR = struct.Struct(">II")
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
+
+FLAG_ACK = FLAG_END_STREAM = 0x1
+FLAG_END_HEADERS = 0x4
+FLAG_PADDED = 0x8
+
+STREAM_ID_MASK = 2**31 - 1
+
+CONTENT_TYPE = "application/octet-stream"
+"""Of both directions of a stream: what its messages are is the path's business."""
+MAX_MESSAGE_HEADER = "raftlog-max-message-bytes"
+"""Header field in which each side announces the longest message that it takes."""
+ERROR_HEADER = "raftlog-error"
+"""Header field of a refusal: the stable code (`raftlog/errors.py`)."""
+DETAIL_HEADER = "raftlog-detail"
+"""Header field of a refusal: its text for people."""
+
+
+class ErrorCode(enum.IntEnum):
+    """RFC 9113 section 7: why a stream was reset or a connection closed."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+def error_name(code: int) -> str:
+    """The code's name; peers may send numbers that have none."""
+    return ErrorCode(code).name if code in ErrorCode.__members__.values() else f"error {code}"
+
+
+class Http2Error(Exception):
+    """The peer broke the protocol: the connection ends with this code. Never leaves the sans-I/O core."""
+
+    def __init__(self, code: ErrorCode, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+def window_update(stream_id: int, increment: int) -> bytes:
+    """WINDOW_UPDATE; stream 0 is the connection."""
+    return FRAME_HEADER.pack(4 << 8 | WINDOW_UPDATE, 0, stream_id) + PREFIX.pack(increment)
+
+
+def goaway(last_stream_id: int, code: int, detail: str) -> bytes:
+    """GOAWAY with a text for people, at most 200 bytes of it."""
+    debug = detail.encode("utf-8", "replace")[:200]
+    return FRAME_HEADER.pack((8 + len(debug)) << 8 | GOAWAY, 0, 0) + _WORD_PAIR.pack(last_stream_id, code) + debug
+
+
+def parse_window_update(payload: bytes) -> int:
+    """The increment. Raises `Http2Error`."""
+    if len(payload) != 4:
+        raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "WINDOW_UPDATE must have 4 bytes")
+    (increment,) = PREFIX.unpack(payload)
+    return int(increment) & STREAM_ID_MASK
+
+
+def parse_goaway(payload: bytes) -> tuple[int, int, str]:
+    """Last stream id, code, text. Raises `Http2Error`."""
+    if len(payload) < 8:
+        raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "GOAWAY must have at least 8 bytes")
+    last_stream_id, code = _WORD_PAIR.unpack_from(payload)
+    return last_stream_id & STREAM_ID_MASK, code, payload[8:208].decode("utf-8", "replace")
+
+
+def split_headers(raw: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], dict[str, str]]:
+    """Pseudo header fields, and the others; a repeated field's values are joined (RFC 9110 section 5.3)."""
+    pseudo: dict[str, str] = {}
+    headers: dict[str, str] = {}
+    for name_bytes, value_bytes in raw:
+        name, value = name_bytes.decode("latin-1"), value_bytes.decode("latin-1")
+        if name.startswith(":"):
+            pseudo[name] = value
+        else:
+            headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return pseudo, headers
+
+
+def announced_limit(headers: dict[str, str]) -> int:
+    """The longest message that the peer says it takes; what the prefix can say, where it says nothing."""
+    text = headers.get(MAX_MESSAGE_HEADER, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else 2**32 - 1

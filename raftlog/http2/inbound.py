@@ -1,0 +1,281 @@
+"""Received bytes, judged: every rule that is not `h2`'s to check, and all of DATA.
+
+* The preface, and SETTINGS as the first frame (RFC 9113 section 3.4).
+* A header block is bounded, and nothing comes between its frames (section 6.10).
+* Frames that make work and carry nothing are rationed: rapid reset, floods of PING, SETTINGS, PRIORITY, CONTINUATION,
+  empty DATA, unknown types. DATA and WINDOW_UPDATE are not rationed: they answer to windows, and cost no answer.
+* DATA: windows, padding, `content-length`, states of streams (section 5.1), and then messages.
+
+A rule of the connection raises `Http2Error` (which `ConnectionCore.received` turns into a GOAWAY), a rule of one
+stream resets that stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from .events import Event, MessageReceived, NotHttp2
+from .frames import (
+    CONTINUATION,
+    FLAG_ACK,
+    FLAG_END_HEADERS,
+    FLAG_END_STREAM,
+    GOAWAY,
+    HEADER_BYTES,
+    HEADERS,
+    PREFACE,
+    PUSH_PROMISE,
+    SETTINGS,
+    WINDOW_UPDATE,
+    ErrorCode,
+    Http2Error,
+    parse_goaway,
+    parse_window_update,
+    window_update,
+)
+from .limits import DEFAULT_WINDOW, LARGEST_WINDOW, Http2Limits, RateLimit
+from .messages import MessageAssembler, PartialBudget, PartialOverflow
+from .receiving import FrameReader
+from .sending import Outbox
+from .streams import StreamState
+
+NOT_HTTP2_BYTES = 256
+
+
+class InboundOwner(Protocol):
+    """What `Inbound` needs of the connection."""
+
+    events: deque[Event]
+    streams: dict[int, StreamState]
+    outbox: Outbox
+
+    def is_idle(self, stream_id: int) -> bool:
+        """Nobody has opened a stream of this number yet."""
+        ...
+
+    def control(self, kind: int, frame: bytes) -> None:
+        """A frame for `h2`. Raises `Http2Error`."""
+        ...
+
+    def peer_ended(self, stream: StreamState) -> None:
+        """END_STREAM on DATA."""
+        ...
+
+    def peer_goes_away(self, last_stream_id: int, code: int, reason: str) -> None: ...
+
+    def reset(self, stream: StreamState, code: ErrorCode, reason: str) -> None: ...
+
+    def abandon(self, reason: str) -> None: ...
+
+
+class Inbound:
+    """The receiving half of one connection.
+
+    Invariant: `_window` + what the peer used of it since the last WINDOW_UPDATE = `limits.window_bytes`.
+    """
+
+    def __init__(self, owner: InboundOwner, *, client: bool, limits: Http2Limits, now: float) -> None:
+        self._owner = owner
+        self._client = client
+        self._limits = limits
+        self._reader = FrameReader(limits, self)
+        self._budget = PartialBudget(limits.max_partial_bytes)
+        self._control = RateLimit(limits.control_frames_per_second, limits.control_frames_burst, now)
+        self._now = now
+        self._preface = b"" if client else PREFACE
+        """What the peer must send before any frame."""
+        self._settings_seen = False
+        self._header_stream = 0
+        """Whose header block is being received; 0: nobody's."""
+        self._header_block_bytes = 0
+        self._window = limits.window_bytes
+        self._low_window = limits.window_bytes // 2
+
+    def opening(self) -> bytes:
+        """What raises the connection's window from what RFC 9113 gives it to ours."""
+        increment = self._limits.window_bytes - DEFAULT_WINDOW
+        return window_update(0, increment) if increment else b""
+
+    def new_assembler(self) -> MessageAssembler:
+        return MessageAssembler(self._limits.max_message_bytes, self._budget)
+
+    @property
+    def partial_bytes(self) -> int:
+        """Held for unfinished messages."""
+        return self._budget.used
+
+    def get_buffer(self) -> memoryview:
+        return self._reader.get_buffer()
+
+    def received(self, count: int, now: float) -> None:
+        """Raises `Http2Error`."""
+        self._now = now
+        if self._preface:
+            self._reader.stage(count)
+            if not self._take_preface():
+                return
+            count = 0
+        self._reader.received(count)
+
+    def ignore(self) -> None:
+        """The connection is over: forget what was put into the buffer."""
+        self._reader.drop_all()
+
+    def forget(self, stream: StreamState) -> None:
+        """The stream is over."""
+        stream.assembler.discard()
+        self._reader.forget(stream)
+
+    def ration(self) -> bool:
+        """Count one thing that made work and carried nothing. False: that was too many."""
+        return self._control.allow(self._now)
+
+    # --- For the frame reader ----------------------------------------------------------------------------------------
+
+    def data_begins(self, stream_id: int, length: int, flags: int) -> StreamState | None:
+        if not self._settings_seen or self._header_stream:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA before SETTINGS, or within a header block")
+        owner, ends = self._owner, flags & FLAG_END_STREAM
+        self._window -= length
+        if self._window < self._low_window:
+            self._reopen_connection()
+        stream = owner.streams.get(stream_id)
+        if stream is None:
+            if owner.is_idle(stream_id):
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"DATA on idle stream {stream_id}")
+            return None  # it was closed while this was under way
+        stream.receive_window -= length
+        if stream.receive_window < self._low_window:
+            self._reopen_stream(stream, bool(ends))
+        if stream.remote_ended:
+            self._stream_error(stream, ErrorCode.STREAM_CLOSED, "DATA after the end of the stream")
+            return None
+        if self._client and not stream.answered:
+            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "DATA before the response's headers")
+            return None
+        return stream
+
+    def data_counted(self, stream: StreamState, length: int, ends: bool) -> bool:
+        if not length and not ends:
+            self._ration("empty DATA frames")
+        if stream.content_left is not None:
+            stream.content_left -= length
+            if stream.content_left < 0:
+                self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "more content than content-length says")
+                return False
+        return True
+
+    def data_received(self, stream: StreamState, data: memoryview) -> bool:
+        try:
+            messages = stream.assembler.feed(data)
+        except PartialOverflow:
+            self.overflow(stream)
+            return False
+        for message in messages:
+            self._owner.events.append(MessageReceived(stream, message))
+        return True
+
+    def message(self, stream: StreamState, message: memoryview) -> None:
+        self._owner.events.append(MessageReceived(stream, message))
+
+    def overflow(self, stream: StreamState) -> None:
+        self._stream_error(stream, ErrorCode.ENHANCE_YOUR_CALM, "too many unfinished messages on the connection")
+
+    def data_ended(self, stream: StreamState) -> None:
+        if self.complete(stream):
+            self._owner.peer_ended(stream)
+
+    def complete(self, stream: StreamState) -> bool:
+        """Whether the peer may end here; the stream is reset where it may not."""
+        if not stream.assembler.at_boundary:
+            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "the stream ended in the middle of a message")
+            return False
+        if stream.content_left:
+            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "less content than content-length says")
+            return False
+        return True
+
+    def frame(self, kind: int, flags: int, stream_id: int, frame: bytes) -> None:
+        if not self._settings_seen:
+            if kind != SETTINGS or flags & FLAG_ACK:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+            self._settings_seen = True
+        if self._header_stream and (kind != CONTINUATION or stream_id != self._header_stream):
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a frame within a header block")
+        if kind == WINDOW_UPDATE:
+            self._window_update(stream_id, parse_window_update(frame[HEADER_BYTES:]))
+        elif kind == GOAWAY:
+            if stream_id:
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, "GOAWAY on a stream")
+            self._ration("GOAWAY")
+            self._owner.peer_goes_away(*parse_goaway(frame[HEADER_BYTES:]))
+        elif kind in (HEADERS, CONTINUATION, PUSH_PROMISE):
+            self._header_frame(kind, flags, stream_id, frame)
+        else:
+            self._ration("control frames")
+            if kind < CONTINUATION:  # RFC 9113 section 4.1: types that nobody knows are ignored
+                self._owner.control(kind, frame)
+
+    # --- Details -----------------------------------------------------------------------------------------------------
+
+    def _take_preface(self) -> bool:
+        staged = bytes(self._reader.staged()[:NOT_HTTP2_BYTES])
+        if staged[: len(self._preface)] != self._preface[: len(staged)]:
+            self._owner.events.append(NotHttp2(staged))
+            self._owner.abandon("the peer does not speak HTTP/2")
+            return False
+        if len(staged) < len(self._preface):
+            return False
+        self._reader.drop_staged(len(self._preface))
+        self._preface = b""
+        return True
+
+    def _header_frame(self, kind: int, flags: int, stream_id: int, frame: bytes) -> None:
+        if kind == CONTINUATION:
+            self._ration("CONTINUATION frames")
+        else:
+            self._header_block_bytes = 0
+        self._header_block_bytes += len(frame) - HEADER_BYTES
+        if self._header_block_bytes > self._limits.max_header_block_bytes:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header block is too large")
+        self._header_stream = 0 if flags & FLAG_END_HEADERS else stream_id
+        self._owner.control(kind, frame)
+
+    def _window_update(self, stream_id: int, increment: int) -> None:
+        owner = self._owner
+        if not stream_id:
+            owner.outbox.connection_window_opened(increment)
+            return
+        stream = owner.streams.get(stream_id)
+        if stream is None:
+            if owner.is_idle(stream_id):
+                raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on idle stream {stream_id}")
+        elif not increment:
+            self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
+        else:
+            stream.send_window += increment
+            if stream.send_window > LARGEST_WINDOW:
+                self._stream_error(stream, ErrorCode.FLOW_CONTROL_ERROR, "the window grew beyond 2^31-1")
+
+    def _reopen_connection(self) -> None:
+        if self._window < 0:
+            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "more DATA than the connection's window")
+        self._owner.outbox.output.append(window_update(0, self._limits.window_bytes - self._window))
+        self._window = self._limits.window_bytes
+
+    def _reopen_stream(self, stream: StreamState, ends: bool) -> None:
+        if stream.receive_window < 0:
+            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, f"more DATA than the window of stream {stream.id}")
+        if not ends and not stream.remote_ended:
+            increment = self._limits.window_bytes - stream.receive_window
+            self._owner.outbox.output.append(window_update(stream.id, increment))
+            stream.receive_window = self._limits.window_bytes
+
+    def _stream_error(self, stream: StreamState, code: ErrorCode, reason: str) -> None:
+        self._ration("stream errors")
+        self._owner.reset(stream, code, reason)
+
+    def _ration(self, what: str) -> None:
+        if not self._control.allow(self._now):
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what} a second")

@@ -1,0 +1,56 @@
+"""When a connection has been silent, half-open or idle for too long. Pure: the time goes in, a verdict comes out."""
+
+from __future__ import annotations
+
+import enum
+
+from .limits import Http2Limits
+
+
+class Verdict(enum.Enum):
+    """What is due."""
+
+    NOTHING = "nothing"
+    PING = "ping"
+    HALF_OPEN = "the peer sent no SETTINGS in time"
+    SILENT = "the peer did not answer a PING in time"
+    IDLE = "the connection was idle for too long"
+
+
+class Keepalive:
+    """Deadlines of one connection. Bytes of any kind prove that the peer lives: its PING answer may be queued."""
+
+    __slots__ = ("_idle_since", "_last_received", "_limits", "_opened", "_ping_due", "_ping_sent", "_serves")
+
+    def __init__(self, limits: Http2Limits, now: float, *, serves: bool) -> None:
+        self._limits = limits
+        self._serves = serves
+        """A dialer's owner decides when its connection is no longer wanted; a listener nobody tells."""
+        self._opened = self._idle_since = self._last_received = now
+        self._ping_due = now + limits.ping_interval_s
+        self._ping_sent: float | None = None
+
+    def received(self, now: float) -> None:
+        """Bytes arrived."""
+        self._last_received = now
+        self._ping_sent = None
+
+    def check(self, now: float, *, ready: bool, streams: int, reading: bool) -> Verdict:
+        """What is due now. `reading` is false while our own side has stopped looking at the socket."""
+        limits = self._limits
+        if streams:
+            self._idle_since = now
+        if not ready:
+            return Verdict.HALF_OPEN if now - self._opened >= limits.handshake_timeout_s else Verdict.NOTHING
+        if not reading:
+            self._ping_sent = None
+            return Verdict.NOTHING
+        if self._ping_sent is not None and now - self._ping_sent >= limits.ping_timeout_s:
+            return Verdict.SILENT
+        if self._serves and now - self._idle_since >= limits.idle_timeout_s:
+            return Verdict.IDLE
+        if now >= self._ping_due:
+            self._ping_due = now + limits.ping_interval_s
+            self._ping_sent = now
+            return Verdict.PING
+        return Verdict.NOTHING

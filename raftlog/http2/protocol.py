@@ -1,0 +1,245 @@
+"""One HTTP/2 connection as its user sees it: streams, their handlers, and what HTTP says to requests.
+
+A handler is never called from within its own call to `send`, `end` or `reset`: events wait for the next turn of the
+loop. An exception of a handler that is not a peer's or caller's fault is a bug of ours: it ends the connection and
+reaches the loop's exception handler.
+
+What is *not* here: rules of HTTP/2 (`connection.py`), sockets (`shell.py`), accepting (`listener.py`), dialing
+(`dialer.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ..errors import InvariantViolation, RaftlogError, RemoteProtocolError
+from ..ports import Part
+from .connection import ConnectionCore
+from .events import (
+    ConnectionFailed,
+    Event,
+    GoAwayReceived,
+    MessageReceived,
+    NotHttp2,
+    PeerReady,
+    RequestReceived,
+    ResponseReceived,
+    StreamClosed,
+    StreamEnded,
+)
+from .frames import DETAIL_HEADER, ERROR_HEADER, ErrorCode
+from .limits import Http2Limits
+from .shell import ConnectionShell
+from .stream import Http2Stream, StreamAcceptor, StreamHandler
+from .streams import StreamState
+
+_NOT_HTTP2_TEXT = b'This port speaks HTTP/2 only: with prior knowledge, or under TLS with ALPN "h2".\n'
+NOT_HTTP2_ANSWER = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%b" % (len(_NOT_HTTP2_TEXT), _NOT_HTTP2_TEXT)
+)
+
+
+class Http2Connection(ConnectionShell):
+    """A connection, of either side. All calls belong to the thread of its loop; none blocks."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Http2Limits,
+        *,
+        authority: str = "",
+        acceptors: Mapping[str, StreamAcceptor] | None = None,
+        loop_for_path: Mapping[str, asyncio.AbstractEventLoop] | None = None,
+        on_closed: Callable[[Http2Connection, str], None] | None = None,
+    ) -> None:
+        """A listener's connection has acceptors, a dialer's an authority."""
+        core = ConnectionCore(client=acceptors is None, limits=limits, now=loop.time())
+        super().__init__(loop, core, limits)
+        self.on_closed = on_closed
+        """Called once, after every stream's `on_closed`."""
+        self.on_ready: Callable[[], None] | None = None
+        """Called when the peer has shown that it speaks HTTP/2."""
+        self.on_goaway: Callable[[Http2Connection, str], None] | None = None
+        """Called when the peer wants no more new streams."""
+        self._authority = authority
+        self._acceptors = acceptors or {}
+        self._loop_for_path = loop_for_path or {}
+        self._first_request = True
+        self._dispatching = False
+
+    # --- For users ---------------------------------------------------------------------------------------------------
+
+    @property
+    def stream_count(self) -> int:
+        """Streams that are open at least one way."""
+        return len(self._core.streams)
+
+    def open_stream(
+        self,
+        path: str,
+        headers: Mapping[str, str] | Iterable[tuple[str, str]],
+        handler: StreamHandler,
+        on_accepted: Callable[[Http2Stream], None] | None = None,
+    ) -> Http2Stream:
+        """Send a request; messages may be sent at once. `on_accepted` is called when the peer has answered 200; a
+        refusal is an `on_closed` whose reason names status, code and detail.
+
+        Raises `RetriableError` (`connection_lost`, `overloaded`), `InvalidRequest` for headers that HTTP/2 forbids.
+        """
+        fields = dict(headers)
+        scheme = "https" if self.get_extra_info("sslcontext") is not None else "http"
+        state = self._core.open_stream(path, self._authority, scheme, fields.items())
+        stream = Http2Stream(self, state, path, fields)
+        stream.handler, stream.on_accepted = handler, on_accepted
+        state.owner = stream
+        self._flush()
+        return stream
+
+    def go_away(self, reason: str = "shutting down") -> None:
+        """Take no new streams; the connection closes when the last one does."""
+        if self._core.streams:
+            self._core.go_away(ErrorCode.NO_ERROR, reason)
+        else:
+            self._core.fail(ErrorCode.NO_ERROR, reason)
+        self._flush()
+
+    def close(self, reason: str = "closed by us") -> None:
+        """Say GOAWAY and close; what is queued is given up. Every stream's `on_closed` follows, then the connection's.
+        Closing twice does nothing."""
+        self._core.fail(ErrorCode.NO_ERROR, reason)
+        self._flush()
+
+    def send(self, state: StreamState, parts: Sequence[Part]) -> None:
+        """See `Http2Stream.send`."""
+        self._core.send(state, parts)
+        self._flush()
+
+    def end_stream(self, state: StreamState) -> None:
+        """See `Http2Stream.end`."""
+        self._core.end(state)
+        self._flush()
+
+    def reset_stream(self, state: StreamState, code: ErrorCode) -> None:
+        """See `Http2Stream.reset`."""
+        self._core.reset(state, code, "reset by us")
+        self._flush()
+
+    def __str__(self) -> str:
+        direction = "to" if self._core.client else "from"
+        return f"http2 {direction} {self.peer_address or self._authority} streams={self.stream_count}"
+
+    # --- Events ------------------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        events = self._core.events
+        if not events or self._dispatching or (self._transport is None and not self._core.failed):
+            return
+        self._dispatching = True
+        try:
+            while events and self._move_to is None:
+                event = events.popleft()
+                if type(event) is MessageReceived:
+                    self._on_message(event)
+                else:
+                    self._on_event(event)
+        finally:
+            self._dispatching = False
+            if events and self._move_to is None:
+                self._wake()  # a handler raised; the others are told all the same
+
+    def _lost(self, reason: str) -> None:
+        if self.on_closed is not None:
+            self.on_closed(self, reason)
+
+    def _on_message(self, event: MessageReceived) -> None:
+        stream = event.stream.owner
+        if not isinstance(stream, Http2Stream) or stream.handler is None:
+            return  # refused or reset meanwhile
+        try:
+            stream.handler.on_message(stream, event.message)
+        except RemoteProtocolError as error:
+            self._core.fail(ErrorCode.PROTOCOL_ERROR, error.detail)
+        except InvariantViolation:
+            raise
+        except RaftlogError as error:
+            self._core.reset(event.stream, ErrorCode.INTERNAL_ERROR, str(error))
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, RequestReceived):
+            self._on_request(event)
+        elif isinstance(event, (StreamEnded, StreamClosed, ResponseReceived)):
+            self._on_stream_event(event)
+        elif isinstance(event, PeerReady):
+            if self.on_ready is not None:
+                self.on_ready()
+        elif isinstance(event, GoAwayReceived):
+            if self.on_goaway is not None:
+                self.on_goaway(self, event.reason)
+            self._close_if_finished()
+        elif isinstance(event, NotHttp2):
+            if event.first_bytes[:1].isalpha() and self._writer is not None:
+                self._writer.extend([NOT_HTTP2_ANSWER])
+                self._writer.flush()
+            self._close_gently("the peer does not speak HTTP/2")
+        elif isinstance(event, ConnectionFailed):
+            self._close_gently(event.reason)
+
+    def _on_stream_event(self, event: StreamEnded | StreamClosed | ResponseReceived) -> None:
+        stream = event.stream.owner
+        if isinstance(event, StreamClosed):
+            self._close_if_finished()
+        if not isinstance(stream, Http2Stream) or stream.handler is None:
+            return
+        if isinstance(event, StreamEnded):
+            stream.handler.on_ended(stream)
+        elif isinstance(event, StreamClosed):
+            handler, stream.handler = stream.handler, None
+            handler.on_closed(stream, event.reason)
+        else:
+            stream.status = event.status
+            if event.status == 200 and stream.on_accepted is not None:
+                stream.on_accepted(stream)
+
+    def _close_if_finished(self) -> None:
+        """After a GOAWAY of either side, the connection goes with its last stream."""
+        if self._core.closing and not self._core.streams:
+            self._core.fail(ErrorCode.NO_ERROR, "the last stream ended")
+
+    # --- Requests ----------------------------------------------------------------------------------------------------
+
+    def _on_request(self, event: RequestReceived) -> None:
+        path = event.path.partition("?")[0]
+        first, self._first_request = self._first_request, False
+        target = self._loop_for_path.get(path) if first else None
+        if target is not None and target is not self._loop and self.can_move:
+            self._core.events.appendleft(event)
+            self._move_to = target
+            return
+        acceptor = self._acceptors.get(path)
+        if acceptor is None:
+            self._core.refuse(event.stream, 404, f"nothing is served at {path[:200]!r}", _told("not_found"))
+        elif event.method != "POST":
+            headers = [("allow", "POST"), *_told("method_not_allowed")]
+            self._core.refuse(event.stream, 405, f"{path} takes POST only, with messages as its content", headers)
+        elif not event.stream.closed:
+            self._accept(event, acceptor)
+
+    def _accept(self, event: RequestReceived, acceptor: StreamAcceptor) -> None:
+        stream = Http2Stream(self, event.stream, event.path, event.headers)
+        try:
+            stream.handler = acceptor(stream)
+        except InvariantViolation:
+            raise
+        except RaftlogError as error:
+            self._core.refuse(event.stream, error.status, str(error), _told(error.code, error.detail))
+            return
+        event.stream.owner = stream
+        self._core.respond(event.stream)
+
+
+def _told(code: str, detail: str = "") -> list[tuple[str, str]]:
+    """A refusal's code and text as header fields; what a header field cannot hold becomes `?`."""
+    text = "".join(character if " " <= character <= "~" else "?" for character in detail[:300]).strip()
+    return [(ERROR_HEADER, code), *([(DETAIL_HEADER, text)] if text else [])]

@@ -1,0 +1,326 @@
+"""The asyncio half of one HTTP/2 connection: reading, writing, timers, closing, and moving to another loop.
+
+Reading is asyncio's (`BufferedProtocol`, into buffers that the core names); writing is `SocketWriter`'s on a plain
+connection and `TransportWriter`'s under TLS. What is sent while received bytes are handled goes out together, at the
+end; otherwise the first `send` of a turn of the loop goes out at once and the others of that turn together.
+
+The writer holds about `HIGH_WATER_BYTES` of frames, the rest waits in the core's per-stream queues: so a PING's answer
+and another stream's message overtake bulk, and a reset stream's queue need not be sent.
+
+Closing: the last output (a GOAWAY) is sent, then the sending direction is shut, then input is read and ignored until
+the peer closes or `linger_s` is over; closing at once would make the kernel send a RST that overtakes the GOAWAY.
+
+Moving: the old loop stops and forgets the connection completely before the new loop hears of it, so only one thread
+ever touches it.
+
+What is *not* here: what bytes mean (`connection.py`), streams and their handlers (`protocol.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from ..ports import Part
+from ..zero_copy import SocketWriter, duplicate_socket
+from .connection import ConnectionCore
+from .limits import Http2Limits
+from .messages import release_regions
+from .tls import TransportWriter, speaks_h2
+
+HIGH_WATER_BYTES = 1024 * 1024
+
+
+class Phase(enum.Enum):
+    """How far closing has come."""
+
+    OPEN = enum.auto()
+    FLUSHING = enum.auto()
+    """The last output is on its way."""
+    LINGERING = enum.auto()
+    """All is said; the peer's end is awaited."""
+    CLOSED = enum.auto()
+
+
+class ConnectionShell(asyncio.BufferedProtocol):
+    """Moves bytes between a transport and a `ConnectionCore`. Subclasses handle the core's events in `_dispatch`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, core: ConnectionCore, limits: Http2Limits) -> None:
+        self._loop = loop
+        self._core = core
+        self.limits = limits
+        self.peer_address = ""
+        self.on_drained: Callable[[], None] | None = None
+        """Called in a later turn when most of what had to wait was taken by the kernel."""
+        self._phase = Phase.OPEN
+        self._reason = ""
+        self._transport: asyncio.Transport | None = None
+        self._writer: SocketWriter | TransportWriter | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._corked = False
+        """Output waits: received bytes are being handled, or this turn of the loop has flushed already."""
+        self._wake_due = False
+        self._behind = False
+        """Something had to wait, and `on_drained` is owed."""
+        self._sent = 0
+        self._sent_at = loop.time()
+        self._move_to: asyncio.AbstractEventLoop | None = None
+        self._moved_parts: list[Part] = []
+        self._attaching: asyncio.Task[None] | None = None
+
+    # --- For subclasses ----------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Handle the core's events."""
+        raise NotImplementedError
+
+    def _lost(self, reason: str) -> None:
+        """The connection is over; called once."""
+        raise NotImplementedError
+
+    # --- For users ---------------------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """No stream can be opened, and nothing will be received."""
+        return self._phase is Phase.CLOSED or self._core.failed
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Whose thread all calls belong to."""
+        return self._loop
+
+    @property
+    def queued_bytes(self) -> int:
+        """Everything that waits to be sent, of all streams."""
+        return self._core.outbox.queued_bytes + (self._writer.backlog if self._writer else 0)
+
+    def get_extra_info(self, name: str) -> Any:
+        """As the transport's: `peername`, `ssl_object`, `peercert`."""
+        return self._transport.get_extra_info(name) if self._transport else None
+
+    def pause_reading(self) -> None:
+        """Look at nothing from this peer until `resume_reading`: what holds back a peer that sends too much. Not for
+        long, since its PINGs go unanswered meanwhile."""
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See `pause_reading`."""
+        if self._transport is not None and not self._transport.is_closing() and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def abort(self, reason: str) -> None:
+        """Drop the connection without a word."""
+        self._reason = self._reason or reason
+        self._core.abandon(self._reason)
+        if self._writer is not None:
+            self._writer.close()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # --- asyncio's side ----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self.peer_address = _address(transport.get_extra_info("peername"))
+        if transport.get_extra_info("sslcontext") is not None:
+            self._writer = TransportWriter(transport, refill=self._refill, failed=self.abort)
+        else:
+            sock = duplicate_socket(transport)
+            self._writer = SocketWriter(self._loop, sock, refill=self._refill, failed=self.abort)
+        if not speaks_h2(transport):
+            self.abort("the peer did not agree to HTTP/2 (ALPN)")
+            return
+        self._writer.extend(self._moved_parts)
+        self._moved_parts = []
+        self._sent_at = self._loop.time()
+        self._timer = self._loop.call_later(self.limits.tick_s, self._on_tick)
+        self._dispatch()
+        self._write()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._core.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._corked, corked_before = True, self._corked
+        self._core.received(nbytes, self._loop.time())
+        self._dispatch()
+        self._corked = corked_before
+        if self._move_to is not None:
+            self._leave(self._move_to)
+        else:
+            self._write()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        if isinstance(self._writer, TransportWriter):
+            self._writer.pause()
+
+    def resume_writing(self) -> None:
+        if isinstance(self._writer, TransportWriter):
+            self._writer.resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._phase is Phase.CLOSED:
+            return
+        self._phase = Phase.CLOSED
+        self._reason = self._reason or (f"connection lost: {exc}" if exc else "the peer closed the connection")
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writer is not None:
+            self._writer.close()
+        self._core.abandon(self._reason)
+        try:
+            self._dispatch()
+        finally:
+            self._lost(self._reason)
+
+    # --- Output ------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """After a call of the user's: send now, or with the others of this turn. Events wait for the next one."""
+        if not self._corked:
+            self._corked = True
+            self._wake()
+            self._write()
+        elif self._core.events:
+            self._wake()
+
+    def _wake(self) -> None:
+        if not self._wake_due:
+            self._wake_due = True
+            self._loop.call_soon(self._on_turn, self._loop)
+
+    def _on_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        if loop is not self._loop:
+            return  # the connection has left this loop
+        self._wake_due = self._corked = False
+        self._dispatch()
+        self._write()
+
+    def _write(self) -> None:
+        writer, core = self._writer, self._core
+        if writer is None:
+            return
+        if core.outbox.output or core.outbox.queued_bytes:
+            self._refill()
+            writer.flush()
+            if writer.backlog + core.outbox.queued_bytes > self.limits.max_queued_bytes:
+                self.abort(f"the peer reads too slowly: {self.queued_bytes} bytes wait for it")
+                return
+        if self._phase is Phase.FLUSHING and not writer.backlog:
+            self._said_all()
+
+    def _refill(self) -> None:
+        """Frames from the core into the writer, as far as the writer wants them. The writer calls this, too."""
+        writer, outbox = self._writer, self._core.outbox
+        assert writer is not None
+        room = HIGH_WATER_BYTES - writer.backlog
+        if outbox.output or (outbox.queued_bytes and room > 0):
+            writer.extend(self._core.take_output(room))
+            room = HIGH_WATER_BYTES - writer.backlog
+        outbox.room = room
+        if room <= 0 or outbox.queued_bytes:
+            self._behind = True
+        elif self._behind and room >= HIGH_WATER_BYTES // 2:
+            self._behind = False
+            if self.on_drained is not None:
+                self._loop.call_soon(self.on_drained)
+        if self._phase is Phase.FLUSHING and room == HIGH_WATER_BYTES:
+            self._wake()
+
+    # --- Time --------------------------------------------------------------------------------------------------------
+
+    def _on_tick(self) -> None:
+        now = self._loop.time()
+        self._timer = self._loop.call_later(self.limits.tick_s, self._on_tick)
+        assert self._transport is not None
+        self._core.on_time(now, reading=self._transport.is_reading())
+        if self._stalled(now):
+            self.abort(f"the peer took nothing for {self.limits.stall_timeout_s} s")
+        self._dispatch()
+        self._write()
+
+    def _stalled(self, now: float) -> bool:
+        assert self._writer is not None
+        sent = self._writer.total_sent
+        if sent != self._sent or not self.queued_bytes:
+            self._sent, self._sent_at = sent, now
+        return now - self._sent_at >= self.limits.stall_timeout_s
+
+    # --- Closing -----------------------------------------------------------------------------------------------------
+
+    def _close_gently(self, reason: str) -> None:
+        """Send what is in the output, then close."""
+        self._reason = self._reason or reason
+        if self._phase is not Phase.OPEN:
+            return
+        self._phase = Phase.FLUSHING
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self.limits.linger_s, self.abort, self._reason)
+        self.resume_reading()
+        self._wake()
+
+    def _said_all(self) -> None:
+        self._phase = Phase.LINGERING
+        assert self._transport is not None
+        if isinstance(self._writer, SocketWriter):
+            self._writer.shutdown()
+        else:
+            self._transport.close()
+
+    # --- Moving ------------------------------------------------------------------------------------------------------
+
+    @property
+    def can_move(self) -> bool:
+        """TLS state is bound to its loop's transport: such a connection stays where it is."""
+        return isinstance(self._writer, SocketWriter)
+
+    def _leave(self, target: asyncio.AbstractEventLoop) -> None:
+        transport, writer = self._transport, self._writer
+        assert transport is not None and isinstance(writer, SocketWriter) and self._timer is not None
+        self._timer.cancel()
+        sock, self._moved_parts = writer.detach()
+        transport.pause_reading()
+        transport.set_protocol(asyncio.Protocol())  # it ends for itself; the duplicate keeps the connection
+        transport.abort()
+        self._transport = self._writer = self._timer = self._move_to = None
+        self._corked = self._wake_due = False
+        self._loop = target
+        try:
+            target.call_soon_threadsafe(self._arrive, sock)
+        except RuntimeError:  # that loop is closed: its owner is shutting down
+            self._failed_to_arrive(sock, "the loop that serves this path has stopped")
+
+    def _arrive(self, sock: socket.socket) -> None:
+        self._attaching = self._loop.create_task(self._attach(sock))
+
+    async def _attach(self, sock: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(lambda: self, sock)
+        except OSError as error:
+            self._failed_to_arrive(sock, str(error))
+        finally:
+            self._attaching = None
+
+    def _failed_to_arrive(self, sock: socket.socket, reason: str) -> None:
+        sock.close()
+        release_regions(self._moved_parts)
+        self._moved_parts = []
+        self._reason = reason
+        self.connection_lost(None)
+
+
+def _address(peername: Any) -> str:
+    if isinstance(peername, tuple) and len(peername) >= 2:
+        host, port = peername[:2]
+        return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return str(peername or "?")
