@@ -73,6 +73,14 @@ class WhenStable:
     after: tuple[Acknowledge, ...]
 
 
+@dataclass(slots=True)
+class AbandonWrites:
+    """Whatever still waits in an `after` is rejected with this code instead: this leadership is over."""
+
+    code: str
+    detail: str
+
+
 # --- The log of a follower -------------------------------------------------------------------------------------------
 
 
@@ -254,6 +262,7 @@ Effect: TypeAlias = (
     | Reject
     | Append
     | WhenStable
+    | AbandonWrites
     | AppendFetched
     | TruncateTo
     | StartLogAt

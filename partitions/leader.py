@@ -32,6 +32,7 @@ from raftlog.model import (
 )
 
 from .effects import (
+    AbandonWrites,
     Acknowledge,
     AdvanceHighWatermark,
     AnswerFollower,
@@ -245,7 +246,7 @@ class Leader:
     def resign(self) -> list[Effect]:
         """This leadership is over. What waits may survive or not; what was only parked was never appended."""
         text = f"leader epoch {self.leader_epoch} of {self.record.topic_partition} ended here"
-        effects: list[Effect] = [DropFollowers("not_leader")]
+        effects: list[Effect] = [DropFollowers("not_leader"), AbandonWrites("leadership_lost", text)]
         effects += self._reject_waiting("leadership_lost", text)
         return effects + [Reject(parked.batch.request, NotLeader(text)) for parked in self._parking.clear()]
 
@@ -256,7 +257,7 @@ class Leader:
         return (
             not len(self._parking)
             and not self._isr.unsettled
-            and not any(b in self._followers and self._is_behind(b, log_end) for b in self._isr.accepted)
+            and not any(p.is_behind(log_end) for b, p in self._followers.items() if b in self._isr.accepted)
             and self._wanted_isr(0.0) == self._isr.accepted
         )
 
@@ -337,10 +338,6 @@ class Leader:
         record = self._brokers.get(broker)
         return record.incarnation if record else Incarnation(-1)
 
-    def _is_behind(self, broker: BrokerId, log_end: Offset) -> bool:
-        counted = self._followers[broker].counted_end_offset
-        return counted is None or counted < log_end
-
     def _belongs(self, broker: BrokerId, now: float) -> bool:
         """Whether a replica should be in the ISR as far as this leader can judge."""
         if broker == self._node_id:
@@ -365,16 +362,10 @@ class Leader:
         if wanted == self._isr.accepted and not self._isr.unsettled:
             return []
         attempt = self._isr.propose(wanted)
-        isr = tuple(
-            (b, self.record.leader_incarnation if b == self._node_id else self._incarnation_of(b)) for b in wanted
-        )
+        record, own = self.record, self.record.leader_incarnation
+        isr = tuple((b, own if b == self._node_id else self._incarnation_of(b)) for b in wanted)
         proposal = IsrProposal(
-            self.record.topic_partition,
-            self._node_id,
-            self.record.leader_incarnation,
-            self.leader_epoch,
-            self.record.partition_epoch,
-            isr,
+            record.topic_partition, self._node_id, own, record.leader_epoch, record.partition_epoch, isr
         )
         return [ProposeIsr(proposal, attempt)]
 

@@ -11,7 +11,7 @@ that were never replicated. Offsets cannot tell them apart, (epoch, end) can:
     3. Otherwise L answers with what it found. F keeps no more of that epoch than L has, and nothing of later epochs
        (none of those is in L's log), and says again how far it goes. Each round F's log is shorter.
 
-Sources: KIP-101 (truncate by epoch, never to the high watermark), KIP-279 (several epochs), KIP-320 (one epoch for both).
+Sources: KIP-101 (truncate by epoch, never to the high watermark), KIP-279 (several epochs), KIP-320 (the same epoch).
 What is *not* here: any way to change the log.
 """
 

@@ -22,7 +22,7 @@ NOTHING = Offset(-1)
 class FollowerProgress:
     """One follower of one leader.
 
-    Invariant: where `matched`, `0 <= stable_end_offset <= fetch_offset`, and neither falls.
+    Invariant: where `matched`, `0 <= stable_end_offset <= fetch_offset`; the stable end never falls.
     """
 
     broker_id: BrokerId
@@ -73,11 +73,13 @@ class FollowerProgress:
         """It joined the ISR: its lag counts from here."""
         self.caught_up_at = now
 
+    def is_behind(self, log_end_offset: Offset) -> bool:
+        """Whether anything of the leader's log is not known to be on its disk."""
+        return not self.matched or self.stable_end_offset < log_end_offset
+
     def lags(self, log_end_offset: Offset, now: float, lag_max: float) -> bool:
         """Whether it was not caught up for longer than `lag_max` seconds. On an idle partition nobody lags."""
-        if self.matched and self.stable_end_offset >= log_end_offset:
-            return False
-        return now - self.caught_up_at > lag_max
+        return self.is_behind(log_end_offset) and now - self.caught_up_at > lag_max
 
     def __str__(self) -> str:
         if not self.matched:

@@ -1,0 +1,264 @@
+"""The follower of one partition in one leader epoch: match its log with the leader's, then take what is pushed.
+
+    detached ──link──► asking ──matched──► streaming
+        ▲                │  ▲                  │
+        │   diverged or  │  │ truncated        │ link lost, refused, corrupt
+        │   start at     ▼  │                  │
+        └─ link lost ─ truncating              ▼
+                                            waiting ──time──► asking
+
+It truncates only by what a leader of this very epoch said about (epoch, end), and before it takes anything; never to
+the high watermark, which it may know too low (S6). What it reports is its log's stable end: fetching and appending
+promise nothing. Its own high watermark is the leader's, as far as its log reaches; it exposes nothing.
+
+What is *not* here: roles (`replica.py`), frames and credits (`replication_client.py`), the bytes' CRC (`driver.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+
+from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.model import BrokerId, LeaderEpoch, Offset, PartitionRecord
+
+from .effects import (
+    AdvanceHighWatermark,
+    AdvanceLogStart,
+    Answer,
+    AppendFetched,
+    Diverged,
+    Effect,
+    FetchedBatch,
+    Matched,
+    ReportStable,
+    StartAt,
+    StartLogAt,
+    Subscribe,
+    TruncateTo,
+    Unsubscribe,
+)
+from .log_view import LogView, truncation_for
+
+RETRY_SECONDS = 0.25
+"""After a refusal; the leader may not have learned yet what this broker's view shows."""
+
+DISK_FULL_RETRY_SECONDS = 1.0
+
+CORRUPT_RETRY_SECONDS_MAX = 30.0
+"""A leader whose copy is damaged is asked ever less often, so that other partitions keep the link."""
+
+
+class State(enum.Enum):
+    """How far this follower has come with its leader."""
+
+    DETACHED = "detached"
+    ASKING = "asking"
+    TRUNCATING = "truncating"
+    STREAMING = "streaming"
+    WAITING = "waiting"
+
+
+class Follower:
+    """See the module.
+
+    Invariant: `high_watermark <= log_end_offset`.
+    Invariant: while streaming, the log is a prefix of the leader's.
+    """
+
+    def __init__(self, node_id: BrokerId, record: PartitionRecord, log: LogView, *, high_watermark: Offset) -> None:
+        self._node_id = node_id
+        self.record = record
+        self._log = log
+        self.high_watermark = Offset(min(high_watermark, log.log_end_offset))
+        self.state = State.DETACHED
+        self._linked = False
+        self._reported = Offset(-1)
+        self._retry_at = 0.0
+        self._corruptions = 0
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        return self.record.leader_epoch
+
+    # --- The link ---
+
+    def on_link_opened(self, now: float) -> list[Effect]:
+        """The leader, in the incarnation that the record names, can be asked."""
+        self._linked = True
+        if self.state is State.WAITING and now < self._retry_at:
+            return []
+        return self._ask()
+
+    def on_link_lost(self) -> list[Effect]:
+        self._linked = False
+        if self.state is not State.WAITING:
+            self.state = State.DETACHED
+        return []
+
+    def on_answer(self, leader_epoch: LeaderEpoch, answer: Answer, now: float) -> list[Effect]:
+        """What the leader said to the last `Subscribe`, or that it takes back what it said before.
+
+        Raises `RemoteProtocolError` for an answer that cannot be, `InvariantViolation` where this replica would have to
+        remove what is committed (S6).
+        """
+        if leader_epoch != self.leader_epoch or self.state not in {State.ASKING, State.STREAMING}:
+            return []
+        if isinstance(answer, Matched):
+            if self.state is State.STREAMING:
+                raise RemoteProtocolError("matched twice")
+            self.state = State.STREAMING
+            return [*self._follow_marks(self._log.log_end_offset, answer), *self.on_stable()]
+        if isinstance(answer, Diverged):
+            if self.state is State.STREAMING:
+                raise RemoteProtocolError("matched, and then diverged in the same epoch")
+            return self._shorten(truncation_for(self._log, answer))
+        if isinstance(answer, StartAt):
+            return self._shorten(answer.log_start_offset, fully=True)
+        return self._wait(now, RETRY_SECONDS)
+
+    def on_truncated(self, leader_epoch: LeaderEpoch) -> list[Effect]:
+        """The truncation was performed: tell the leader how far the log goes now."""
+        if leader_epoch != self.leader_epoch or self.state is not State.TRUNCATING:
+            return []
+        return self._ask()
+
+    # --- Data ---
+
+    def on_pushed(
+        self, leader_epoch: LeaderEpoch, batches: list[FetchedBatch], marks: Matched, now: float
+    ) -> list[Effect]:
+        """Batches that follow the log's end, or none and only the leader's marks. Appends all of them or none.
+
+        Raises `RemoteProtocolError` where they do not continue the log (S4).
+        """
+        if leader_epoch != self.leader_epoch or self.state is not State.STREAMING:
+            return []
+        end_offset, epoch = self._log.log_end_offset, self._log.epochs.latest_epoch
+        for batch in batches:
+            header = batch.header
+            if header.base_offset != end_offset or not epoch <= header.leader_epoch <= leader_epoch:
+                raise RemoteProtocolError(
+                    f"pushed batch begins at {header.base_offset} in epoch {header.leader_epoch}, the log ends at "
+                    f"{end_offset} in epoch {epoch}, the leader's is {leader_epoch}"
+                )
+            end_offset, epoch = Offset(header.end_offset), LeaderEpoch(header.leader_epoch)
+        if batches:
+            self._corruptions = 0
+        effects: list[Effect] = [AppendFetched(leader_epoch, batches)] if batches else []
+        return effects + self._follow_marks(end_offset, marks)
+
+    def on_corrupt_push(self, now: float) -> list[Effect]:
+        """The leader's bytes were damaged; nothing was appended, the link is dropped by who found it."""
+        self._corruptions += 1
+        return self._wait(now, min(CORRUPT_RETRY_SECONDS_MAX, RETRY_SECONDS * 2.0 ** min(self._corruptions, 10)))
+
+    def on_disk_full(self, now: float) -> list[Effect]:
+        """There is no room for what the leader pushes: ask again later, from where the log ends then."""
+        return [Unsubscribe(self.record.leader, self.leader_epoch), *self._wait(now, DISK_FULL_RETRY_SECONDS)]
+
+    def on_stable(self) -> list[Effect]:
+        """The log's stable end moved (or may have): the leader is told, once it may count on it."""
+        stable = self._log.stable_end_offset
+        if self.state is not State.STREAMING or stable <= self._reported:
+            return []
+        self._reported = stable
+        return [ReportStable(self.leader_epoch, self._log.log_end_offset, stable)]
+
+    # --- Time and metadata ---
+
+    def on_tick(self, now: float) -> list[Effect]:
+        if self.state is State.WAITING and self._linked and now >= self._retry_at:
+            return self._ask()
+        return []
+
+    def on_record(self, record: PartitionRecord) -> list[Effect]:
+        """A newer record of the same leader epoch."""
+        if record.leader_epoch != self.leader_epoch:
+            raise InvariantViolation(f"follower in epoch {self.leader_epoch} told of epoch {record.leader_epoch}")
+        self.record = record
+        return []
+
+    def stop(self) -> list[Effect]:
+        """This following is over."""
+        linked, self._linked, self.state = self._linked, False, State.DETACHED
+        return [Unsubscribe(self.record.leader, self.leader_epoch)] if linked else []
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing here waits for time to pass."""
+        return self.state is not State.WAITING
+
+    # --- Inside ---
+
+    def _ask(self) -> list[Effect]:
+        if not self._linked:
+            self.state = State.DETACHED
+            return []
+        log = self._log
+        self.state = State.ASKING
+        self._reported = log.stable_end_offset
+        record = self.record
+        last_epoch = log.epochs.latest_epoch
+        return [
+            Subscribe(
+                record.leader,
+                record.leader_incarnation,
+                record.leader_epoch,
+                last_epoch,
+                log.log_end_offset,
+                log.stable_end_offset,
+            )
+        ]
+
+    def _wait(self, now: float, seconds: float) -> list[Effect]:
+        self.state = State.WAITING
+        self._retry_at = now + seconds
+        return []
+
+    def _shorten(self, end_offset: Offset, *, fully: bool = False) -> list[Effect]:
+        """Drop what the leader does not have, unless that is committed."""
+        if end_offset < self.high_watermark and self._vouches():
+            raise InvariantViolation(
+                f"would truncate to {end_offset}, below the high watermark {self.high_watermark}, as a member of the "
+                f"ISR or the commit set (S6): {self.record}"
+            )
+        self.state = State.TRUNCATING
+        if fully or end_offset < self._log.log_start_offset:
+            self.high_watermark = end_offset
+            return [StartLogAt(self.leader_epoch, end_offset)]
+        self.high_watermark = min(self.high_watermark, end_offset)
+        return [TruncateTo(self.leader_epoch, end_offset)]
+
+    def _vouches(self) -> bool:
+        """Whether committed records may rest on this replica."""
+        record = self.record
+        counted = self._node_id in record.isr or self._node_id in record.commit_set
+        return counted and self._node_id not in record.not_eligible
+
+    def _follow_marks(self, log_end_offset: Offset, marks: Matched) -> list[Effect]:
+        effects: list[Effect] = []
+        high_watermark = min(marks.high_watermark, log_end_offset)
+        if high_watermark > self.high_watermark:
+            self.high_watermark = high_watermark
+            effects.append(AdvanceHighWatermark(high_watermark, exposed=False))
+        log_start = min(marks.log_start_offset, self.high_watermark)
+        if log_start > self._log.log_start_offset:
+            effects.append(AdvanceLogStart(log_start))
+        return effects
+
+    def check_invariants(self) -> None:
+        """Raises `InvariantViolation`."""
+        log = self._log
+        if not log.stable_end_offset <= log.log_end_offset:
+            raise InvariantViolation(f"stable end {log.stable_end_offset} beyond the log's {log.log_end_offset}")
+        if self.high_watermark > log.log_end_offset:
+            raise InvariantViolation(f"high watermark {self.high_watermark} beyond the log's {log.log_end_offset}")
+        if self.state is State.STREAMING and log.epochs.latest_epoch > self.leader_epoch:
+            raise InvariantViolation(f"log has epoch {log.epochs.latest_epoch}, its leader {self.leader_epoch}")
+
+    def __str__(self) -> str:
+        log = self._log
+        return (
+            f"follower of {self.record.leader} epoch={self.leader_epoch} leo={log.log_end_offset} "
+            f"stable={log.stable_end_offset} hw={self.high_watermark} {self.state.value}"
+        )

@@ -1,0 +1,308 @@
+"""What travels between a follower and the leader's broker: every frame of the replication link, version 1.
+
+The follower dials; one link serves all partitions that this ordered pair of brokers shares. A message is `u32
+big-endian length of head | head | body`; the head is a msgpack array whose first element is the frame's name and
+version, the body (of `push` only) is record batches as they lie on disk.
+
+    follower                                   leader's broker
+    hello.1   cluster, broker, incarnation  →
+                                            ←  welcome.1  cluster, broker, incarnation
+    subscribe.1 [slot, topic id, partition, leader epoch, last epoch, fetch offset, stable end]…  →
+                                            ←  answers.1  per slot: matched, diverged, start_at or refused
+                                            ←  push.1  sequence, [slot, high watermark, log start, bytes]…, batches
+    ack.1     sequence, [slot, fetch offset, stable end]…  →
+    unsubscribe.1  slots  →
+
+The session is the connection. A subscription has a *slot*: a number that the follower chooses, greater than all before
+it on this link, so that a frame which was on its way when a subscription ended names nobody. Frames name only the
+slots that have something to say; an idle partition costs nothing.
+
+*Credit*: the leader may have `MAX_PUSHES_IN_FLIGHT` pushes unacknowledged, each with at most `PUSH_MESSAGE_BYTES` of
+batches. A push is acknowledged (`ack.sequence`, cumulative) when all that it brought is fsynced, or concerns nobody
+any more; the follower sends one `ack` after each of its fsync rounds, for all partitions. High watermark and log start
+ride on data, and go alone, as a push without bytes, when there is none.
+
+Fields are only ever appended, with defaults; another meaning is another version. `docs/replication-protocol.md`
+specifies this for other implementations. What is *not* here: what the numbers mean (`leader.py`, `follower.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from raftlog.config import MAX_PUSHES_IN_FLIGHT, PUSH_MESSAGE_BYTES
+from raftlog.errors import RemoteProtocolError
+from raftlog.ports import Buffer, Part
+from raftlog.wire import Natural, PartitionNumber, TopicIdBytes
+
+PATH = "/internal/replication"
+"""Names the stream on a data listener."""
+
+MAX_ENTRIES = 10_000
+"""Slots that one frame names; more go into the next."""
+
+MAX_HEAD_BYTES = 4 * 1024 * 1024
+"""Room for `MAX_ENTRIES` of the longest entries."""
+
+_HEAD_LENGTH = struct.Struct(">I")
+
+Slot: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Epoch: TypeAlias = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
+BrokerNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+ClusterId: TypeAlias = Annotated[str, msgspec.Meta(max_length=256)]
+
+
+# --- Both ways -------------------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello.1"):
+    """The follower's first frame: who dials, in which of its lives."""
+
+    cluster_id: ClusterId
+    broker_id: BrokerNumber
+    incarnation: Natural
+
+
+class Welcome(msgspec.Struct, array_like=True, frozen=True, tag="welcome.1"):
+    """The leader's first frame, once its view shows the follower in the incarnation that the hello named."""
+
+    cluster_id: ClusterId
+    broker_id: BrokerNumber
+    incarnation: Natural
+
+
+# --- From the follower -----------------------------------------------------------------------------------------------
+
+
+class Subscription(msgspec.Struct, array_like=True, frozen=True):
+    """One partition that the follower wants, and how its own log ends."""
+
+    slot: Slot
+    topic_id: TopicIdBytes
+    partition: PartitionNumber
+    leader_epoch: Epoch
+    """In which the follower follows. The leader answers in this epoch only, and waits for it where it is ahead."""
+    last_epoch: Epoch
+    """Of the last batch in the follower's log; -1 where the log is empty."""
+    fetch_offset: Natural
+    """The follower's log end: what is to be pushed begins here."""
+    stable_end_offset: Natural
+    """What is fsynced there. Counts once the logs are matched."""
+
+
+class SubscribeFrame(msgspec.Struct, array_like=True, frozen=True, tag="subscribe.1"):
+    """Partitions to be matched and pushed."""
+
+    subscriptions: Annotated[list[Subscription], msgspec.Meta(max_length=MAX_ENTRIES)]
+
+
+class UnsubscribeFrame(msgspec.Struct, array_like=True, frozen=True, tag="unsubscribe.1"):
+    """Slots that are over."""
+
+    slots: Annotated[list[Slot], msgspec.Meta(max_length=MAX_ENTRIES)]
+
+
+class AckEntry(msgspec.Struct, array_like=True, frozen=True):
+    """How far one partition is at the follower."""
+
+    slot: Slot
+    fetch_offset: Natural
+    stable_end_offset: Natural
+
+
+class AckFrame(msgspec.Struct, array_like=True, frozen=True, tag="ack.1"):
+    """After an fsync round: all pushes up to `sequence` are dealt with, and these partitions are stable this far."""
+
+    sequence: Natural
+    entries: Annotated[list[AckEntry], msgspec.Meta(max_length=MAX_ENTRIES)]
+
+
+# --- From the leader -------------------------------------------------------------------------------------------------
+
+
+class MatchedSlot(msgspec.Struct, array_like=True, frozen=True, tag="matched"):
+    """The follower's log is a prefix of the leader's; pushes follow."""
+
+    slot: Slot
+    high_watermark: Natural
+    log_start_offset: Natural
+
+
+class DivergedSlot(msgspec.Struct, array_like=True, frozen=True, tag="diverged"):
+    """Over: truncate by the leader's greatest epoch up to the follower's last, and where it ends; subscribe again."""
+
+    slot: Slot
+    epoch: Epoch
+    end_offset: Natural
+
+
+class StartAtSlot(msgspec.Struct, array_like=True, frozen=True, tag="start_at"):
+    """Over: nothing can be compared; begin anew, empty, at the leader's log start; subscribe again."""
+
+    slot: Slot
+    log_start_offset: Natural
+
+
+class RefusedSlot(msgspec.Struct, array_like=True, frozen=True, tag="refused"):
+    """Over: the leader does not serve this subscription, or serves it no longer. A code of `raftlog.errors.CODES`."""
+
+    slot: Slot
+    code: Annotated[str, msgspec.Meta(max_length=64)]
+
+
+SlotAnswer: TypeAlias = MatchedSlot | DivergedSlot | StartAtSlot | RefusedSlot
+
+
+class AnswersFrame(msgspec.Struct, array_like=True, frozen=True, tag="answers.1"):
+    """What became of subscriptions."""
+
+    answers: Annotated[list[SlotAnswer], msgspec.Meta(max_length=MAX_ENTRIES)]
+
+
+class PushEntry(msgspec.Struct, array_like=True, frozen=True):
+    """`length` bytes of the body, whole batches, continue this partition. 0: only the marks."""
+
+    slot: Slot
+    high_watermark: Natural
+    log_start_offset: Natural
+    length: Natural
+
+
+class PushFrame(msgspec.Struct, array_like=True, frozen=True, tag="push.1"):
+    """Batches of many partitions. `sequence` counts the pushes of this link from 1."""
+
+    sequence: Natural
+    entries: Annotated[list[PushEntry], msgspec.Meta(max_length=MAX_ENTRIES)]
+
+
+FromFollower: TypeAlias = Hello | SubscribeFrame | UnsubscribeFrame | AckFrame
+FromLeader: TypeAlias = Welcome | AnswersFrame | PushFrame
+
+_encoder = msgspec.msgpack.Encoder()
+_from_follower = msgspec.msgpack.Decoder(FromFollower)
+_from_leader = msgspec.msgpack.Decoder(FromLeader)
+
+
+def encode(frame: FromFollower | FromLeader, body: Sequence[Part] = ()) -> list[Part]:
+    """The message as a list of parts; the body's parts are passed through, not copied."""
+    head = _encoder.encode(frame)
+    return [_HEAD_LENGTH.pack(len(head)) + head, *body]
+
+
+def decode_from_follower(message: Buffer) -> FromFollower:
+    """What the leader's broker got. Raises `RemoteProtocolError` for anything that is not a well-formed frame."""
+    head, body = _split(message)
+    try:
+        frame: FromFollower = _from_follower.decode(head)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"malformed frame from a follower: {error}") from None
+    if body.nbytes:
+        raise RemoteProtocolError(f"a follower's frame has no body, here are {body.nbytes} bytes")
+    return frame
+
+
+def decode_from_leader(message: Buffer) -> tuple[FromLeader, memoryview]:
+    """What the follower got, and its body. Raises `RemoteProtocolError` for anything that is not well-formed."""
+    head, body = _split(message)
+    try:
+        frame: FromLeader = _from_leader.decode(head)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"malformed frame from a leader: {error}") from None
+    expected = sum(entry.length for entry in frame.entries) if isinstance(frame, PushFrame) else 0
+    if expected != body.nbytes or expected > PUSH_MESSAGE_BYTES:
+        raise RemoteProtocolError(f"{body.nbytes} bytes of batches, {expected} announced, {PUSH_MESSAGE_BYTES} allowed")
+    return frame, body
+
+
+def _split(message: Buffer) -> tuple[memoryview, memoryview]:
+    view = memoryview(message).cast("B")
+    start = _HEAD_LENGTH.size
+    length = _HEAD_LENGTH.unpack_from(view)[0] if view.nbytes >= start else 0
+    if not 0 < length <= min(view.nbytes - start, MAX_HEAD_BYTES):
+        raise RemoteProtocolError(f"a message of {view.nbytes} bytes with a head of {length}")
+    return view[start : start + length], view[start + length :]
+
+
+class PushCredit:
+    """The leader's side of the credit: how many pushes are under way.
+
+    Invariant: `acknowledged <= sent <= acknowledged + MAX_PUSHES_IN_FLIGHT`.
+    """
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.acknowledged = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether another push may go."""
+        return self.sent - self.acknowledged < MAX_PUSHES_IN_FLIGHT
+
+    def take(self) -> int:
+        """The next push's sequence."""
+        assert self.open
+        self.sent += 1
+        return self.sent
+
+    def on_ack(self, sequence: int) -> None:
+        """Raises `RemoteProtocolError` where that push was never sent, or acknowledged further before."""
+        if not self.acknowledged <= sequence <= self.sent:
+            raise RemoteProtocolError(f"push {sequence} acknowledged of {self.acknowledged} to {self.sent}")
+        self.acknowledged = sequence
+
+
+class PushLedger:
+    """The follower's side: which pushes are not dealt with, and what is missing for that.
+
+    Invariant: `acknowledged <= handled <= received <= acknowledged + MAX_PUSHES_IN_FLIGHT`.
+    """
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.handled = 0
+        self._open: dict[int, dict[int, int]] = {}
+        """Push → slot → end offset that must be stable."""
+        self._acknowledged = 0
+
+    def on_push(self, sequence: int, ends: dict[int, int]) -> None:
+        """A push came and everything in it was appended: these slots must be stable up to these ends.
+
+        Raises `RemoteProtocolError` where it is out of turn or beyond the credit.
+        """
+        if sequence != self.received + 1 or sequence > self._acknowledged + MAX_PUSHES_IN_FLIGHT:
+            raise RemoteProtocolError(f"push {sequence} after {self.received}, {self._acknowledged} acknowledged")
+        self.received = sequence
+        self._open[sequence] = dict(ends)
+        self._settle()
+
+    def on_stable(self, slot: int, stable_end_offset: int) -> None:
+        """This partition is fsynced up to here."""
+        for ends in self._open.values():
+            if ends.get(slot, stable_end_offset + 1) <= stable_end_offset:
+                del ends[slot]
+        self._settle()
+
+    def on_slot_over(self, slot: int) -> None:
+        """Nothing of this partition will be acknowledged any more."""
+        for ends in self._open.values():
+            ends.pop(slot, None)
+        self._settle()
+
+    @property
+    def owes_ack(self) -> bool:
+        """Pushes were dealt with since the last acknowledgement."""
+        return self.handled > self._acknowledged
+
+    def take_ack(self) -> int:
+        """The sequence to acknowledge now."""
+        self._acknowledged = self.handled
+        return self.handled
+
+    def _settle(self) -> None:
+        while self.handled < self.received and not self._open[self.handled + 1]:
+            self.handled += 1
+            del self._open[self.handled]
