@@ -84,7 +84,7 @@ def init_data_folder(folder: str, *, cluster_id: str, node_id: int, voters: Mapp
 def prepare_folder(
     disk: Disk, folder: str, *, cluster_id: str, node_id: int, voters: Mapping[int, Endpoint], directory_id: bytes
 ) -> None:
-    """`init_data_folder` on any disk. The quorum's empty journal is written first and `node.json` last: a folder that was
+    """`init_data_folder` on any disk. The quorum's journal is written first and `node.json` last: a folder that was
     prepared by half is refused as not empty."""
     if len(voters) not in VOTER_COUNTS:
         counts = ", ".join(map(str, VOTER_COUNTS))

@@ -96,7 +96,7 @@ class Broker:
         self._reports = self.manager.load(clean_shutdown=self.identity.clean)
 
     def register(self, quorum: Quorum, api: Endpoint, data: Endpoint, registered: Callable[[], None]) -> None:
-        """Take this broker's place in the cluster, reachable at these endpoints; `registered` follows once it has it."""
+        """Take this broker's place in the cluster at these endpoints; `registered` follows once it has it."""
         self._quorum = quorum
         command = RegisterBroker.of(
             self.identity.node_id,
@@ -159,7 +159,7 @@ class Broker:
             if another:
                 self._on_fatal(
                     InvariantViolation(
-                        f"broker {self.identity.node_id} was registered again as incarnation {event.record.incarnation}: "
+                        f"broker {self.identity.node_id} registered again, as incarnation {event.record.incarnation}: "
                         f"this process ({self.incarnation}) is not it any more"
                     )
                 )

@@ -1,0 +1,184 @@
+"""Requests passed on to the broker that leads: one connection and one stream a peer, many requests in flight.
+
+The connection is dialed when first needed and apart from those of replication and the quorum: a forwarded produce is
+bulk. A request that was not sent fails with `connection_lost`, which certainly did nothing; one whose connection broke
+after it was sent ends as `outcome_unknown` if it was a produce. What waits is bounded in number and in bytes.
+
+What is *not* here: whom to ask (`routing.py`), the serving side (`data_listener.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from raftlog.config import MIB
+from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError, error_from_code
+from raftlog.http2 import Http2Connection, Http2Stream, connect
+from raftlog.model import BrokerId, Endpoint
+from raftlog.wire import (
+    ErrorResponse,
+    FetchRequest,
+    FetchResponse,
+    OffsetsRequest,
+    OffsetsResponse,
+    ProduceRequest,
+    ProduceResponse,
+    Request,
+    Response,
+    decode_response,
+    encode,
+)
+
+FORWARD_PATH = "/raftlog.forward"
+
+MAX_WAITING_REQUESTS = 4096
+MAX_WAITING_BYTES = 64 * MIB
+ANSWER_GRACE_SECONDS = 2.0
+"""A peer answers by the request's own timeout; this much later it counts as lost."""
+OFFSETS_SECONDS = 10.0
+
+ResponseType = TypeVar("ResponseType", ProduceResponse, FetchResponse, OffsetsResponse)
+
+
+class Forwarder:
+    """Requests to other brokers. Lives on the broker's loop. `dial` says where a broker's data listener is."""
+
+    def __init__(self, dial: Callable[[BrokerId], Endpoint | None]) -> None:
+        self._dial = dial
+        self._peers: dict[BrokerId, _Peer] = {}
+
+    async def produce(self, peer: BrokerId, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
+        """Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent)."""
+        # Without an answer nobody would know when it is no longer in flight here.
+        request = msgspec.structs.replace(request, acks=request.acks or 1)
+        seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
+        response, _ = await self._ask(peer, request, batches, ProduceResponse, seconds, "outcome_unknown")
+        return response
+
+    async def fetch(self, peer: BrokerId, request: FetchRequest) -> tuple[FetchResponse, memoryview]:
+        """Raises `RetriableError`."""
+        seconds = request.max_wait_ms / 1000 + ANSWER_GRACE_SECONDS
+        return await self._ask(peer, request, (), FetchResponse, seconds, "connection_lost")
+
+    async def offsets(self, peer: BrokerId, request: OffsetsRequest) -> OffsetsResponse:
+        """Raises `RetriableError`."""
+        response, _ = await self._ask(peer, request, (), OffsetsResponse, OFFSETS_SECONDS, "connection_lost")
+        return response
+
+    async def close(self) -> None:
+        """Drop all connections; what waits ends with an error."""
+        peers, self._peers = self._peers, {}
+        for peer in peers.values():
+            peer.close()
+
+    async def _ask(
+        self,
+        peer: BrokerId,
+        request: Request,
+        body: Sequence[memoryview],
+        expected: type[ResponseType],
+        seconds: float,
+        lost_code: str,
+    ) -> tuple[ResponseType, memoryview]:
+        stream = await self._peer(peer)
+        try:
+            async with asyncio.timeout(seconds):
+                response, content = await stream.ask(request, body, lost_code)
+        except TimeoutError:
+            raise RetriableError(lost_code, f"broker {peer} did not answer within {seconds:.1f} s") from None
+        if isinstance(response, ErrorResponse):
+            raise error_from_code(response.error, response.detail)
+        if not isinstance(response, expected):
+            raise RemoteProtocolError(f"broker {peer} answered {type(response).__name__} to {type(request).__name__}")
+        return response, content
+
+    async def _peer(self, peer: BrokerId) -> _Peer:
+        endpoint = self._dial(peer)
+        if endpoint is None:
+            raise RetriableError("connection_lost", f"broker {peer} is not registered")
+        known = self._peers.get(peer)
+        if known is None or known.endpoint != endpoint or known.lost:
+            if known is not None:
+                known.close()
+            known = self._peers[peer] = _Peer(endpoint)
+        await known.connected()
+        return known
+
+
+class _Peer:
+    """One peer's connection: from dialing to its loss. It is not used again after that."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.lost = False
+        self._connection: Http2Connection | None = None
+        self._stream: Http2Stream | None = None
+        self._waiting: dict[int, tuple[asyncio.Future[tuple[Response, memoryview]], int, str]] = {}
+        self._waiting_bytes = 0
+        self._next_id = 0
+        self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def connected(self) -> None:
+        """Raises `RetriableError` (`connection_lost`)."""
+        await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> None:
+        try:
+            self._connection = await connect(self.endpoint.host, self.endpoint.port)
+            self._stream = self._connection.open_stream(FORWARD_PATH, {}, self)
+        except RaftlogError as error:
+            self.lost = True
+            raise RetriableError("connection_lost", error.detail) from None
+
+    async def ask(self, request: Request, body: Sequence[memoryview], lost_code: str) -> tuple[Response, memoryview]:
+        """The answer to this request, whatever it is."""
+        if self._stream is None or self.lost:
+            raise RetriableError("connection_lost", f"the connection to {self.endpoint} is lost")
+        size = sum(part.nbytes for part in body)
+        if len(self._waiting) >= MAX_WAITING_REQUESTS or self._waiting_bytes + size > MAX_WAITING_BYTES:
+            raise RetriableError("overloaded", f"too much waits for {self.endpoint} already")
+        self._next_id += 1
+        number = self._next_id
+        future: asyncio.Future[tuple[Response, memoryview]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = (future, size, lost_code)
+        self._waiting_bytes += size
+        try:
+            self._stream.send(encode(msgspec.structs.replace(request, correlation_id=number), body))
+            return await future
+        finally:
+            if self._waiting.pop(number, None) is not None:
+                self._waiting_bytes -= size
+
+    def close(self) -> None:
+        """Whoever waits gets an error."""
+        self._connecting.cancel()
+        self._lose("closed by us")
+        if self._connection is not None:
+            self._connection.close()
+
+    # --- The stream's handler ---
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        response, body = decode_response(message)
+        waiting = self._waiting.get(response.correlation_id)
+        # Whoever asked may have given up by now.
+        if waiting is not None and not waiting[0].done():
+            waiting[0].set_result((response, body))
+
+    def on_ended(self, stream: Http2Stream) -> None:
+        stream.end()
+
+    def on_closed(self, stream: Http2Stream, reason: str) -> None:
+        self._lose(reason)
+        if self._connection is not None:
+            self._connection.close()
+
+    def _lose(self, reason: str) -> None:
+        self.lost = True
+        for future, _, lost_code in list(self._waiting.values()):
+            if not future.done():
+                future.set_exception(RetriableError(lost_code, f"the connection to {self.endpoint} broke: {reason}"))

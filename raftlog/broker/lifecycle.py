@@ -1,0 +1,267 @@
+"""One node, from start to stop, in an order that matters.
+
+Start: the folder is locked and this start counted; logs are recovered (blocking, in a worker) while nobody can ask for
+them; the quorum's thread begins to follow the metadata log; the data listener and the API open; only then does the
+broker register, because registering says "dial me".
+
+Stop (SIGTERM, SIGINT): the quorum is asked to move this broker's leaderships away, requests in flight get their answers,
+listeners close, logs are written out, the quorum's journal is synced, and last, when all of that is true, the
+clean-shutdown marker is written. Every step is bounded in time. A broken invariant or a lost disk of the quorum stops
+the node at once and leaves no marker: the next start recovers as after a crash.
+
+What is *not* here: what the pieces do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import random
+import resource
+import signal
+import sys
+
+import structlog
+
+from http_api.app import build_app, start_api
+from metadata.commands import FenceBroker
+from metadata.quorum_node import QuorumIdentity
+from metadata.quorum_thread import QUORUM_PATH, QuorumThread
+from raftlog.clock import SystemClock
+from raftlog.config import NodeConfig, load_node_config
+from raftlog.disk import LocalDisk
+from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.http2 import Http2Listener
+from raftlog.logs import configure_logging
+from raftlog.model import NO_INCARNATION, BrokerId, Endpoint
+from raftlog.ports import File
+from raftlog.runtime import LoopScheduler, ThreadWorker
+
+from .data_listener import data_acceptors
+from .forwarding import Forwarder
+from .identity import begin_start, mark_clean_shutdown
+from .replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
+from .routing import Router
+from .topics import TopicAdministrator
+from .wiring import Broker
+
+LOCK_FILE = "lock"
+SWITCH_INTERVAL_SECONDS = 0.001
+"""How long one thread may keep the interpreter when another wants it: the quorum's thread waits no longer than this
+for a busy broker loop (Python's default is five times that)."""
+MIN_DESCRIPTORS = 1024
+HAND_OVER_SECONDS = 1.5
+CLOSE_SECONDS = 10.0
+WORKER_THREADS = 4
+
+
+async def run_node(config_path: str) -> int:
+    """Run the node that `node.toml` describes until a signal. Returns the process's exit code.
+
+    Raises `InvalidRequest` for settings or a folder that cannot be used, `DiskFailed` where it cannot be read.
+    """
+    with open(config_path) as file:
+        config = load_node_config(file.read())
+    folder = os.path.join(os.path.dirname(os.path.abspath(config_path)), config.data_folder)
+    node = Node(config, folder)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, node.stop_soon)
+    try:
+        await node.start()
+        return await node.wait()
+    finally:
+        await node.stop()
+
+
+class Node:
+    """One node of the cluster in this process."""
+
+    def __init__(self, config: NodeConfig, folder: str) -> None:
+        self._config = config
+        self._disk = LocalDisk(folder)
+        self._lock: File = self._take_lock(folder)
+        self.identity = begin_start(self._disk, folder)
+        configure_logging(config.log_level, cluster_id=self.identity.cluster_id, node_id=self.identity.node_id)
+        self._log = structlog.get_logger()
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._fatal: BaseException | None = None
+        self._clock = SystemClock()
+        self._random = random.Random()
+        self._worker = ThreadWorker(self._loop, WORKER_THREADS)
+        self._dialer = ReplicationDialer(self.data_address_of, self._random)
+        self.broker = Broker(
+            self.identity,
+            config,
+            disk=self._disk,
+            clock=self._clock,
+            scheduler=LoopScheduler(self._loop),
+            worker=self._worker,
+            random=self._random,
+            dialer=self._dialer,
+            logger=self._log,
+            on_fatal=self.on_fatal,
+        )
+        self._dialer.attach(self.broker.manager.dialed)
+        voters = self.identity.voters
+        self._quorum = QuorumThread(
+            QuorumIdentity(
+                self.identity.cluster_id, self.identity.node_id, self.identity.directory_id, tuple(sorted(voters))
+            ),
+            peers={voter: self._overridden(voter, voters[voter]) for voter in voters if voter != self.identity.node_id},
+            disk=self._disk,
+            clock=self._clock,
+            random=random.Random(),
+            timing=config.timing,
+            on_events=self.broker.on_events,
+            on_fatal=self.on_fatal,
+        )
+        self._forwarder = Forwarder(self.data_address_of)
+        administrator = TopicAdministrator(self.broker.view, self._quorum, self._random, self.broker.when_view_reaches)
+        self.router = Router(self.broker, self._quorum, self._forwarder, administrator)
+        self._listener: Http2Listener | None = None
+        self._api: object | None = None
+        self.api = Endpoint("", 0)
+        self.data = Endpoint("", 0)
+
+    # --- Start ---
+
+    async def start(self) -> None:
+        """Come up and register. Returns when requests are taken; registration goes on until the quorum answers."""
+        self._check_descriptors()
+        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        await asyncio.to_thread(self.broker.load)
+        await self._quorum.start()
+        await self._open_listeners()
+        registered = asyncio.Event()
+        self.broker.register(self._quorum, self.api, self.data, registered.set)
+        self._log.info(
+            "started",
+            api=str(self.api),
+            data=str(self.data),
+            start_number=self.identity.start_number,
+            clean=self.identity.clean,
+        )
+        await self._first_of(registered)
+        # What is alive now mostly lives for ever: the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        self._log.info("registered", incarnation=self.broker.incarnation)
+
+    async def _open_listeners(self) -> None:
+        config = self._config
+        acceptors = data_acceptors(self.broker.local, lambda: not self._stopping.is_set())
+        acceptors[REPLICATION_PATH] = replication_acceptor(self.broker.manager.accepted)
+        acceptors[QUORUM_PATH] = self._quorum.acceptor
+        self._listener = Http2Listener(acceptors, loop_for_path={QUORUM_PATH: self._quorum.loop})
+        listen = config.data.listen
+        try:
+            data_port = await self._listener.start(listen.host, listen.port)
+            advertised = config.data.advertised
+            self.data = advertised.endpoint if advertised else Endpoint(listen.host, data_port)
+            listen = config.api.listen
+            names = {listen.host, config.data.listen.host}
+            names |= {a.host for a in (config.api.advertised, config.data.advertised) if a is not None}
+            app = build_app(
+                self.router,
+                allowed_hosts=sorted({*names, *config.allowed_hosts}),
+                allowed_origins=config.allowed_origins,
+            )
+            self._api, api_port = await start_api(app, listen.host, listen.port)
+            advertised = config.api.advertised
+            self.api = advertised.endpoint if advertised else Endpoint(listen.host, api_port)
+        except OSError as error:
+            raise InvalidRequest(
+                "invalid_config", f"cannot listen at {listen.host}:{listen.port}: {error.strerror or error}"
+            ) from None
+
+    def _take_lock(self, folder: str) -> File:
+        if not self._disk.exists(""):
+            raise InvalidRequest("invalid_config", f"{folder} does not exist: run `raftlog server init` first")
+        return self._disk.lock(LOCK_FILE)
+
+    def _check_descriptors(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < hard:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY and soft < MIN_DESCRIPTORS:
+            raise InvalidRequest(
+                "invalid_config", f"this process may open {soft} files, {MIN_DESCRIPTORS} are needed: raise `ulimit -n`"
+            )
+
+    # --- Running ---
+
+    def data_address_of(self, peer: BrokerId) -> Endpoint | None:
+        """Where this node dials a broker's data listener."""
+        record = self.broker.view.broker(peer)
+        known = record.data if record is not None else self.identity.voters.get(peer)
+        return None if known is None else self._overridden(peer, known)
+
+    def _overridden(self, peer: BrokerId, known: Endpoint) -> Endpoint:
+        override = self._config.peers.get(str(peer))
+        return known if override is None else override.data.endpoint
+
+    def stop_soon(self) -> None:
+        """A signal came."""
+        self._stopping.set()
+
+    def on_fatal(self, error: BaseException) -> None:
+        """This process must not go on: it no longer knows what it promised, or it is not who it was."""
+        self._log.error("INVARIANT", error=str(error), kind=type(error).__name__)
+        self._fatal = error
+        self._stopping.set()
+
+    async def wait(self) -> int:
+        """Until a signal (0) or a fatal error (1)."""
+        await self._stopping.wait()
+        return 1 if self._fatal is not None else 0
+
+    async def _first_of(self, event: asyncio.Event) -> None:
+        waits = [asyncio.ensure_future(event.wait()), asyncio.ensure_future(self._stopping.wait())]
+        _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+
+    # --- Stop ---
+
+    async def stop(self) -> None:
+        """Stop in order. Safe to call whatever was started."""
+        self._stopping.set()
+        if self._fatal is None:
+            await self._hand_over()
+        if self._api is not None:
+            await self._api.cleanup()  # type: ignore[attr-defined]
+        closed: asyncio.Future[bool] = self._loop.create_future()
+        self.broker.manager.close(lambda clean: closed.done() or closed.set_result(clean), clean=self._fatal is None)
+        clean = False
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                clean = await closed
+        await self._dialer.close()
+        await self._forwarder.close()
+        if self._listener is not None:
+            await self._listener.close(grace=0.2)
+        await self._quorum.close()
+        await asyncio.to_thread(self._worker.close)
+        if clean and self._fatal is None:
+            mark_clean_shutdown(self._disk)
+        self._log.info("stopped", clean=clean and self._fatal is None)
+        self._lock.close()
+
+    async def _hand_over(self) -> None:
+        """Leaderships move to others before this broker goes. Bounded: where the quorum is gone too, nobody waits."""
+        if self.broker.incarnation == NO_INCARNATION:
+            return
+        answered = asyncio.Event()
+        fence = FenceBroker(self.identity.node_id, self.broker.incarnation)
+        try:
+            self._quorum.propose(fence, lambda _: answered.set(), timeout=HAND_OVER_SECONDS)
+            async with asyncio.timeout(HAND_OVER_SECONDS + 0.5):
+                await answered.wait()
+        except (RaftlogError, TimeoutError) as error:
+            self._log.warning("hand_over_failed", error=str(error))

@@ -1,0 +1,199 @@
+"""Who decides what: the `BrokerService` behind the HTTP API.
+
+Any node takes any request. What is asked of partitions is split by their leaders: this broker's own part is asked
+here, the others' parts are forwarded, one hop and no further. A leader that moved answers `not_leader`, which is safe
+to ask again: the router waits for its view to move on and tries once more, until the request's time is up. A
+forwarded produce whose connection breaks may have been appended: it is sent again only where its producer is
+idempotent, otherwise the answer says that the outcome is not known.
+
+What is *not* here: HTTP (`http_api/`), fetches (`routing_fetch.py`), frames (`forwarding.py`), topics (`topics.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from http_api.service import Health
+from metadata.commands import GrantProducerIds, ProducerIdsGranted
+from metadata.quorum_thread import QuorumThread
+from metadata.view import ClusterView
+from raftlog.errors import Applied, NotLeader, RaftlogError
+from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus
+from raftlog.ports import Part
+from raftlog.record_batch import parse_header
+from raftlog.wire import (
+    FetchRequest,
+    FetchResponse,
+    FoundOffset,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+from .forwarding import Forwarder
+from .health import health_of
+from .routing_fetch import FetchRouter
+from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, Leaders, Slots, resolve
+from .topics import TopicAdministrator
+from .wiring import Broker
+
+PRODUCER_ID_BLOCK = 1000
+
+
+class Router:
+    """See `http_api.service.BrokerService`. Lives on the broker's loop."""
+
+    def __init__(
+        self, broker: Broker, quorum: QuorumThread, forwarder: Forwarder, administrator: TopicAdministrator
+    ) -> None:
+        self._broker = broker
+        self._quorum = quorum
+        self._forwarder = forwarder
+        self._administrator = administrator
+        self._leaders = Leaders(broker.view)
+        self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders)
+        self._producer_ids = range(0)
+        self._producer_ids_lock = asyncio.Lock()
+
+    @property
+    def node_id(self) -> BrokerId:
+        return self._broker.identity.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self._broker.identity.cluster_id
+
+    @property
+    def view(self) -> ClusterView:
+        return self._broker.view
+
+    async def produce(self, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
+        deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
+        slots: Slots[ProducedPartition] = Slots(len(request.partitions))
+        while slots.open:
+            groups = self._leaders.groups(request.partitions, slots, _failed_produce)
+            await asyncio.gather(
+                *(self._produce_at(leader, request, batches, positions, slots) for leader, positions in groups.items())
+            )
+            if slots.open and not await self._leaders.retry_before(deadline):
+                break
+        return ProduceResponse(request.correlation_id, slots.in_order())
+
+    async def _produce_at(
+        self,
+        leader: BrokerId,
+        request: ProduceRequest,
+        batches: Sequence[memoryview],
+        positions: list[int],
+        slots: Slots[ProducedPartition],
+    ) -> None:
+        chosen = [batches[position] for position in positions]
+        targets = [request.partitions[position] for position in positions]
+        part = msgspec.structs.replace(request, partitions=targets, forwarded=True)
+        try:
+            response = await self._produce_part(leader, part, chosen)
+        except RaftlogError as error:
+            for position, batch in zip(positions, chosen, strict=True):
+                again = error.retriable and (error.applied is Applied.NO or _is_idempotent(batch))
+                slots.settle(position, _failed_produce(request.partitions[position], error), final=not again)
+            return
+        for position, answer in zip(positions, response.partitions, strict=True):
+            slots.settle(position, answer, final=answer.error not in ASKS_ELSEWHERE)
+
+    async def _produce_part(
+        self, leader: BrokerId, request: ProduceRequest, batches: Sequence[memoryview]
+    ) -> ProduceResponse:
+        if leader != self.node_id:
+            return await self._forwarder.produce(leader, request, batches)
+        future: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
+        self._broker.local.produce(request, batches, lambda answer: resolve(future, answer))
+        return await future
+
+    async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
+        return await self._fetches.fetch(request)
+
+    async def offsets(self, request: OffsetsRequest) -> OffsetsResponse:
+        deadline = asyncio.get_running_loop().time() + READ_PATIENCE_SECONDS
+        slots: Slots[FoundOffset] = Slots(len(request.partitions))
+        while slots.open:
+            groups = self._leaders.groups(request.partitions, slots, _failed_offset)
+            await asyncio.gather(
+                *(self._offsets_at(leader, request, positions, slots) for leader, positions in groups.items())
+            )
+            if slots.open and not await self._leaders.retry_before(deadline):
+                break
+        return OffsetsResponse(request.correlation_id, slots.in_order())
+
+    async def _offsets_at(
+        self, leader: BrokerId, request: OffsetsRequest, positions: list[int], slots: Slots[FoundOffset]
+    ) -> None:
+        targets = [request.partitions[position] for position in positions]
+        part = msgspec.structs.replace(request, partitions=targets, forwarded=True)
+        try:
+            if leader == self.node_id:
+                future: asyncio.Future[OffsetsResponse] = asyncio.get_running_loop().create_future()
+                self._broker.local.offsets(part, lambda answer: resolve(future, answer))
+                response = await future
+            else:
+                response = await self._forwarder.offsets(leader, part)
+        except RaftlogError as error:
+            for position in positions:
+                slots.settle(position, _failed_offset(request.partitions[position], error), final=not error.retriable)
+            return
+        for position, answer in zip(positions, response.partitions, strict=True):
+            slots.settle(position, answer, final=answer.error not in {*ASKS_ELSEWHERE, "offset_not_available"})
+
+    async def create_topic(
+        self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
+    ) -> None:
+        await self._administrator.create(name, partition_count, replication_factor, configs)
+
+    async def delete_topic(self, name: str) -> None:
+        await self._administrator.delete(name)
+
+    async def alter_topic(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
+        await self._administrator.alter(name, assign, remove)
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        await self._administrator.add_partitions(name, partition_count)
+
+    async def allocate_producer_id(self) -> tuple[ProducerId, ProducerEpoch]:
+        async with self._producer_ids_lock:
+            if not self._producer_ids:
+                asked = GrantProducerIds(self.node_id, self._broker.incarnation, PRODUCER_ID_BLOCK)
+                granted = await self._administrator.decide(asked)
+                assert isinstance(granted, ProducerIdsGranted), granted
+                self._producer_ids = range(granted.first, granted.first + granted.count)
+            first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        return ProducerId(first), ProducerEpoch(0)
+
+    def health(self) -> Health:
+        return health_of(self._broker, self._quorum.status())
+
+    async def quorum_status(self) -> QuorumStatus:
+        future: asyncio.Future[QuorumStatus] = asyncio.get_running_loop().create_future()
+        self._quorum.leader_status(lambda status: resolve(future, status))
+        return await future
+
+
+def _is_idempotent(batch: memoryview) -> bool:
+    try:
+        return parse_header(batch).producer_id >= 0
+    except RaftlogError:
+        return False
+
+
+def _failed_produce(target: ProducePartition, error: RaftlogError) -> ProducedPartition:
+    leader = error.leader if isinstance(error, NotLeader) else -1
+    return ProducedPartition(target.topic_id, target.partition, error.code, error.detail, leader=leader)
+
+
+def _failed_offset(target: OffsetQuery, error: RaftlogError) -> FoundOffset:
+    return FoundOffset(target.topic_id, target.partition, error.code, error.detail)

@@ -1,0 +1,168 @@
+"""Fetches over any number of leaders, as one long poll.
+
+One leader: the poll is its. Several: all are asked without waiting; if that is not enough, each is polled until one has
+something, and then all are asked again, so the answer is one state of every partition. What a cancelled poll gave is
+released, never sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+
+from raftlog.errors import NotLeader, RaftlogError
+from raftlog.model import BrokerId
+from raftlog.ports import FileRegion, Part
+from raftlog.wire import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
+
+from .forwarding import Forwarder
+from .local import LocalRequests
+from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, RETRY_SECONDS, Leaders, Slots
+
+
+class FetchRouter:
+    """Fetches, wherever the partitions are led. Lives on the broker's loop."""
+
+    def __init__(self, node_id: BrokerId, local: LocalRequests, forwarder: Forwarder, leaders: Leaders) -> None:
+        self._node_id = node_id
+        self._local = local
+        self._forwarder = forwarder
+        self._leaders = leaders
+
+    async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
+        """See `BrokerService.fetch`."""
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + READ_PATIENCE_SECONDS
+        deadline = loop.time() + request.max_wait_ms / 1000
+        while True:
+            leaders = {self._leaders.of(p.topic_id, p.partition) for p in request.partitions}
+            left_ms = max(int((deadline - loop.time()) * 1000), 0)
+            if len(leaders) <= 1:
+                response, parts = await self._ask_all(request, left_ms, request.min_bytes)
+            else:
+                response, parts = await self._ask_all(request, 0, 0)
+                if left_ms and not _is_enough(response, request.min_bytes):
+                    release(parts)
+                    await self._poll_each(request, left_ms)
+                    continue
+            moved = any(p.error in ASKS_ELSEWHERE for p in response.partitions)
+            if not moved or not await self._leaders.retry_before(patience):
+                return response, parts
+            release(parts)
+
+    async def _ask_all(
+        self, request: FetchRequest, max_wait_ms: int, min_bytes: int
+    ) -> tuple[FetchResponse, list[Part]]:
+        """Every leader's part, once, in the order asked."""
+        slots: Slots[FetchedPartition] = Slots(len(request.partitions))
+        bodies: dict[int, list[Part]] = {}
+        groups = self._leaders.groups(request.partitions, slots, failed)
+        request = msgspec.structs.replace(request, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+        await asyncio.gather(
+            *(self._ask(leader, request, positions, slots, bodies) for leader, positions in groups.items())
+        )
+        parts = [part for position in sorted(bodies) for part in bodies[position]]
+        return FetchResponse(request.correlation_id, slots.in_order()), parts
+
+    async def _ask(
+        self,
+        leader: BrokerId,
+        request: FetchRequest,
+        positions: list[int],
+        slots: Slots[FetchedPartition],
+        bodies: dict[int, list[Part]],
+    ) -> None:
+        try:
+            response, parts = await self._ask_leader(leader, _part_of(request, positions))
+        except RaftlogError as error:
+            for position in positions:
+                slots.settle(position, failed(request.partitions[position], error), final=True)
+            return
+        for position, answer in zip(positions, response.partitions, strict=True):
+            slots.settle(position, answer, final=True)
+            bodies[position] = _take(parts, answer.length)
+
+    async def _ask_leader(self, leader: BrokerId, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
+        if leader != self._node_id:
+            response, body = await self._forwarder.fetch(leader, request)
+            return response, [body] if body.nbytes else []
+        future: asyncio.Future[tuple[FetchResponse, list[Part]]] = asyncio.get_running_loop().create_future()
+
+        def done(response: FetchResponse, parts: list[Part]) -> None:
+            if future.done():
+                release(parts)
+            else:
+                future.set_result((response, parts))
+
+        waiting = self._local.fetch(request, done)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            waiting.cancel()
+            if future.done() and not future.cancelled():
+                release(future.result()[1])
+            raise
+
+    async def _poll_each(self, request: FetchRequest, left_ms: int) -> None:
+        """Until one leader has something, or time is up. What came is asked for again together with the rest."""
+        slots: Slots[FetchedPartition] = Slots(len(request.partitions))
+        request = msgspec.structs.replace(request, max_wait_ms=left_ms)
+        tasks: list[asyncio.Task[tuple[FetchResponse, list[Part]]]] = [
+            asyncio.create_task(self._ask_leader(leader, _part_of(request, positions)))
+            for leader, positions in self._leaders.groups(request.partitions, slots, failed).items()
+        ]
+        # Where a partition has no leader now, the others are not waited for long.
+        timeout = RETRY_SECONDS if slots.answers else None
+        try:
+            await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                if isinstance(outcome, tuple):
+                    release(outcome[1])
+
+
+def failed(target: FetchPartition, error: RaftlogError) -> FetchedPartition:
+    """An error as a partition's answer."""
+    leader = error.leader if isinstance(error, NotLeader) else -1
+    return FetchedPartition(target.topic_id, target.partition, error.code, error.detail, leader=leader)
+
+
+def release(parts: Sequence[Part]) -> None:
+    """Give up every file region, unsent."""
+    for part in parts:
+        if isinstance(part, FileRegion):
+            part.release()
+
+
+def _part_of(request: FetchRequest, positions: list[int]) -> FetchRequest:
+    chosen = [request.partitions[position] for position in positions]
+    return msgspec.structs.replace(request, partitions=chosen, forwarded=True)
+
+
+def _is_enough(response: FetchResponse, min_bytes: int) -> bool:
+    """Errors are news that nobody waits with."""
+    return sum(p.length for p in response.partitions) >= min_bytes or any(p.error for p in response.partitions)
+
+
+def _take(parts: list[Part], length: int) -> list[Part]:
+    """The first `length` bytes of the parts, which are removed from them. A region is never cut: a leader's answer for
+    one partition is whole parts; a forwarded one is memory."""
+    taken: list[Part] = []
+    while length:
+        part = parts.pop(0)
+        if isinstance(part, FileRegion):
+            assert part.length <= length, "a region spans two partitions"
+            taken.append(part)
+            length -= part.length
+            continue
+        view = memoryview(part)
+        if view.nbytes > length:
+            parts.insert(0, view[length:])
+            view = view[:length]
+        taken.append(view)
+        length -= view.nbytes
+    return taken

@@ -1,0 +1,107 @@
+"""Splitting a request by the leaders of its partitions, and putting the answers together again.
+
+What `routing.py` and `routing_fetch.py` share. A position is the place of a partition in its request; a slot is its
+answer. An answer that says "not here" leaves the slot open: it is asked again while there is time, and counts as it is
+when there is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from metadata.view import ClusterView
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import NO_BROKER, BrokerId, TopicId, TopicPartition
+from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset, OffsetQuery, ProducedPartition, ProducePartition
+
+RETRY_SECONDS = 0.05
+"""How long a retry waits where no change of the view wakes it earlier."""
+READ_PATIENCE_SECONDS = 3.0
+"""How long fetches and offset queries look for a leader beyond their own wait: a failover takes less."""
+
+ASKS_ELSEWHERE = frozenset({"not_leader", "leader_not_available", "stale_incarnation"})
+"""Errors that say: nothing was done here, and another leader may do it."""
+
+Asked = TypeVar("Asked", ProducePartition, FetchPartition, OffsetQuery)
+Answer = TypeVar("Answer", ProducedPartition, FetchedPartition, FoundOffset)
+T = TypeVar("T")
+
+
+class Slots(Generic[Answer]):
+    """Answers by position; `open` are those still to be asked."""
+
+    def __init__(self, count: int) -> None:
+        self.answers: dict[int, Answer] = {}
+        self.open = list(range(count))
+
+    def settle(self, position: int, answer: Answer, *, final: bool) -> None:
+        """Keep an answer. One that is not final stays open, and counts if nothing better comes."""
+        self.answers[position] = answer
+        if final:
+            self.open.remove(position)
+
+    def in_order(self) -> list[Answer]:
+        """Every answer, in the order asked."""
+        return [self.answers[position] for position in sorted(self.answers)]
+
+
+class Leaders:
+    """Who leads what, by this node's view."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    def of(self, topic_id: bytes, partition: int) -> BrokerId:
+        """The leader, or `NO_BROKER`."""
+        record = self._view.partition(TopicPartition(TopicId(topic_id), partition))
+        return NO_BROKER if record is None else record.leader
+
+    def groups(
+        self, asked: Sequence[Asked], slots: Slots[Answer], failed: Callable[[Asked, RaftlogError], Answer]
+    ) -> dict[BrokerId, list[int]]:
+        """Open positions by the leader to ask; what has none is settled here."""
+        groups: dict[BrokerId, list[int]] = {}
+        for position in list(slots.open):
+            target = asked[position]
+            leader = self.of(target.topic_id, target.partition)
+            if leader != NO_BROKER:
+                groups.setdefault(leader, []).append(position)
+                continue
+            error = self._why_nobody(TopicId(target.topic_id), target.partition)
+            slots.settle(position, failed(target, error), final=not error.retriable)
+        return groups
+
+    async def retry_before(self, deadline: float) -> bool:
+        """Wait for the view to change, a little while at most. False: time is up."""
+        loop = asyncio.get_running_loop()
+        left = deadline - loop.time()
+        if left <= 0:
+            return False
+        changed = asyncio.Event()
+        unsubscribe = self._view.subscribe(lambda *_: changed.set())
+        try:
+            await asyncio.wait_for(changed.wait(), min(RETRY_SECONDS, left))
+        except TimeoutError:
+            return loop.time() < deadline
+        finally:
+            unsubscribe()
+        return True
+
+    def _why_nobody(self, topic_id: TopicId, partition: int) -> RaftlogError:
+        topic = self._view.topic_by_id(topic_id)
+        if topic is None:
+            return InvalidRequest("unknown_topic", f"there is no topic with id {topic_id.hex()}")
+        topic_partition = TopicPartition(topic_id, partition)
+        if self._view.partition(topic_partition) is None:
+            highest = topic.partition_count - 1
+            return InvalidRequest("unknown_partition", f"topic {topic.name!r} has partitions 0 to {highest}")
+        waits_for = self._view.explain_offline(topic_partition)
+        return RetriableError("leader_not_available", f"{topic.name}/{partition} has no leader now: {waits_for}")
+
+
+def resolve(future: asyncio.Future[T], answer: T) -> None:
+    """Give a future its answer, unless whoever waited has gone."""
+    if not future.done():
+        future.set_result(answer)

@@ -1,0 +1,158 @@
+"""Topic changes as commands: what an administrator asks for → what the quorum is asked to decide.
+
+A command is idempotent by what it names (topic ids, counts), so one whose outcome is unknown is proposed again, the
+same one, until its fate is known or the deadline has passed. Randomness (topic ids) and placement are chosen here and
+carried in the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from metadata.commands import AddPartitions, AlterTopic, Command, CommandResult, CreateTopic, DeleteTopic, Refused
+from metadata.engine import Fate, Outcome
+from metadata.placement import default_replication_factor, place
+from metadata.view import ClusterView
+from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_topic_name, parse_topic_config
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.model import BrokerId, TopicId, TopicRecord
+from raftlog.ports import Random
+
+DEADLINE_SECONDS = 15.0
+LEADERS_WAIT_SECONDS = 2.0
+
+
+class Proposer(Protocol):
+    """The part of the quorum that is needed here."""
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
+
+
+class TopicAdministrator:
+    """Creates, deletes and changes topics. Lives on the broker's loop."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        quorum: Proposer,
+        random: Random,
+        when_view_reaches: Callable[[int, Callable[[], None]], None],
+    ) -> None:
+        self._view = view
+        self._quorum = quorum
+        self._random = random
+        self._when_view_reaches = when_view_reaches
+
+    async def create(
+        self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
+    ) -> None:
+        """Decide a new topic and wait for its leaders. Raises as `BrokerService.create_topic`."""
+        check_topic_name(name)
+        parse_topic_config(configs)
+        self._check_partition_count(partition_count)
+        if self._view.topic(name) is not None:
+            raise InvalidRequest("topic_exists", f"topic {name!r} exists already")
+        factor = replication_factor or default_replication_factor(self._view.brokers())
+        replicas = self._place(partition_count, factor, self._random.randrange(0, 1 << 20))
+        topic_id = TopicId(self._random.randbytes(16))
+        await self.decide(CreateTopic(name, topic_id, replicas, tuple(sorted(configs.items()))))
+        await self._wait_for_leaders(topic_id)
+
+    async def delete(self, name: str) -> None:
+        """Raises as `BrokerService.delete_topic`."""
+        await self.decide(DeleteTopic(self._topic(name).topic_id))
+
+    async def alter(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
+        """Raises as `BrokerService.alter_topic`."""
+        parse_topic_config(assign)
+        unknown = sorted(set(remove) - set(TOPIC_CONFIG_NAMES))
+        if unknown:
+            raise InvalidRequest("invalid_config", f"unknown topic setting {unknown[0][:64]!r}")
+        topic_id = self._topic(name).topic_id
+        await self.decide(AlterTopic(topic_id, tuple(sorted(assign.items())), tuple(sorted(set(remove)))))
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        """Raises as `BrokerService.add_partitions`."""
+        topic = self._topic(name)
+        self._check_partition_count(partition_count)
+        added = partition_count - topic.partition_count
+        if added <= 0:
+            raise InvalidRequest(
+                "invalid_request",
+                f"topic {name!r} has {topic.partition_count} partitions: the new count must be greater",
+            )
+        replicas = self._place(added, topic.replication_factor, topic.partition_count)
+        await self.decide(AddPartitions(topic.topic_id, topic.partition_count, replicas))
+        await self._wait_for_leaders(topic.topic_id)
+
+    async def decide(self, command: Command) -> CommandResult:
+        """Propose until the fate is known and this node's view shows it. Raises the refusal, or `RetriableError`."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DEADLINE_SECONDS
+        while True:
+            answered: asyncio.Future[Outcome] = loop.create_future()
+            self._quorum.propose(command, _resolver(answered), timeout=min(5.0, max(deadline - loop.time(), 0.1)))
+            outcome = await answered
+            if outcome.fate is Fate.APPLIED and outcome.result is not None:
+                seen: asyncio.Future[None] = loop.create_future()
+                self._when_view_reaches(outcome.index, lambda seen=seen: _resolve(seen))  # type: ignore[misc]
+                await asyncio.wait_for(seen, DEADLINE_SECONDS)
+                if isinstance(outcome.result, Refused):
+                    raise outcome.result.error()
+                return outcome.result
+            if loop.time() >= deadline:
+                if outcome.fate is Fate.REFUSED:
+                    raise RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}")
+                raise RetriableError("outcome_unknown", f"the quorum's decision is not known: {outcome.detail}")
+            await asyncio.sleep(0.05)
+
+    async def _wait_for_leaders(self, topic_id: TopicId) -> None:
+        """Until every partition has a leader, for a while: a topic without leaders exists all the same."""
+        led = asyncio.Event()
+
+        def look(*_: object) -> None:
+            if all(record.has_leader for record in self._view.partitions_of(topic_id)):
+                led.set()
+
+        unsubscribe = self._view.subscribe(look)
+        try:
+            look()
+            async with asyncio.timeout(LEADERS_WAIT_SECONDS):
+                await led.wait()
+        except TimeoutError:
+            return
+        finally:
+            unsubscribe()
+
+    def _place(self, partition_count: int, replication_factor: int, start: int) -> tuple[tuple[BrokerId, ...], ...]:
+        carried = Counter(replica for record in self._view.partitions() for replica in record.replicas)
+        return place(self._view.brokers(), partition_count, replication_factor, start=start, replica_counts=carried)
+
+    def _topic(self, name: str) -> TopicRecord:
+        topic = self._view.topic(name)
+        if topic is None:
+            raise InvalidRequest("unknown_topic", f"there is no topic {name[:249]!r}")
+        return topic
+
+    @staticmethod
+    def _check_partition_count(count: int) -> None:
+        if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
+            raise InvalidRequest(
+                "invalid_request", f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, not {count}"
+            )
+
+
+def _resolver(future: asyncio.Future[Outcome]) -> Callable[[Outcome], None]:
+    def resolve(outcome: Outcome) -> None:
+        if not future.done():
+            future.set_result(outcome)
+
+    return resolve
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
