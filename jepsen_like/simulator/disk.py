@@ -24,6 +24,10 @@ from raftlog.ports import Buffer
 SECTOR = 512
 
 
+class SimulatedCrash(BaseException):
+    """The process died in the middle of a disk operation. Nothing in the product may catch it."""
+
+
 @dataclass(slots=True)
 class Inode:
     """A file's content: what is durable, what the page cache shows, and the operations between the two."""
@@ -98,6 +102,8 @@ class SimDisk:
         self.fail_fsync = 0
         """So many of the next fsyncs fail."""
         self.fsyncs = 0
+        self.crash_countdown = 0
+        """The process dies in the n-th operation from now that changes anything; 0: it does not."""
 
     # --- The port ---
 
@@ -208,11 +214,20 @@ class SimDisk:
 
     # --- Inside ---
 
+    def operation(self) -> None:
+        """Something is about to change on disk: the place where a process may die."""
+        if self.crash_countdown:
+            self.crash_countdown -= 1
+            if not self.crash_countdown:
+                raise SimulatedCrash
+
     def _change(self, folder: str, added: dict[str, Inode | None], removed: tuple[str, ...]) -> None:
+        self.operation()
         _apply(self._names, added, removed)
         self._name_changes.append((folder, added, removed))
 
     def _fsync_fault(self) -> None:
+        self.operation()
         self.fsyncs += 1
         if self.fail_fsync:
             self.fail_fsync -= 1
@@ -254,6 +269,7 @@ class SimFile:
         self._check_open()
         if self._disk.full:
             raise DiskFull("simulated: no space left on device")
+        self._disk.operation()
         data = b"".join(buffers)
         self._inode.write(position, data)
         return len(data)
@@ -271,6 +287,7 @@ class SimFile:
 
     def truncate(self, length: int) -> None:
         self._check_open()
+        self._disk.operation()
         self._inode.truncate(length)
 
     def fsync(self) -> None:

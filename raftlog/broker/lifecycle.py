@@ -4,8 +4,8 @@ Start: the folder is locked and this start counted; logs are recovered (blocking
 them; the quorum's thread begins to follow the metadata log; the data listener and the API open; only then does the
 broker register, because registering says "dial me".
 
-Stop (SIGTERM, SIGINT): the quorum is asked to move this broker's leaderships away, requests in flight get their answers,
-listeners close, logs are written out, the quorum's journal is synced, and last, when all of that is true, the
+Stop (SIGTERM, SIGINT): the quorum is asked to move this broker's leaderships away, requests in flight get their
+answers, listeners close, logs are written out, the quorum's journal is synced, and last, when all of that is true, the
 clean-shutdown marker is written. Every step is bounded in time. A broken invariant or a lost disk of the quorum stops
 the node at once and leaves no marker: the next start recovers as after a crash.
 
@@ -44,6 +44,7 @@ from .forwarding import Forwarder
 from .identity import begin_start, mark_clean_shutdown
 from .replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
 from .routing import Router
+from .routing_leaders import resolve
 from .topics import TopicAdministrator
 from .wiring import Broker
 
@@ -62,10 +63,7 @@ async def run_node(config_path: str) -> int:
 
     Raises `InvalidRequest` for settings or a folder that cannot be used, `DiskFailed` where it cannot be read.
     """
-    with open(config_path) as file:
-        config = load_node_config(file.read())
-    folder = os.path.join(os.path.dirname(os.path.abspath(config_path)), config.data_folder)
-    node = Node(config, folder)
+    node = Node(*_read_config(config_path))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop_soon)
@@ -74,6 +72,17 @@ async def run_node(config_path: str) -> int:
         return await node.wait()
     finally:
         await node.stop()
+
+
+def _read_config(path: str) -> tuple[NodeConfig, str]:
+    """Settings, and the data folder they name."""
+    try:
+        with open(path) as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest("invalid_config", f"cannot read {path}: {error}") from None
+    config = load_node_config(text)
+    return config, os.path.join(os.path.dirname(os.path.abspath(path)), config.data_folder)
 
 
 class Node:
@@ -237,7 +246,7 @@ class Node:
         if self._api is not None:
             await self._api.cleanup()  # type: ignore[attr-defined]
         closed: asyncio.Future[bool] = self._loop.create_future()
-        self.broker.manager.close(lambda clean: closed.done() or closed.set_result(clean), clean=self._fatal is None)
+        self.broker.manager.close(lambda clean: resolve(closed, clean), clean=self._fatal is None)
         clean = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):

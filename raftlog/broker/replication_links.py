@@ -1,8 +1,8 @@
 """Replication's links on HTTP/2 streams: one connection a follower and leader pair, dialed by the follower.
 
 `StreamLink` is the `Link` port on a stream. `ReplicationDialer` keeps a connection to each broker that this one
-follows, again after every loss, as the manager asks; `replication_acceptor` takes those of others. What the messages mean is the
-partition manager's.
+follows, again after every loss, as the manager asks; `replication_acceptor` takes those of others. What the messages
+mean is the partition manager's.
 """
 
 from __future__ import annotations
