@@ -106,9 +106,14 @@ class ConnectionCore:
     # --- Output ------------------------------------------------------------------------------------------------------
 
     def take_output(self, room: int) -> list[Part]:
-        """Pieces to send, in order: all control frames, and DATA until about `room` bytes of it."""
+        """Pieces to send, in order: all control frames, and DATA until about `room` bytes of it. Nothing before the
+        peer's preface: until then it may be somebody who expects to be answered in HTTP/1.1."""
         outbox = self.outbox
         outbox.room = room
+        if self._inbound.awaits_preface:
+            if self.failed:
+                outbox.output.clear()
+            return []
         if outbox.queued_bytes and not self.failed:
             outbox.fill()
             while outbox.ended:
@@ -287,6 +292,8 @@ class ConnectionCore:
                 self._remote_ended(stream)
 
     def _request(self, event: H2RequestReceived) -> None:
+        if self.client:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a request from the side that answers requests")
         stream = self._add_stream(event.stream_id or 0)
         pseudo, headers = split_headers(event.headers or [])
         if self.closing or len(self.streams) > self.limits.max_concurrent_streams:

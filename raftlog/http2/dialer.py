@@ -61,6 +61,7 @@ async def connect(
     finally:
         if not ready.done() or ready.cancelled() or ready.exception() is not None:
             ready.cancel()
+            connection.on_closed = None
             connection.abort("connecting failed")
     return connection
 
@@ -103,6 +104,7 @@ class ReconnectingDialer:
         self._failures = 0
         self._closing = False
         self._task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._keep())
+        self._task.add_done_callback(_report)
 
     @property
     def stream(self) -> Http2Stream | None:
@@ -117,8 +119,6 @@ class ReconnectingDialer:
             return
         task.cancel()
         await asyncio.wait([task])
-        if not task.cancelled():
-            task.result()
 
     def delay_s(self) -> float:
         """How long to wait before the next attempt."""
@@ -136,7 +136,8 @@ class ReconnectingDialer:
 
     async def _once(self) -> str:
         """One connection's life. Returns why it ended."""
-        over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[str] = loop.create_future()
         gone = asyncio.Event()
 
         def end(reason: str) -> None:
@@ -152,13 +153,20 @@ class ReconnectingDialer:
             connection = await connect(self._host, self._port, limits=self._limits, ssl=self._ssl, on_closed=lost)
         except RetriableError as error:
             return error.detail
+        patience = loop.call_later(self._limits.connect_timeout_s, end, f"{self._path}: no response in time")
+
+        def opened(stream: Http2Stream) -> None:
+            patience.cancel()
+            self._opened(stream)
+
         try:
             connection.on_goaway = lambda _, reason: end(f"the peer goes away: {reason}")
-            connection.open_stream(self._path, self._headers, _Watched(self._handler, end), self._opened)
+            connection.open_stream(self._path, self._headers, _Watched(self._handler, end), opened)
             return await over
         except RetriableError as error:
             return error.detail
         finally:
+            patience.cancel()
             connection.close("the stream is over")
             if not gone.is_set():
                 await gone.wait()
@@ -168,6 +176,14 @@ class ReconnectingDialer:
         self._stream = stream
         if self._on_opened is not None:
             self._on_opened(stream)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """A callback of the user's raised: that is a bug, and must not die unseen with the task."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        message = "a callback of ReconnectingDialer failed; it dials no more"
+        task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})
 
 
 class _Watched:

@@ -101,6 +101,11 @@ class Inbound:
         return MessageAssembler(self._limits.max_message_bytes, self._budget)
 
     @property
+    def awaits_preface(self) -> bool:
+        """It is not known yet whether the peer speaks HTTP/2 at all."""
+        return bool(self._preface)
+
+    @property
     def partial_bytes(self) -> int:
         """Held for unfinished messages."""
         return self._budget.used

@@ -84,17 +84,19 @@ class Http2Listener:
 
     def _new_connection(self) -> Http2Connection:
         assert self._loop is not None
-        connection = Http2Connection(
+        return Http2Connection(
             self._loop,
             self._limits,
             acceptors=self._acceptors,
             loop_for_path=self._loop_for_path,
+            on_connected=self._connected,
             on_closed=self._closed,
         )
+
+    def _connected(self, connection: Http2Connection) -> None:
         if len(self._connections) >= self._limits.max_connections or self._server is None:
-            self._loop.call_soon(_abort, connection)
+            connection.abort("the listener takes no more connections")
         self._connections[connection] = None
-        return connection
 
     def _tell(self, connection: Http2Connection, step: Callable[[Http2Connection], None]) -> None:
         """On the connection's own thread."""
@@ -121,4 +123,4 @@ class Http2Listener:
 
 
 def _abort(connection: Http2Connection) -> None:
-    connection.abort("the listener takes no more connections")
+    connection.abort("the listener was closed")

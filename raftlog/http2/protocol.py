@@ -30,7 +30,7 @@ from .events import (
 )
 from .frames import DETAIL_HEADER, ERROR_HEADER, ErrorCode
 from .limits import Http2Limits
-from .shell import ConnectionShell
+from .shell import ConnectionShell, Phase
 from .stream import Http2Stream, StreamAcceptor, StreamHandler
 from .streams import StreamState
 
@@ -52,9 +52,11 @@ class Http2Connection(ConnectionShell):
         authority: str = "",
         acceptors: Mapping[str, StreamAcceptor] | None = None,
         loop_for_path: Mapping[str, asyncio.AbstractEventLoop] | None = None,
+        on_connected: Callable[[Http2Connection], None] | None = None,
         on_closed: Callable[[Http2Connection, str], None] | None = None,
     ) -> None:
-        """A listener's connection has acceptors, a dialer's an authority."""
+        """A listener's connection has acceptors, a dialer's an authority. `on_connected` is called when there is a
+        transport, once."""
         core = ConnectionCore(client=acceptors is None, limits=limits, now=loop.time())
         super().__init__(loop, core, limits)
         self.on_closed = on_closed
@@ -63,10 +65,13 @@ class Http2Connection(ConnectionShell):
         """Called when the peer has shown that it speaks HTTP/2."""
         self.on_goaway: Callable[[Http2Connection, str], None] | None = None
         """Called when the peer wants no more new streams."""
+        self._on_connected = on_connected
         self._authority = authority
         self._acceptors = acceptors or {}
         self._loop_for_path = loop_for_path or {}
         self._first_request = True
+        self._muted = False
+        """We closed it: messages that had arrived before are not handed on."""
         self._dispatching = False
 
     # --- For users ---------------------------------------------------------------------------------------------------
@@ -108,6 +113,7 @@ class Http2Connection(ConnectionShell):
     def close(self, reason: str = "closed by us") -> None:
         """Say GOAWAY and close; what is queued is given up. Every stream's `on_closed` follows, then the connection's.
         Closing twice does nothing."""
+        self._muted = True
         self._core.fail(ErrorCode.NO_ERROR, reason)
         self._flush()
 
@@ -134,8 +140,8 @@ class Http2Connection(ConnectionShell):
 
     def _dispatch(self) -> None:
         events = self._core.events
-        if not events or self._dispatching or (self._transport is None and not self._core.failed):
-            return
+        if not events or self._dispatching or (self._transport is None and self._phase is not Phase.CLOSED):
+            return  # or: it is between two loops
         self._dispatching = True
         try:
             while events and self._move_to is None:
@@ -149,14 +155,19 @@ class Http2Connection(ConnectionShell):
             if events and self._move_to is None:
                 self._wake()  # a handler raised; the others are told all the same
 
+    def _connected(self) -> None:
+        told, self._on_connected = self._on_connected, None
+        if told is not None:
+            told(self)
+
     def _lost(self, reason: str) -> None:
         if self.on_closed is not None:
             self.on_closed(self, reason)
 
     def _on_message(self, event: MessageReceived) -> None:
         stream = event.stream.owner
-        if not isinstance(stream, Http2Stream) or stream.handler is None:
-            return  # refused or reset meanwhile
+        if not isinstance(stream, Http2Stream) or stream.handler is None or stream.muted or self._muted:
+            return  # refused, or given up by us meanwhile
         try:
             stream.handler.on_message(stream, event.message)
         except RemoteProtocolError as error:
@@ -175,6 +186,7 @@ class Http2Connection(ConnectionShell):
             if self.on_ready is not None:
                 self.on_ready()
         elif isinstance(event, GoAwayReceived):
+            self._peer_said = event.reason
             if self.on_goaway is not None:
                 self.on_goaway(self, event.reason)
             self._close_if_finished()
@@ -219,7 +231,8 @@ class Http2Connection(ConnectionShell):
             return
         acceptor = self._acceptors.get(path)
         if acceptor is None:
-            self._core.refuse(event.stream, 404, f"nothing is served at {path[:200]!r}", _told("not_found"))
+            detail = f"nothing is served at {path[:200]!r}"
+            self._core.refuse(event.stream, 404, detail, _told("not_found", detail))
         elif event.method != "POST":
             headers = [("allow", "POST"), *_told("method_not_allowed")]
             self._core.refuse(event.stream, 405, f"{path} takes POST only, with messages as its content", headers)

@@ -27,7 +27,9 @@ from .limits import Http2Limits
 from .messages import PartialOverflow
 from .streams import StreamState
 
+FIRST_STAGING_BYTES = 32 * 1024
 STAGING_BYTES = 128 * 1024
+"""Once a read has filled the first one: an idle connection need not hold as much."""
 DIRECT_BYTES = 32 * 1024
 """From this many missing bytes on, the kernel writes into the message's own buffer: below, one more call costs more
 than the copy."""
@@ -73,7 +75,7 @@ class FrameReader:
     def __init__(self, limits: Http2Limits, sink: FrameSink) -> None:
         self._limits = limits
         self._sink = sink
-        self._staging = bytearray(STAGING_BYTES)
+        self._staging = bytearray(FIRST_STAGING_BYTES)
         self._view = memoryview(self._staging)
         self._start = self._end = 0
         self._stream: StreamState | None = None
@@ -97,14 +99,18 @@ class FrameReader:
                 else:
                     self._direct = True
                     return room
-        self._compact()
+        if self._start:
+            self._compact()
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
         """`count` bytes were put where `get_buffer` said. Raises `Http2Error`."""
         if not self._direct:
             self._end += count
+            full = self._end == len(self._staging)
             self._parse()
+            if full and len(self._staging) < STAGING_BYTES:
+                self._compact(bytearray(STAGING_BYTES))
             return
         self._direct = False
         stream = self._stream
@@ -140,12 +146,13 @@ class FrameReader:
             self._skip_left += self._data_left
             self._stream, self._data_left, self._ends_stream = None, 0, False
 
-    def _compact(self) -> None:
-        if self._start:
-            count = self._end - self._start
-            if count:
-                self._view[:count] = self._view[self._start : self._end]
-            self._start, self._end = 0, count
+    def _compact(self, into: bytearray | None = None) -> None:
+        """Move what is incomplete to the front, of a larger buffer if one is given."""
+        rest, self._start, self._end = self.staged(), 0, self._end - self._start
+        if into is not None:
+            self._staging, self._view = into, memoryview(into)
+        if self._end:
+            self._view[: self._end] = rest
 
     def _parse(self) -> None:
         while self._start < self._end:

@@ -56,7 +56,10 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self.on_drained: Callable[[], None] | None = None
         """Called in a later turn when most of what had to wait was taken by the kernel."""
         self._phase = Phase.OPEN
+        self._aborted = False
         self._reason = ""
+        self._peer_said = ""
+        """In its GOAWAY."""
         self._transport: asyncio.Transport | None = None
         self._writer: SocketWriter | TransportWriter | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -76,6 +79,9 @@ class ConnectionShell(asyncio.BufferedProtocol):
     def _dispatch(self) -> None:
         """Handle the core's events."""
         raise NotImplementedError
+
+    def _connected(self) -> None:
+        """There is a transport now: at first, and again on another loop."""
 
     def _lost(self, reason: str) -> None:
         """The connection is over; called once."""
@@ -115,6 +121,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     def abort(self, reason: str) -> None:
         """Drop the connection without a word."""
+        self._aborted = True
         self._reason = self._reason or reason
         self._core.abandon(self._reason)
         if self._writer is not None:
@@ -127,6 +134,9 @@ class ConnectionShell(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        if self._aborted:
+            transport.abort()
+            return
         self.peer_address = _address(transport.get_extra_info("peername"))
         if transport.get_extra_info("sslcontext") is not None:
             self._writer = TransportWriter(transport, refill=self._refill, failed=self.abort)
@@ -138,6 +148,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
             return
         self._writer.extend(self._moved_parts)
         self._moved_parts = []
+        self._writer.flush()
+        self._connected()
         self._sent_at = self._loop.time()
         self._timer = self._loop.call_later(self.limits.tick_s, self._on_tick)
         self._dispatch()
@@ -171,7 +183,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         if self._phase is Phase.CLOSED:
             return
         self._phase = Phase.CLOSED
-        self._reason = self._reason or (f"connection lost: {exc}" if exc else "the peer closed the connection")
+        told = f"connection lost: {exc}" if exc else f"the peer closed the connection: {self._peer_said}".rstrip(": ")
+        self._reason = self._reason or told
         if self._timer is not None:
             self._timer.cancel()
         if self._writer is not None:

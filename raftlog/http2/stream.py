@@ -33,7 +33,7 @@ class StreamHandler(Protocol):
 class Http2Stream:
     """One stream, of either side. All calls belong to the thread of the connection's loop; none blocks."""
 
-    __slots__ = ("_connection", "_headers", "_path", "_state", "handler", "on_accepted", "status")
+    __slots__ = ("_connection", "_headers", "_path", "_state", "handler", "muted", "on_accepted", "status")
 
     def __init__(self, connection: Http2Connection, state: StreamState, path: str, headers: Mapping[str, str]) -> None:
         self._connection = connection
@@ -41,6 +41,8 @@ class Http2Stream:
         self._path = path
         self._headers = headers
         self.handler: StreamHandler | None = None
+        self.muted = False
+        """We reset it: messages that had arrived before are not handed on."""
         self.status: int | None = None
         """Of the peer's response, on a stream that we opened, once it is known."""
         self.on_accepted: Callable[[Http2Stream], None] | None = None
@@ -84,6 +86,7 @@ class Http2Stream:
 
     def reset(self, code: int = ErrorCode.CANCEL) -> None:
         """End both ways at once; what is queued is given up. `on_closed` follows."""
+        self.muted = True
         self._connection.reset_stream(self._state, ErrorCode(code))
 
     def __str__(self) -> str:

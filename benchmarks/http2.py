@@ -1,0 +1,221 @@
+"""Messages over the HTTP/2 carrier, one way and round trip, between two processes on loopback.
+
+    python benchmarks/http2.py                 # every size, 1 s each
+    python benchmarks/http2.py --seconds 3 --sizes 65536 1048576
+
+One way: the sender hands over the same buffers again and again while less than 4 MiB wait; the clock stops when the
+receiver has answered with its count. "s/GB" is one side's own CPU time for each GB carried. Beside it, in the same run
+and between the same two processes, the floor: the same bytes by plain blocking sockets (`sendall`, `recv_into`), with
+no protocol at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from raftlog.http2 import Http2Connection, Http2Listener, Http2Stream, connect
+
+WAITING_BYTES = 4 * 1024 * 1024
+SIZES = (4 * 1024, 64 * 1024, 256 * 1024, 1024 * 1024)
+PING_BYTES = 21
+SAMPLES = 4_000
+
+
+@dataclass
+class Row:
+    size: int
+    messages: int
+    seconds: float
+    sender_cpu: float
+    receiver_cpu: float
+
+    def __str__(self) -> str:
+        gigabytes = self.messages * self.size / 1e9
+        ours, theirs = self.sender_cpu, self.receiver_cpu
+        return (
+            f"{self.size:>9,} B {self.messages / self.seconds:>9,.0f} messages/s "
+            f"{gigabytes * 1e3 / self.seconds:>7,.0f} MB/s   CPU, sender + receiver: "
+            f"{ours / gigabytes:5.2f} + {theirs / gigabytes:5.2f} s/GB, "
+            f"{ours / self.messages * 1e6:5.1f} + {theirs / self.messages * 1e6:5.1f} us a message"
+        )
+
+
+class Sink:
+    """Counts messages; an empty one asks for the count and this side's CPU time since the one before."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.cpu = time.process_time()
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        if len(message):
+            self.count += 1
+            return
+        now = time.process_time()
+        stream.send([f"{self.count} {now - self.cpu}".encode()])
+        self.count, self.cpu = 0, now
+
+    def on_ended(self, stream: Http2Stream) -> None:
+        stream.end()
+
+    def on_closed(self, stream: Http2Stream, reason: str) -> None:
+        pass
+
+
+class Echo(Sink):
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        stream.send([message])
+
+
+class Caller(Sink):
+    """The client's side: hands each message to whoever waits."""
+
+    def __init__(self) -> None:
+        self.receive: Callable[[memoryview], None] = lambda message: None
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        self.receive(message)
+
+
+async def serve() -> None:
+    listener = Http2Listener({"/sink": lambda stream: Sink(), "/echo": lambda stream: Echo()})
+    port = await listener.start("127.0.0.1", 0)
+    floor = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    floor.close()
+    print(port, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    await listener.close(0.1)
+
+
+async def one_way(connection: Http2Connection, size: int, seconds: float) -> Row:
+    caller = Caller()
+    stream = connection.open_stream("/sink", {}, caller)
+    loop = asyncio.get_running_loop()
+    header, body = os.urandom(16), memoryview(os.urandom(size))[16:]
+    drained = asyncio.Event()
+    connection.on_drained = drained.set
+
+    async def count() -> tuple[int, float]:
+        answer: asyncio.Future[bytes] = loop.create_future()
+        caller.receive = lambda message: answer.set_result(bytes(message))
+        stream.send([])
+        messages, cpu = (await answer).split()
+        return int(messages), float(cpu)
+
+    async def run(until: float) -> None:
+        while time.perf_counter() < until:
+            for _ in range(64):
+                stream.send([header, body])
+                if connection.queued_bytes > WAITING_BYTES:
+                    drained.clear()
+                    await drained.wait()
+            await asyncio.sleep(0)
+
+    await run(time.perf_counter() + 0.2)
+    await count()
+    started, cpu = time.perf_counter(), time.process_time()
+    await run(started + seconds)
+    messages, receiver_cpu = await count()
+    row = Row(size, messages, time.perf_counter() - started, time.process_time() - cpu, receiver_cpu)
+    stream.end()
+    return row
+
+
+async def round_trip(connection: Http2Connection) -> list[float]:
+    """Microseconds of each of many round trips."""
+    caller = Caller()
+    stream = connection.open_stream("/echo", {}, caller)
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    message, times = os.urandom(PING_BYTES), list[float]()
+    sent_at = 0.0
+
+    def receive(answer: memoryview) -> None:
+        nonlocal sent_at
+        times.append((time.perf_counter() - sent_at) * 1e6)
+        if len(times) == SAMPLES:
+            done.set_result(None)
+            return
+        sent_at = time.perf_counter()
+        stream.send([message])
+
+    caller.receive = receive
+    sent_at = time.perf_counter()
+    stream.send([message])
+    await done
+    stream.end()
+    return times[SAMPLES // 10 :]
+
+
+def floor(size: int, seconds: float) -> Row:
+    """Plain sockets: the same sizes by `sendall` and `recv_into`, in two processes."""
+    ours, theirs = socket.socketpair() if not hasattr(socket, "AF_INET") else _tcp_pair()
+    pid = os.fork()
+    if not pid:
+        ours.close()
+        buffer, count = bytearray(size), 0
+        view = memoryview(buffer)
+        while got := theirs.recv_into(view):
+            count += got
+        theirs.sendall(f"{count // size} {time.process_time()}".encode())
+        os._exit(0)
+    theirs.close()
+    body = os.urandom(size)
+    started, cpu, messages = time.perf_counter(), time.process_time(), 0
+    while time.perf_counter() < started + seconds:
+        ours.sendall(body)
+        messages += 1
+    ours.shutdown(socket.SHUT_WR)
+    counted, receiver_cpu = ours.recv(100).split()
+    seconds = time.perf_counter() - started
+    ours.close()
+    os.waitpid(pid, 0)
+    assert int(counted) == messages
+    return Row(size, messages, seconds, time.process_time() - cpu, float(receiver_cpu))
+
+
+def _tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    return ours, theirs
+
+
+async def measure(port: int, sizes: list[int], seconds: float) -> None:
+    connection = await connect("127.0.0.1", port)
+    times = await round_trip(connection)
+    quantiles = statistics.quantiles(times, n=100)
+    print(f"round trip of {PING_BYTES} B: p50 {quantiles[49]:.0f} us, p99 {quantiles[98]:.0f} us")
+    for size in sizes:
+        print("http2 ", await one_way(connection, size, seconds))
+    connection.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        asyncio.run(serve())
+        return
+    command = [sys.executable, __file__, "--serve"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stdin is not None
+        asyncio.run(measure(int(server.stdout.readline()), arguments.sizes, arguments.seconds))
+        server.stdin.close()
+    for size in arguments.sizes:
+        print("floor ", floor(size, arguments.seconds))
+
+
+if __name__ == "__main__":
+    main()
