@@ -1,0 +1,99 @@
+"""The native HTTP API, put together: the table of routes, the application, a listening server.
+
+`openapi.json` describes it; a test holds the two together, both ways. The broker is behind `service.BrokerService`.
+
+What is *not* here: handlers (`topics.py`, `produce.py`, `fetch.py`, `offsets.py`, `cluster.py`) and what surrounds them
+(`middleware.py`, `server.py`).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable
+
+from aiohttp import web
+
+from . import cluster, fetch, offsets, produce, topics
+from .context import CONTEXT, ApiContext, wall_ms
+from .hosts import HostPolicy
+from .limits import Limits
+from .middleware import Handler, add_headers, answer_request
+from .server import ApiRunner, expect
+from .service import BrokerService
+
+ROUTES: tuple[tuple[str, str, Handler], ...] = (
+    ("GET", "/v1/topics", topics.list_topics),
+    ("POST", "/v1/topics", topics.create_topic),
+    ("GET", "/v1/topics/{topic}", topics.describe_topic),
+    ("PATCH", "/v1/topics/{topic}", topics.alter_topic),
+    ("DELETE", "/v1/topics/{topic}", topics.delete_topic),
+    ("POST", "/v1/topics/{topic}/partitions", topics.add_partitions),
+    ("POST", "/v1/topics/{topic}/records", produce.produce_records),
+    ("GET", "/v1/topics/{topic}/partitions/{partition}/records", fetch.read_records),
+    ("GET", "/v1/topics/{topic}/partitions/{partition}/offsets", offsets.read_offsets),
+    ("POST", "/v1/produce", produce.produce_batches),
+    ("POST", "/v1/fetch", fetch.fetch_batches),
+    ("POST", "/v1/offsets", offsets.find_offsets),
+    ("POST", "/v1/producers", offsets.allocate_producer),
+    ("GET", "/v1/cluster", cluster.describe_cluster),
+    ("GET", "/v1/quorum", cluster.describe_quorum),
+    ("GET", "/v1/health", cluster.health),
+    ("HEAD", "/v1/health", cluster.health),
+    ("GET", "/v1/ready", cluster.ready),
+    ("HEAD", "/v1/ready", cluster.ready),
+    ("GET", "/openapi.json", cluster.openapi),
+)
+
+
+def build_app(
+    service: BrokerService,
+    *,
+    allowed_hosts: Iterable[str] = (),
+    allowed_origins: Iterable[str] = (),
+    limits: Limits | None = None,
+    clock_ms: Callable[[], int] = wall_ms,
+) -> web.Application:
+    """The API in front of a broker.
+
+    `allowed_hosts` are the names, beside loopback's, that `Host` may have: where the node listens, what it advertises,
+    and what the operator adds. `allowed_origins` (`https://name[:port]`) are pages of other places that may use the API
+    from a browser. Raises `ValueError` for text that is neither.
+    """
+    limits = limits or Limits()
+    context = ApiContext(service, HostPolicy.of(allowed_hosts, allowed_origins), limits, clock_ms)
+    # Bodies are read and bounded by `bodies.py`; aiohttp's own bound is for calls that are not used here.
+    app = web.Application(middlewares=[answer_request], client_max_size=limits.max_body_bytes)
+    app[CONTEXT] = context
+    for method, path, handler in ROUTES:
+        app.router.add_route(method, path, handler, expect_handler=expect)
+    app.on_response_prepare.append(add_headers)
+    app.on_shutdown.append(_stop_taking_requests)
+    app.on_cleanup.append(_close)
+    return app
+
+
+async def start_api(
+    app: web.Application, host: str, port: int, *, ssl_context: ssl.SSLContext | None = None
+) -> tuple[web.AppRunner, int]:
+    """Listen; port 0 picks a free one. Returns what to `cleanup()` and the port.
+
+    Raises `OSError` when it cannot listen.
+    """
+    runner = ApiRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port, ssl_context=ssl_context, backlog=1024)
+        await site.start()
+    except BaseException:
+        await runner.cleanup()
+        raise
+    bound: int = runner.addresses[0][1]
+    return runner, bound
+
+
+async def _stop_taking_requests(app: web.Application) -> None:
+    app[CONTEXT].stop_taking_requests()
+
+
+async def _close(app: web.Application) -> None:
+    await app[CONTEXT].close()

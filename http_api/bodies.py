@@ -1,0 +1,184 @@
+"""Reading a request's body: bounded in bytes as it comes, in bytes when decompressed, and in time.
+
+A body that is too large is refused before it is there, where its length is announced, else at the first byte too many
+(`body_too_large`); a decompression bomb likewise, since output is made in bounded pieces; a body that trickles is
+refused at its deadline (`slow_request`). The deadline moves with what comes, so that honest slow lines get through.
+
+What is *not* here: what is in the body (`records_in.py`, `models.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from raftlog.errors import InvalidRequest, RetriableError
+
+from .context import ApiContext
+from .limits import OFFLOAD_BYTES
+from .problems import ApiError
+
+T = TypeVar("T")
+
+JSON_TYPE = "application/json"
+_ENCODINGS = "gzip, deflate, identity"
+_MOST_GZIP_MEMBERS = 64
+"""Each copies what follows it: thousands of empty ones would be work without bytes to show for it."""
+
+
+def content_type(request: web.Request, *, allowed: tuple[str, ...]) -> str:
+    """The body's media type, which is one of `allowed`. Raises `InvalidRequest("unsupported_media_type")`."""
+    given = request.headers.get("Content-Type")
+    if given is None:
+        raise InvalidRequest("unsupported_media_type", f"Content-Type is missing; it can be {' or '.join(allowed)}")
+    media_type = request.content_type
+    if media_type not in allowed:
+        raise InvalidRequest(
+            "unsupported_media_type", f"Content-Type is {given[:128]!r}; it can be {' or '.join(allowed)}"
+        )
+    charset = request.charset or "utf-8"
+    if charset.lower() not in {"utf-8", "utf8", "us-ascii", "ascii"}:
+        raise InvalidRequest("unsupported_media_type", f"charset is {charset[:64]!r}; only utf-8 is taken")
+    return media_type
+
+
+async def read_body(request: web.Request, context: ApiContext) -> bytes:
+    """The whole body, decompressed. Raises `InvalidRequest` (`body_too_large`, `unsupported_media_type`,
+    `invalid_request`) or `RetriableError` (`slow_request`, `overloaded`)."""
+    encoding = _content_encoding(request)
+    limit = context.limits.max_body_bytes
+    if (request.content_length or 0) > limit:
+        raise _too_large(limit)
+    body = await _read_in_time(request, context)
+    if encoding == "identity":
+        return body
+    return await _decompress(request, context, body, encoding)
+
+
+async def read_json(request: web.Request, context: ApiContext, model: type[T]) -> T:
+    """The body as a `model`. Raises as `read_body` and `decode_json`."""
+    content_type(request, allowed=(JSON_TYPE,))
+    return decode_json(await read_body(request, context), model)
+
+
+def decode_json(body: bytes, model: type[T]) -> T:
+    """`body` as a `model`. Raises `InvalidRequest`: `invalid_json` for what is no JSON, `invalid_request` for another
+    shape."""
+    try:
+        return msgspec.json.decode(body, type=model)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest("invalid_request", str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequest("invalid_json", str(error)) from None
+    except RecursionError:
+        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
+
+
+async def _read_in_time(request: web.Request, context: ApiContext) -> bytes:
+    limits = context.limits
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    chunks: list[bytes] = []
+    received = 0
+    try:
+        async with asyncio.timeout_at(started + limits.body_timeout_s) as deadline:
+            while chunk := await request.content.readany():
+                received += len(chunk)
+                if received > limits.max_body_bytes:
+                    raise _too_large(limits.max_body_bytes)
+                context.hold(request, len(chunk))
+                chunks.append(chunk)
+                deadline.reschedule(started + limits.body_timeout_s + received / limits.body_min_bytes_per_s)
+    except TimeoutError:
+        raise RetriableError(
+            "slow_request", f"after {loop.time() - started:.1f} s only {received} bytes of the body had come"
+        ) from None
+    except web.RequestPayloadError as error:
+        raise InvalidRequest("invalid_request", f"the body's framing is broken: {str(error)[:200]}") from None
+    return b"".join(chunks)
+
+
+def _content_encoding(request: web.Request) -> str:
+    given = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if given in {"gzip", "x-gzip"}:
+        return "gzip"
+    if given in {"deflate", "identity"}:
+        return given
+    raise ApiError(
+        "unsupported_media_type",
+        f"Content-Encoding is {given[:64]!r}; it can be gzip or deflate, once",
+        headers={"Accept-Encoding": _ENCODINGS},
+    )
+
+
+async def _decompress(request: web.Request, context: ApiContext, body: bytes, encoding: str) -> bytes:
+    """The first `OFFLOAD_BYTES` of a small body here, the rest in a thread: nobody knows how much there is."""
+    inflater = Inflater(body, encoding, context.limits.max_body_bytes)
+    pieces = [await context.threads.run(len(body), inflater.read, OFFLOAD_BYTES)]
+    context.hold(request, len(pieces[0]))
+    while not inflater.ended:
+        piece = await context.threads.run(OFFLOAD_BYTES + 1, inflater.read, 16 * OFFLOAD_BYTES)
+        context.hold(request, len(piece))
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+class Inflater:
+    """A compressed body, decompressed piece by piece and at most to `limit` bytes."""
+
+    def __init__(self, body: bytes, encoding: str, limit: int) -> None:
+        self.ended = False
+        self._rest = body
+        self._encoding = encoding
+        self._limit = limit
+        self._produced = 0
+        self._members = 1
+        self._inflate = self._member()
+
+    def read(self, most: int) -> bytes:
+        """Up to `most` bytes more. Raises `InvalidRequest`: broken, cut or beyond the limit."""
+        pieces: list[bytes] = []
+        room = most
+        try:
+            while room > 0 and not self.ended:
+                piece = self._inflate.decompress(self._rest, room)
+                self._rest = self._inflate.unconsumed_tail
+                pieces.append(piece)
+                room -= len(piece)
+                self._produced += len(piece)
+                if self._produced > self._limit:
+                    raise _too_large(self._limit)
+                if self._inflate.eof:
+                    self._next_member()
+                elif not piece and not self._rest:
+                    raise InvalidRequest("invalid_request", f"the {self._encoding} body is cut short")
+        except zlib.error as error:
+            raise InvalidRequest("invalid_request", f"the {self._encoding} body is broken: {error}") from None
+        return b"".join(pieces)
+
+    def _next_member(self) -> None:
+        """A gzip body may be several, one after the other (RFC 1952, 2.2)."""
+        self._rest = self._inflate.unused_data
+        if not self._rest:
+            self.ended = True
+        elif self._encoding == "gzip" and self._members < _MOST_GZIP_MEMBERS:
+            self._members += 1
+            self._inflate = self._member()
+        else:
+            raise InvalidRequest("invalid_request", f"something follows the {self._encoding} body")
+
+    def _member(self) -> zlib._Decompress:
+        if self._encoding == "gzip":
+            return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+        # "deflate" is the zlib format (RFC 9110, 8.4.1.2), but some send the bare stream.
+        head = self._rest[:2]
+        is_zlib = len(head) == 2 and head[0] & 0x0F == 8 and int.from_bytes(head, "big") % 31 == 0
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS)
+
+
+def _too_large(limit: int) -> InvalidRequest:
+    return InvalidRequest("body_too_large", f"a body has at most {limit} bytes, compressed and decompressed")

@@ -1,0 +1,151 @@
+"""What a key or a value is in JSON, in both directions.
+
+In: a string is stored as its UTF-8 text, `{"base64": "..."}` as the bytes that it names, null as no value (a
+tombstone), any other JSON value as its JSON text, byte for byte as it was sent (so no number loses a digit).
+
+Out there are four formats (`FORMATS`). Whatever the format, a tombstone is null and what does not fit is shown as
+`{"base64": ...}`, and nothing else ever is: a stored JSON object that looks like that is shown in base64 itself. So
+bytes never get lost, and what was read can be written back as it is.
+
+    text     a string                               where the bytes are UTF-8
+    json     the JSON that they are                 where they are JSON, apart from null and from deep nesting
+    base64   `{"base64": ...}`                      always
+    auto     JSON objects and arrays, else a string where that fits
+
+Pure. What is *not* here: records and bodies (`records_in.py`, `records_out.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from raftlog.errors import InvalidRequest
+
+MAX_SHOWN_DEPTH = 64
+"""JSON nested deeper than this is not embedded: some readers' parsers give up at 128, and would lose the whole page."""
+
+NULL = msgspec.Raw(b"null")
+
+
+class Binary(msgspec.Struct, gc=False):
+    """Bytes in JSON."""
+
+    base64: bytes
+
+
+Shown = str | msgspec.Raw | Binary | None
+"""What msgspec writes for a key or value."""
+
+Show = Callable[[bytes | None], Shown]
+
+_decode_string = msgspec.json.Decoder(str).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_binary = msgspec.json.Decoder(Binary).decode
+
+_QUOTE, _BRACE, _BRACKET, _N = b'"{[n'
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS = re.compile(rb"[\[\]{}]")
+
+
+# --- In --------------------------------------------------------------------------------------------------------------
+
+
+def value_bytes(text: bytes) -> bytes | None:
+    """The bytes that a JSON value (valid JSON text, apart from its encoding) is stored as; None for null.
+
+    Raises `InvalidRequest`: `invalid_json` for text that is not UTF-8, `invalid_request` for bad base64.
+    """
+    first = text[0]
+    try:
+        if first == _QUOTE:
+            return _decode_string(text).encode()
+        if first == _N:
+            return None
+        if first == _BRACE and _may_be_binary(text) and _is_binary(text):
+            return _decode_binary(text).base64
+        text.decode()
+    except msgspec.ValidationError as error:
+        raise InvalidRequest("invalid_request", str(error)) from None
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise InvalidRequest("invalid_json", str(error)) from None
+    return text
+
+
+def _may_be_binary(text: bytes) -> bool:
+    return b"base64" in text or b"\\u" in text
+
+
+def _is_binary(text: bytes) -> bool:
+    """Whether an object's only member is `base64`."""
+    members = _decode_members(text)
+    return len(members) == 1 and "base64" in members
+
+
+# --- Out -------------------------------------------------------------------------------------------------------------
+
+
+def show_text(value: bytes | None) -> Shown:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return Binary(value)
+
+
+def show_json(value: bytes | None) -> Shown:
+    if value is None:
+        return None
+    return _embedded(value) or Binary(value)
+
+
+def show_base64(value: bytes | None) -> Shown:
+    return None if value is None else Binary(value)
+
+
+def show_auto(value: bytes | None) -> Shown:
+    if not value or value[0] not in (_BRACE, _BRACKET):
+        return show_text(value)
+    embedded = _embedded(value)
+    return show_text(value) if embedded is None else embedded
+
+
+FORMATS: Mapping[str, Show] = {"auto": show_auto, "text": show_text, "json": show_json, "base64": show_base64}
+
+
+def _embedded(value: bytes) -> msgspec.Raw | Binary | None:
+    """The JSON that `value` is, on one line; in base64 where it could be taken for bytes; None where it is none."""
+    try:
+        value.decode()
+        compact = msgspec.json.format(value, indent=-1)
+        if compact == b"null" or _deeper_than(compact, MAX_SHOWN_DEPTH):
+            return None
+        if _may_be_binary(compact) and compact[0] == _BRACE and _is_binary(compact):
+            return Binary(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return msgspec.Raw(compact)
+
+
+def _deeper_than(text: bytes, most: int) -> bool:
+    """Whether JSON text is nested deeper than `most`."""
+    if text.count(b"[") + text.count(b"{") <= most:
+        return False
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRING.sub(b"", text)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > most:
+            return True
+    return False
+
+
+def encode(document: Any) -> bytes:
+    """A JSON document."""
+    return _encode(document)
+
+
+_encode = msgspec.json.Encoder().encode

@@ -1,0 +1,158 @@
+"""What the handlers of one API share: the broker, the limits, the codec threads and what is held and under way.
+
+Everything that grows with the number or size of requests is counted here, and refused as `overloaded` above its bound.
+What is *not* here: any state of topics or records; that is the broker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from aiohttp import web
+
+from raftlog.errors import RetriableError
+
+from .hosts import HostPolicy
+from .limits import OFFLOAD_BYTES, Limits
+from .service import BrokerService
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def wall_ms() -> int:
+    """The time that records without one are given: milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class CodecThreads:
+    """A few threads for what would hold the loop: parsing, encoding, (de)compressing and reading larger bodies."""
+
+    def __init__(self, threads: int, queue: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="http-codec")
+        self._most = threads + queue
+        self._under_way = 0
+
+    async def run(self, size: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """`work(...)`: here if it is about at most `OFFLOAD_BYTES`, else in a thread.
+
+        Raises what `work` raises, and `RetriableError("overloaded")` when too much waits already.
+        """
+        if size <= OFFLOAD_BYTES:
+            return work(*args, **kwargs)
+        if self._under_way >= self._most:
+            raise RetriableError("overloaded", "too many large bodies wait to be parsed or encoded")
+        self._under_way += 1
+        future = self._pool.submit(work, *args, **kwargs)
+        loop = asyncio.get_running_loop()
+        # Counted until the thread is done with it, not until the request is: a cancelled request frees no thread.
+        future.add_done_callback(lambda _: _call_soon(loop, self._done))
+        return await asyncio.wrap_future(future)
+
+    def _done(self) -> None:
+        self._under_way -= 1
+
+    def close(self) -> None:
+        """Drop what waits; what runs is awaited (it is bounded)."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(callback)
+
+
+class ApiContext:
+    """One running API."""
+
+    def __init__(
+        self, service: BrokerService, policy: HostPolicy, limits: Limits, clock_ms: Callable[[], int] = wall_ms
+    ) -> None:
+        self.service = service
+        self.policy = policy
+        self.limits = limits
+        self.clock_ms = clock_ms
+        self.threads = CodecThreads(limits.codec_threads, limits.codec_queue)
+        self.requests_under_way = 0
+        self.closing = False
+        self.polls: set[asyncio.Timeout] = set()
+        """Deadlines of the long polls under way."""
+        self._held_bytes = 0
+        self._turn = 0
+        self._writes: set[asyncio.Task[Any]] = set()
+
+    # --- Memory ------------------------------------------------------------------------------------------------------
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of bodies in memory."""
+        return self._held_bytes
+
+    def hold(self, request: web.Request, count: int) -> None:
+        """Note that `request` holds `count` bytes more, until it is answered. Raises `RetriableError("overloaded")`."""
+        if self._held_bytes + count > self.limits.max_held_bytes:
+            raise RetriableError("overloaded", "bodies of other requests fill the memory set aside for them")
+        self._held_bytes += count
+        request["held_bytes"] = request.get("held_bytes", 0) + count
+
+    def release(self, request: web.Request) -> None:
+        """The request is answered: what it held is free."""
+        self._held_bytes -= request.pop("held_bytes", 0)
+
+    # --- Partitions --------------------------------------------------------------------------------------------------
+
+    def next_turn(self) -> int:
+        """A number that rises with every request that needs one: where records without a key go in turn."""
+        self._turn += 1
+        return self._turn
+
+    # --- Writes ------------------------------------------------------------------------------------------------------
+
+    async def finish(self, write: Coroutine[Any, Any, T], within_s: float) -> T:
+        """Await something that changes the cluster; it goes on to its end although the client may leave meanwhile.
+
+        Raises what it raises, and `RetriableError("request_timed_out")` after `within_s` seconds: a bound for a broker
+        that has lost the request, far beyond the deadline that the broker itself keeps.
+        """
+        task = asyncio.get_running_loop().create_task(write)
+        self._writes.add(task)
+        task.add_done_callback(self._write_done)
+        try:
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(task)
+        except TimeoutError:
+            if task.done():
+                raise
+            task.cancel()
+            raise RetriableError("request_timed_out", f"no outcome was known after {within_s:.0f} s") from None
+
+    def _write_done(self, task: asyncio.Task[Any]) -> None:
+        self._writes.discard(task)
+        if not task.cancelled():
+            task.exception()  # Retrieved: when the client has left there is nobody to tell.
+
+    def stop_taking_requests(self) -> None:
+        """Further requests are told to go elsewhere, long polls end; the others have a little time."""
+        self.closing = True
+        now = asyncio.get_running_loop().time()
+        for deadline in self.polls:
+            deadline.reschedule(now)
+
+    async def close(self) -> None:
+        """After the last request."""
+        for task in list(self._writes):
+            task.cancel()
+        await asyncio.gather(*self._writes, return_exceptions=True)
+        self.threads.close()
+
+
+CONTEXT: web.AppKey[ApiContext] = web.AppKey("context", ApiContext)
+
+
+def context_of(request: web.Request) -> ApiContext:
+    """The API that this request came to."""
+    return request.app[CONTEXT]

@@ -1,0 +1,80 @@
+"""Which names a request may call the node by, and which pages may send one: a page from elsewhere must not reach a log.
+
+A browser sends requests of any page to any address, a name that its owner points at 127.0.0.1 included (DNS
+rebinding). So `Host` must be a name of ours, and `Origin`, where there is one, the same place or one that the operator
+allowed. Programs send no `Origin`; that is fine.
+
+Pure. What is *not* here: credentials.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import ip_address
+
+_AUTHORITY = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
+
+
+def host_name(authority: str) -> str | None:
+    """The name in `name`, `name:port`, `[v6]` or `[v6]:port`: lower case, without final dot, an address of IPv6 in its
+    shortest form. None where the text is none of these."""
+    match = _AUTHORITY.fullmatch(authority.strip())
+    if match is None:
+        return None
+    host = match["host"]
+    if host.startswith("["):
+        return _bare_ipv6(host[1:-1])
+    return host.rstrip(".").lower() or None
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name can only mean this machine."""
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class HostPolicy:
+    """The names and origins that are allowed. Loopback names always are."""
+
+    hosts: frozenset[str]
+    origins: frozenset[str]
+
+    @classmethod
+    def of(cls, hosts: Iterable[str], origins: Iterable[str]) -> HostPolicy:
+        """`hosts`: listen, advertised and further names, with or without a port. `origins`: `scheme://name[:port]`.
+        Raises `ValueError` for text that is no host name."""
+        names = []
+        for host in hosts:
+            name = host_name(host) or _bare_ipv6(host)
+            if name is None:
+                raise ValueError(f"{host!r} is no host name")
+            names.append(name)
+        return cls(frozenset(names), frozenset(origin.rstrip("/").lower() for origin in origins))
+
+    def allows_host(self, authority: str) -> bool:
+        """Whether a `Host` header names this node."""
+        name = host_name(authority)
+        return name is not None and (name in self.hosts or is_loopback(name))
+
+    def allows_origin(self, origin: str, authority: str) -> bool:
+        """Whether a page from `origin` may use the API that it reached as `authority` (which is an allowed host)."""
+        origin = origin.strip().lower()
+        return origin in self.origins or self.is_same(origin, authority)
+
+    def is_same(self, origin: str, authority: str) -> bool:
+        """Whether the page came from this very place."""
+        return origin.lower() in {f"http://{authority.strip().lower()}", f"https://{authority.strip().lower()}"}
+
+
+def _bare_ipv6(text: str) -> str | None:
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        return None

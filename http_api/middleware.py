@@ -1,0 +1,169 @@
+"""What surrounds every request: an id, the check of host and origin, the bound on requests, errors, the write deadline.
+
+Every answer goes out from here, and every failure becomes a problem here: a `RaftlogError` with its own code, aiohttp's
+refusals with theirs, anything unexpected as `internal_error`, with a line in the log that the request id finds. What
+happens before a request is one (bytes that are no HTTP) is in `server.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Awaitable, Callable
+
+import structlog
+from aiohttp import web
+
+from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, RetriableError
+
+from .context import ApiContext, context_of
+from .fetch import write_deadline
+from .problems import error_of_http, problem
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+ALWAYS_ANSWERED = frozenset({"/v1/health", "/v1/ready"})
+"""Whoever watches the node must see it when it is overloaded, too."""
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_EXPOSED = (
+    "X-Request-Id, Retry-After, Location, X-Raftlog-Next-Offset, X-Raftlog-High-Watermark, "
+    "X-Raftlog-Last-Stable-Offset, X-Raftlog-Log-Start-Offset, X-Raftlog-Leader-Epoch"
+)
+_PREFLIGHT_S = 600
+
+_log = structlog.get_logger(__name__)
+
+
+def request_id_of(request: web.BaseRequest) -> str:
+    """The client's `X-Request-Id` where it is a sane one, otherwise a new one; the same for the whole request."""
+    known: str | None = request.get("request_id")
+    if known is None:
+        given = request.headers.get("X-Request-Id", "")
+        known = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
+        request["request_id"] = known
+    return known
+
+
+@web.middleware
+async def answer_request(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """The outermost layer."""
+    context = context_of(request)
+    request_id = request_id_of(request)
+    started = asyncio.get_running_loop().time()
+    with structlog.contextvars.bound_contextvars(request_id=request_id):
+        try:
+            response = await _respond(request, handler, context)
+            await _send(request, response, context)
+        finally:
+            context.release(request)
+        elapsed_ms = 1000 * (asyncio.get_running_loop().time() - started)
+        _log.debug(
+            "request", method=request.method, path=request.path, status=response.status, elapsed_ms=round(elapsed_ms, 1)
+        )
+    return response
+
+
+async def _respond(request: web.Request, handler: Handler, context: ApiContext) -> web.StreamResponse:
+    """The handler's answer, or a problem."""
+    try:
+        check_sender(request, context)
+        if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers:
+            return _preflight(request)
+        if request.path in ALWAYS_ANSWERED:
+            return await handler(request)
+        return await _bounded(request, handler, context)
+    except RaftlogError as error:
+        _log_error(request, error)
+        return problem(error, request_id_of(request))
+    except web.HTTPException as error:
+        return problem(error_of_http(error, request.path), request_id_of(request))
+    except ConnectionError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer and the log the traceback
+        _log.error("request_failed", method=request.method, path=request.path, exc_info=error)
+        unexpected = RaftlogError("internal_error", "an unexpected error; the node's log has it under this request id")
+        return problem(unexpected, request_id_of(request))
+
+
+async def _bounded(request: web.Request, handler: Handler, context: ApiContext) -> web.StreamResponse:
+    """One of a bounded number of requests under way."""
+    if context.closing:
+        raise RetriableError("shutting_down", "the node is shutting down")
+    most = context.limits.max_concurrent_requests
+    if context.requests_under_way >= most:
+        raise RetriableError("overloaded", f"{most} requests are under way")
+    context.requests_under_way += 1
+    try:
+        return await handler(request)
+    finally:
+        context.requests_under_way -= 1
+
+
+async def _send(request: web.Request, response: web.StreamResponse, context: ApiContext) -> None:
+    """Send the answer, unless the handler did so itself, to a reader that takes it in time."""
+    if response.prepared:
+        return
+    body = response.body if isinstance(response, web.Response) else None
+    size = len(body) if isinstance(body, bytes | bytearray) else 0
+    try:
+        async with asyncio.timeout(write_deadline(context, size)):
+            await response.prepare(request)
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError(f"the client did not read {size} bytes in time") from None
+
+
+def check_sender(request: web.BaseRequest, context: ApiContext) -> None:
+    """Whether the request names this node and comes from an allowed page, if from one. Raises `InvalidRequest`."""
+    hosts = request.headers.getall("Host", [])
+    if len(hosts) != 1:
+        raise InvalidRequest("invalid_request", f"a request has one Host header, not {len(hosts)}")
+    policy = context.policy
+    if not policy.allows_host(hosts[0]):
+        raise InvalidRequest(
+            "host_not_allowed", f"Host {hosts[0][:128]!r} is not a name of this node; allowed_hosts can add it"
+        )
+    for origin in request.headers.getall("Origin", []):
+        if not policy.allows_origin(origin, hosts[0]):
+            raise InvalidRequest(
+                "origin_not_allowed", f"pages of {origin[:128]!r} may not use this API; allowed_origins can add them"
+            )
+
+
+def _preflight(request: web.Request) -> web.Response:
+    """A browser asks whether an allowed page may send a request that forms cannot (Fetch standard, CORS preflight)."""
+    return web.Response(
+        status=204,
+        headers={
+            "Access-Control-Allow-Methods": "GET, HEAD, POST, PATCH, DELETE",
+            "Access-Control-Allow-Headers": request.headers.get("Access-Control-Request-Headers", ""),
+            "Access-Control-Max-Age": str(_PREFLIGHT_S),
+        },
+    )
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """What every answer carries. Called when its headers are about to be sent."""
+    headers = response.headers
+    headers.setdefault("X-Request-Id", request_id_of(request))
+    headers.setdefault("Cache-Control", "no-store")
+    headers["X-Content-Type-Options"] = "nosniff"
+    headers["Server"] = "raftlog"
+    origin = request.headers.get("Origin")
+    if origin is not None and context_of(request).policy.allows_origin(origin, request.headers.get("Host", "")):
+        headers["Access-Control-Allow-Origin"] = origin
+        headers["Access-Control-Expose-Headers"] = _EXPOSED
+        headers.add("Vary", "Origin")
+
+
+def _log_error(request: web.Request, error: RaftlogError) -> None:
+    if isinstance(error, InvariantViolation):
+        _log.error(f"INVARIANT {error.detail}", method=request.method, path=request.path, exc_info=error)
+    elif error.code == "internal_error":
+        _log.error("request_failed", method=request.method, path=request.path, exc_info=error)
+    else:
+        _log.debug("request_refused", method=request.method, path=request.path, code=error.code, detail=error.detail)

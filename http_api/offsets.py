@@ -1,0 +1,85 @@
+"""`GET .../offsets` and `POST /v1/offsets`: which offset is first, last, or of a time. And producer ids.
+
+What is *not* here: committed offsets of consumer groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from aiohttp import web
+
+from raftlog.errors import error_from_code
+from raftlog.model import PartitionRecord
+from raftlog.wire import (
+    CONTENT_TYPE,
+    TIMESTAMP_EARLIEST,
+    TIMESTAMP_LATEST,
+    FoundOffset,
+    OffsetQuery,
+    OffsetsRequest,
+)
+
+from .bodies import JSON_TYPE, content_type, decode_json, read_body
+from .context import ApiContext, context_of
+from .models import Nothing, OffsetOfTime, OffsetRange, Producer
+from .query import Query, partition_of, topic_of
+from .raw import decode_message, raw_reply
+from .replies import json_reply
+
+OFFSETS_TIMEOUT_S = 30.0
+ALLOCATE_TIMEOUT_S = 30.0
+QUERY = ("timestamp",)
+
+
+async def read_offsets(request: web.Request) -> web.StreamResponse:
+    """Earliest and latest offset of a partition, or the offset of a time."""
+    context = context_of(request)
+    time = Query(request, QUERY).timestamp("timestamp")
+    topic = topic_of(request, context.service)
+    partition = partition_of(request, context.service, topic)
+    if time is None:
+        earliest, latest = await find_offsets_of(context, partition, (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST))
+        return json_reply(OffsetRange(earliest.offset, latest.offset, latest.leader_epoch))
+    found = await find_offset(context, partition, time)
+    if found.offset < 0:
+        return json_reply(OffsetOfTime(None, None, found.leader_epoch))
+    return json_reply(OffsetOfTime(found.offset, found.timestamp_ms, found.leader_epoch))
+
+
+async def find_offsets(request: web.Request) -> web.StreamResponse:
+    """An `OffsetsRequest`, as it is."""
+    context = context_of(request)
+    Query(request)
+    content_type(request, allowed=(CONTENT_TYPE,))
+    message, _ = decode_message(await read_body(request, context), OffsetsRequest)
+    return raw_reply(await context.finish(context.service.offsets(message), OFFSETS_TIMEOUT_S))
+
+
+async def allocate_producer(request: web.Request) -> web.StreamResponse:
+    """A producer id that nobody else has."""
+    context = context_of(request)
+    Query(request)
+    body = await read_body(request, context)
+    if body:
+        content_type(request, allowed=(JSON_TYPE,))
+        decode_json(body, Nothing)
+    producer_id, epoch = await context.finish(context.service.allocate_producer_id(), ALLOCATE_TIMEOUT_S)
+    return json_reply(Producer(producer_id, epoch))
+
+
+async def find_offset(context: ApiContext, partition: PartitionRecord, time: int) -> FoundOffset:
+    """The offset of a time (or `TIMESTAMP_EARLIEST`, `TIMESTAMP_LATEST`) in one partition. Raises `RaftlogError`."""
+    (found,) = await find_offsets_of(context, partition, (time,))
+    return found
+
+
+async def find_offsets_of(context: ApiContext, partition: PartitionRecord, times: Sequence[int]) -> list[FoundOffset]:
+    """Several of them."""
+    number = partition.topic_partition
+    queries = [OffsetQuery(number.topic_id, number.partition, time) for time in times]
+    answer = await context.finish(context.service.offsets(OffsetsRequest(0, queries)), OFFSETS_TIMEOUT_S)
+    for found in answer.partitions:
+        if found.error:
+            raise error_from_code(found.error, found.detail, found.leader)
+    return answer.partitions

@@ -1,0 +1,80 @@
+"""Topics: create, list, describe, change, grow, delete. What is *not* here: placement and every other decision."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from raftlog.errors import RetriableError
+from raftlog.model import TopicRecord
+
+from .bodies import read_json
+from .context import ApiContext, context_of
+from .models import AddPartitions, AlterTopic, CreateTopic, settings, topic_description, topic_summary
+from .query import Query, topic_of
+from .replies import json_reply
+
+METADATA_TIMEOUT_S = 60.0
+"""Beyond what the broker itself waits for the quorum, and for leaders of a new topic."""
+
+
+async def list_topics(request: web.Request) -> web.StreamResponse:
+    context = context_of(request)
+    Query(request)
+    return json_reply({"topics": [topic_summary(topic) for topic in context.service.view.topics()]})
+
+
+async def create_topic(request: web.Request) -> web.StreamResponse:
+    context = context_of(request)
+    Query(request)
+    asked = await read_json(request, context, CreateTopic)
+    await context.finish(
+        context.service.create_topic(asked.name, asked.partitions, asked.replication_factor, settings(asked.configs)),
+        METADATA_TIMEOUT_S,
+    )
+    topic = context.service.view.topic(asked.name)
+    if topic is None:
+        raise RetriableError("outcome_unknown", f"topic {asked.name!r} was created and cannot be seen here")
+    return _described(context, topic, status=201, headers={"Location": f"/v1/topics/{asked.name}"})
+
+
+async def describe_topic(request: web.Request) -> web.StreamResponse:
+    context = context_of(request)
+    Query(request)
+    return _described(context, topic_of(request, context.service))
+
+
+async def alter_topic(request: web.Request) -> web.StreamResponse:
+    context = context_of(request)
+    Query(request)
+    topic = topic_of(request, context.service)
+    asked = await read_json(request, context, AlterTopic)
+    change = context.service.alter_topic(topic.name, settings(asked.assign), asked.remove)
+    await context.finish(change, METADATA_TIMEOUT_S)
+    return _described(context, topic_of(request, context.service))
+
+
+async def add_partitions(request: web.Request) -> web.StreamResponse:
+    context = context_of(request)
+    Query(request)
+    topic = topic_of(request, context.service)
+    asked = await read_json(request, context, AddPartitions)
+    await context.finish(context.service.add_partitions(topic.name, asked.count), METADATA_TIMEOUT_S)
+    return _described(context, topic_of(request, context.service))
+
+
+async def delete_topic(request: web.Request) -> web.StreamResponse:
+    context = context_of(request)
+    Query(request)
+    topic = topic_of(request, context.service)
+    await context.finish(context.service.delete_topic(topic.name), METADATA_TIMEOUT_S)
+    return web.Response(status=204)
+
+
+def _described(
+    context: ApiContext, topic: TopicRecord, *, status: int = 200, headers: dict[str, str] | None = None
+) -> web.Response:
+    view = context.service.view
+    config = view.topic_config(topic.topic_id)
+    assert config is not None, "the view has a topic without its settings"
+    description = topic_description(topic, config, view.partitions_of(topic.topic_id))
+    return json_reply(description, status=status, headers=headers)

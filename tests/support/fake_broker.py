@@ -1,0 +1,399 @@
+"""A broker of one node in memory, for tests of the HTTP API: `BrokerService` with a real `ClusterView`.
+
+It keeps what the API relies on: batches are checked as a leader checks them, offsets are dense, reads end at the high
+watermark (here the log end), fetches wait. Failures can be asked for: `fail` raises from a call, `partition_errors`
+answers them for a partition. `parts` says how fetched bytes are handed over: from memory, as regions of a real file, or
+as regions of a file that has no descriptor. It counts regions that were handed out and not yet released.
+
+What is *not* here: replication, idempotence, retention, durability.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from http_api.service import Health
+from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicChanged, TopicRemoved
+from raftlog.config import check_topic_name, parse_topic_config
+from raftlog.disk import LocalFile
+from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
+from raftlog.model import (
+    BrokerId,
+    BrokerRecord,
+    DirectoryId,
+    Endpoint,
+    Incarnation,
+    LeaderEpoch,
+    PartitionEpoch,
+    PartitionRecord,
+    ProducerEpoch,
+    ProducerId,
+    QuorumStatus,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
+from raftlog.ports import FileRegion, Part
+from raftlog.record_batch import RecordBatch, parse_header, stamp, validate
+from raftlog.wire import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FoundOffset,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+NODE = BrokerId(1)
+CLUSTER_ID = "fake-cluster"
+LEADER_EPOCH = LeaderEpoch(3)
+
+
+@dataclass
+class FakeLog:
+    """One partition: whole stamped batches, one after the other."""
+
+    batches: list[bytes] = field(default_factory=list)
+    end_offsets: list[int] = field(default_factory=list)
+    log_start_offset: int = 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.end_offsets[-1] if self.end_offsets else self.log_start_offset
+
+    def append(self, batch: bytes) -> int:
+        base_offset = self.end_offset
+        stamped = b"".join(stamp(batch, base_offset, LEADER_EPOCH))
+        self.batches.append(stamped)
+        self.end_offsets.append(parse_header(stamped).end_offset)
+        return base_offset
+
+    def from_offset(self, offset: int, max_bytes: int) -> list[bytes]:
+        found: list[bytes] = []
+        size = 0
+        for batch in self.batches[bisect_right(self.end_offsets, offset) :]:
+            if found and size + len(batch) > max_bytes:
+                break
+            found.append(batch)
+            size += len(batch)
+        return found
+
+
+class FileWithoutDescriptor:
+    """As a simulated disk's: bytes, and nothing for `sendfile`."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def pread(self, length: int, position: int) -> bytes:
+        return self._content[position : position + length]
+
+    def fileno(self) -> int:
+        return -1
+
+
+class FakeBroker:
+    """`BrokerService`."""
+
+    def __init__(self, parts: Literal["memory", "file", "no descriptor"] = "memory") -> None:
+        self.view = ClusterView()
+        self.parts = parts
+        self.logs: dict[TopicPartition, FakeLog] = {}
+        self.fail: dict[str, Exception] = {}
+        """Method → what it raises."""
+        self.partition_errors: dict[int, str] = {}
+        """Partition number, of any topic → the code that it answers."""
+        self.health_now = Health(True, ())
+        self.hang = asyncio.Event()
+        """While it is not set, produce requests wait."""
+        self.hang.set()
+        self.produced: list[ProduceRequest] = []
+        self.fetches_waiting = 0
+        self.fetches_cancelled = 0
+        self.regions_held = 0
+        self._appended = asyncio.Event()
+        self._producer_ids = 0
+        self._index = 0
+        self._scratch: list[int] = []
+        self._event(
+            BrokerChanged(
+                BrokerRecord(
+                    NODE,
+                    Incarnation(7),
+                    DirectoryId(bytes(16)),
+                    1,
+                    Endpoint("127.0.0.1", 9640),
+                    Endpoint("127.0.0.1", 9641),
+                    "rack-a",
+                    False,
+                    1,
+                )
+            )
+        )
+
+    # --- For tests ---------------------------------------------------------------------------------------------------
+
+    def add_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> TopicRecord:
+        topic_id = TopicId(len(self.view.topics()).to_bytes(2, "big") + os.urandom(14))
+        topic = TopicRecord(topic_id, name, partitions, 1, tuple(sorted((configs or {}).items())))
+        self._event(TopicChanged(topic), *self._new_partitions(topic, 0))
+        return topic
+
+    def set_leader(self, name: str, partition: int, leader: int) -> None:
+        """-1: nobody leads."""
+        topic = self.view.topic(name)
+        assert topic is not None
+        record = self.view.partition(TopicPartition(topic.topic_id, partition))
+        assert record is not None
+        self._event(PartitionChanged(replace(record, leader=BrokerId(leader))))
+
+    def log(self, name: str, partition: int = 0) -> FakeLog:
+        topic = self.view.topic(name)
+        assert topic is not None
+        return self.logs[TopicPartition(topic.topic_id, partition)]
+
+    def appended(self, name: str) -> int:
+        """Batches in all partitions of a topic."""
+        topic = self.view.topic(name)
+        assert topic is not None
+        return sum(len(self.log(name, number).batches) for number in range(topic.partition_count))
+
+    def append(self, name: str, batch: bytes, partition: int = 0) -> int:
+        """Put a batch into a log as it is; control batches, say."""
+        offset = self.log(name, partition).append(batch)
+        self._wake()
+        return offset
+
+    def close(self) -> None:
+        for descriptor in self._scratch:
+            os.close(descriptor)
+
+    def _event(self, *events: object) -> None:
+        self._index += 1
+        self.view.on_events(self._index, events)  # type: ignore[arg-type]
+
+    def _new_partitions(self, topic: TopicRecord, first: int) -> list[PartitionChanged]:
+        changed = []
+        for number in range(first, topic.partition_count):
+            partition = TopicPartition(topic.topic_id, number)
+            self.logs[partition] = FakeLog()
+            me = (NODE,)
+            record = PartitionRecord(
+                partition, me, NODE, Incarnation(7), LEADER_EPOCH, PartitionEpoch(5), me, me, min_insync_replicas=1
+            )
+            changed.append(PartitionChanged(record))
+        return changed
+
+    def _wake(self) -> None:
+        self._appended.set()
+        self._appended = asyncio.Event()
+
+    def _raise_if_asked(self, call: str) -> None:
+        if call in self.fail:
+            raise self.fail[call]
+
+    def _log_of(self, topic_id: bytes, partition: int) -> FakeLog:
+        if self.partition_errors.get(partition):
+            raise error_from_code(self.partition_errors[partition], "as the test asked", 2)
+        if self.view.topic_by_id(TopicId(topic_id)) is None:
+            raise InvalidRequest("unknown_topic", f"no topic {topic_id.hex()}")
+        log = self.logs.get(TopicPartition(TopicId(topic_id), partition))
+        if log is None:
+            raise InvalidRequest("unknown_partition", f"no partition {partition}")
+        return log
+
+    # --- BrokerService -----------------------------------------------------------------------------------------------
+
+    @property
+    def node_id(self) -> BrokerId:
+        return NODE
+
+    @property
+    def cluster_id(self) -> str:
+        return CLUSTER_ID
+
+    async def produce(self, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
+        self._raise_if_asked("produce")
+        self.produced.append(request)
+        await self.hang.wait()
+        answers = [self._produce_one(asked, batch) for asked, batch in zip(request.partitions, batches, strict=True)]
+        self._wake()
+        if request.acks == 0:
+            answers = [ProducedPartition(answer.topic_id, answer.partition) for answer in answers]
+        return ProduceResponse(request.correlation_id, answers)
+
+    def _produce_one(self, asked: ProducePartition, batch: memoryview) -> ProducedPartition:
+        try:
+            log = self._log_of(asked.topic_id, asked.partition)
+            config = self.view.topic_config(TopicId(asked.topic_id))
+            assert config is not None
+            validate(batch, max_batch_bytes=config.max_message_bytes)
+            return ProducedPartition(asked.topic_id, asked.partition, base_offset=log.append(bytes(batch)))
+        except RaftlogError as error:
+            return ProducedPartition(asked.topic_id, asked.partition, error.code, error.detail)
+
+    async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
+        self._raise_if_asked("fetch")
+        deadline = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
+        while True:
+            answers, batches = self._fetch_once(request)
+            size = sum(map(len, batches))
+            left = deadline - asyncio.get_running_loop().time()
+            if size >= request.min_bytes or left <= 0 or any(answer.error for answer in answers):
+                return FetchResponse(request.correlation_id, answers), [self._part(batch) for batch in batches]
+            await self._wait(left)
+
+    async def _wait(self, seconds: float) -> None:
+        self.fetches_waiting += 1
+        try:
+            await asyncio.wait_for(self._appended.wait(), seconds)
+        except TimeoutError:
+            return
+        except asyncio.CancelledError:
+            self.fetches_cancelled += 1
+            raise
+        finally:
+            self.fetches_waiting -= 1
+
+    def _fetch_once(self, request: FetchRequest) -> tuple[list[FetchedPartition], list[bytes]]:
+        answers, batches = [], []
+        for asked in request.partitions:
+            answer, found = self._fetch_one(asked)
+            answers.append(answer)
+            batches += found
+        return answers, batches
+
+    def _fetch_one(self, asked: FetchPartition) -> tuple[FetchedPartition, list[bytes]]:
+        try:
+            log = self._log_of(asked.topic_id, asked.partition)
+        except RaftlogError as error:
+            return FetchedPartition(asked.topic_id, asked.partition, error.code, error.detail), []
+        known = FetchedPartition(
+            asked.topic_id,
+            asked.partition,
+            high_watermark=log.end_offset,
+            last_stable_offset=log.end_offset,
+            log_start_offset=log.log_start_offset,
+            leader_epoch=LEADER_EPOCH,
+        )
+        if not log.log_start_offset <= asked.offset <= log.end_offset:
+            detail = f"offset {asked.offset} is not within {log.log_start_offset}..{log.end_offset}"
+            return _replace(known, error="offset_out_of_range", detail=detail), []
+        found = log.from_offset(asked.offset, asked.max_bytes)
+        return _replace(known, length=sum(map(len, found))), found
+
+    def _part(self, batch: bytes) -> Part:
+        if self.parts == "memory":
+            return memoryview(batch)
+        self.regions_held += 1
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            assert not released, "a region was released twice"
+            released = True
+            self.regions_held -= 1
+
+        padding = b"before"
+        if self.parts == "no descriptor":
+            return FileRegion(
+                FileWithoutDescriptor(padding + batch),  # type: ignore[arg-type]
+                len(padding),
+                len(batch),
+                release,
+            )
+        descriptor = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR)
+        self._scratch.append(descriptor)
+        os.write(descriptor, padding)
+        os.write(descriptor, batch)
+        return FileRegion(LocalFile(descriptor, "scratch"), len(padding), len(batch), release)
+
+    async def offsets(self, request: OffsetsRequest) -> OffsetsResponse:
+        self._raise_if_asked("offsets")
+        return OffsetsResponse(request.correlation_id, [self._find(asked) for asked in request.partitions])
+
+    def _find(self, asked: OffsetQuery) -> FoundOffset:
+        try:
+            log = self._log_of(asked.topic_id, asked.partition)
+        except RaftlogError as error:
+            return FoundOffset(asked.topic_id, asked.partition, error.code, error.detail)
+        offset, timestamp = -1, -1
+        if asked.timestamp_ms == -1:
+            offset = log.end_offset
+        elif asked.timestamp_ms == -2:
+            offset = log.log_start_offset
+        else:
+            for batch in map(RecordBatch, log.batches):
+                for at, time in zip(batch.offsets(), batch.timestamps_ms(), strict=True):
+                    if time >= asked.timestamp_ms and offset < 0:
+                        offset, timestamp = at, time
+        return FoundOffset(
+            asked.topic_id, asked.partition, offset=offset, timestamp_ms=timestamp, leader_epoch=LEADER_EPOCH
+        )
+
+    async def create_topic(
+        self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
+    ) -> None:
+        self._raise_if_asked("create_topic")
+        check_topic_name(name)
+        parse_topic_config(configs)
+        if self.view.topic(name) is not None:
+            raise InvalidRequest("topic_exists", f"topic {name!r} exists")
+        if replication_factor not in {None, 1}:
+            raise InvalidRequest("invalid_request", "there is one broker")
+        self.add_topic(name, partition_count, configs)
+
+    async def delete_topic(self, name: str) -> None:
+        self._raise_if_asked("delete_topic")
+        topic = self._topic(name)
+        self._event(TopicRemoved(topic.topic_id, name))
+
+    async def alter_topic(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
+        topic = self._topic(name)
+        configs = {key: value for key, value in topic.configs if key not in remove} | dict(assign)
+        parse_topic_config(configs)
+        self._event(TopicChanged(replace(topic, configs=tuple(sorted(configs.items())))))
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        topic = self._topic(name)
+        if partition_count < topic.partition_count:
+            raise InvalidRequest("invalid_request", "partitions are never taken away")
+        grown = replace(topic, partition_count=partition_count)
+        self._event(TopicChanged(grown), *self._new_partitions(grown, topic.partition_count))
+
+    def _topic(self, name: str) -> TopicRecord:
+        topic = self.view.topic(name)
+        if topic is None:
+            raise InvalidRequest("unknown_topic", f"there is no topic {name!r}")
+        return topic
+
+    async def allocate_producer_id(self) -> tuple[ProducerId, ProducerEpoch]:
+        self._raise_if_asked("allocate_producer_id")
+        self._producer_ids += 1
+        return ProducerId(self._producer_ids), ProducerEpoch(0)
+
+    def health(self) -> Health:
+        self._raise_if_asked("health")
+        return self.health_now
+
+    async def quorum_status(self) -> QuorumStatus:
+        self._raise_if_asked("quorum_status")
+        return QuorumStatus(NODE, NODE, 4, 10, 9, 11, (NODE, BrokerId(2)), {NODE: 11, BrokerId(2): 10})
+
+
+def _replace(answer: FetchedPartition, **changes: object) -> FetchedPartition:
+    import msgspec
+
+    return msgspec.structs.replace(answer, **changes)
