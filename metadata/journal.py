@@ -230,9 +230,9 @@ class Journal:
             self._disk.remove(generation_path(generation))
         self._disk.remove(_TEMPORARY)
 
-    def close(self) -> None:
+    def close(self, *, sync: bool = True) -> None:
         """Sync, witness and let go of the file. A failed journal is only let go of."""
-        if not self._failed:
+        if sync and not self._failed:
             self.mark()
         self._file.close()
 

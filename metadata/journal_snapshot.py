@@ -19,6 +19,7 @@ from crc32c import crc32c
 from raftlog.errors import InvariantViolation
 from raftlog.ports import Disk
 
+from .journal import FIRST_INDEX, Journal
 from .quorum_identity import FOLDER, QuorumIdentity
 
 PATH = f"{FOLDER}/snapshot"
@@ -82,3 +83,20 @@ def load_snapshot(disk: Disk, identity: QuorumIdentity) -> Snapshot | None:
     if decoded.cluster_id != identity.cluster_id:
         raise InvariantViolation(f"{PATH} belongs to cluster {decoded.cluster_id!r}")
     return Snapshot.of(decoded.index, decoded.term, decoded.state)
+
+
+def reconcile(journal: Journal, snapshot: Snapshot | None) -> None:
+    """Make one log of journal and snapshot, as a stop between their two writes may have left them. Raises
+    `InvariantViolation` where no stop can have."""
+    if snapshot is None:
+        if journal.base_index != FIRST_INDEX:
+            raise InvariantViolation(f"the quorum's log begins after {journal.base_index} and its snapshot is missing")
+        return
+    if snapshot.index < journal.base_index or snapshot.term > journal.term:
+        raise InvariantViolation(
+            f"the quorum's snapshot ends at {snapshot.index} of term {snapshot.term}, but its log begins after "
+            f"{journal.base_index} in term {journal.term}: they are not of one node's life"
+        )
+    if journal.term_at(snapshot.index) != snapshot.term:
+        # Installed from a leader, and stopped before the log gave way: nothing in it was committed beyond.
+        journal.reset(snapshot.index, snapshot.term)

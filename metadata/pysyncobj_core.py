@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
@@ -91,6 +91,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self._patience: Final = Patience(configuration.raftMinTimeout, now())
         self._pre_votes: Final = PreVotes(majority(len(peers) + 1))
         self._incoming: Final = IncomingSnapshot()
+        self.distrusted: set[int] = set()
+        """Voters that come back without the disk they voted with: they follow, and count nowhere."""
         self._votes: set[int] = set()
         """Who gave this candidate a vote in the current term."""
         super().__init__(node, peers, configuration, transport=transport)
@@ -206,6 +208,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     # --- Messages ---
 
     def __onMessageReceived(self, node: Node, message: messages.Message) -> None:  # noqa: N802
+        if node.id in self.distrusted and not isinstance(message, AppendReply | SnapshotReply):
+            return
         match message:
             case Append():
                 self._on_append(node, message)
@@ -293,19 +297,29 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     # --- Leading ---
 
     def _on_append_reply(self, node: Node, message: AppendReply) -> None:
-        if self._is_answer(node, message.term) and self.replication is not None:
-            self.__raftMatchIndex[node] = self.replication.on_append_reply(node.id, message)
+        if self._is_answer(message.term) and self.replication is not None:
+            self._count(node, self.replication.on_append_reply(node.id, message))
 
     def _on_snapshot_reply(self, node: Node, message: SnapshotReply) -> None:
-        if self._is_answer(node, message.term) and self.replication is not None:
-            self.__raftMatchIndex[node] = self.replication.on_snapshot_reply(node.id, message)
+        if self._is_answer(message.term) and self.replication is not None:
+            self._count(node, self.replication.on_snapshot_reply(node.id, message))
 
-    def _is_answer(self, node: Node, term: int) -> bool:
-        """An answer to this leadership: of exactly this term."""
-        if self._step_down_if_behind(term) or term != self.__raftCurrentTerm:
-            return False
-        self.__lastResponseTime[node] = self._now()
-        return bool(self.__raftState == _RAFT_STATE.LEADER)
+    def distrust(self, node: Node, distrusted: bool) -> None:
+        """What the voter acknowledged is lost with its disk."""
+        (self.distrusted.add if distrusted else self.distrusted.discard)(node.id)
+        if distrusted and self.replication is not None:
+            self.__raftMatchIndex[node] = 0
+
+    def _count(self, node: Node, match: int) -> None:
+        """What pysyncobj counts commits and its own quorum by."""
+        if node.id not in self.distrusted:
+            self.__raftMatchIndex[node] = match
+            self.__lastResponseTime[node] = self._now()
+
+    def _is_answer(self, term: int) -> bool:
+        """Of exactly this term; a later one ends the leadership, an earlier one counts nothing."""
+        behind = self._step_down_if_behind(term)
+        return not behind and term == self.__raftCurrentTerm
 
     def __sendAppendEntries(self) -> None:  # noqa: N802
         """pysyncobj's periodic broadcast: the heartbeat."""
@@ -375,17 +389,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     def __tryLogCompaction(self) -> None:  # noqa: N802
         """The node compacts, when it has a snapshot."""
 
-    def __sendNextNodeIdx(self, *args: object, **kwargs: object) -> None:  # noqa: N802
-        raise InvariantViolation("pysyncobj answers an append by itself")
+    def __forbidden(self, *args: object, **kwargs: object) -> Any:
+        raise InvariantViolation("pysyncobj does by itself what is overridden here")
 
-    def __loadDumpFile(self, clearJournal: bool) -> None:  # noqa: N802, N803
-        raise InvariantViolation("pysyncobj loads a dump")
-
-    def __parseChangeClusterRequest(self, command: bytes) -> None:  # noqa: N802
-        raise InvariantViolation("pysyncobj looks for a membership change")
-
-    def __changeCluster(self, request: object) -> bool:  # noqa: N802
-        raise InvariantViolation("the voters are fixed")
-
-    def __doChangeCluster(self, request: object, reverse: bool = False) -> bool:  # noqa: N802
-        raise InvariantViolation("the voters are fixed")
+    __sendNextNodeIdx = __loadDumpFile = __parseChangeClusterRequest = __forbidden
+    __changeCluster = __doChangeCluster = __forbidden

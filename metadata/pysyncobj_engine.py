@@ -37,9 +37,9 @@ from raftlog.ports import Disk, Random
 
 from . import quorum_messages as messages
 from .engine import Ready
-from .journal import FIRST_INDEX, Journal
+from .journal import Journal
 from .journal_face import JournalFace
-from .journal_snapshot import Snapshot, load_snapshot, save_snapshot
+from .journal_snapshot import Snapshot, load_snapshot, reconcile, save_snapshot
 from .pysyncobj_core import _SyncObj
 from .quorum_identity import QuorumIdentity
 
@@ -224,7 +224,7 @@ class PySyncObjEngine:
         self._journal = Journal(disk, identity)
         self._quiet_since = now
         snapshot = load_snapshot(disk, identity)
-        _reconcile(self._journal, snapshot)
+        reconcile(self._journal, snapshot)
         self._outbox = Outbox()
         self._peers = {peer: Node(int(peer)) for peer in identity.peers}
         commit_index = snapshot.index if snapshot is not None else self._journal.base_index
@@ -289,6 +289,11 @@ class PySyncObjEngine:
         """See `Engine`."""
         with self._running():
             self._outbox._onNodeDisconnected(self._peers[peer])
+
+    def distrust(self, peer: BrokerId, distrusted: bool) -> None:
+        """Whether a voter's votes and acknowledgements count nothing: it lost the disk that it gave them with (S9)."""
+        with self._running():
+            self._core.distrust(self._peers[peer], distrusted)
 
     def ready(self) -> Ready:
         """See `Engine`."""
@@ -374,22 +379,6 @@ class PySyncObjEngine:
             if not 0 <= progress.match < progress.next or progress.match > journal.last_index:
                 raise InvariantViolation(f"voter {peer}: {progress}, last index {journal.last_index}")
 
-    def close(self) -> None:
-        """See `Engine`."""
-        self._journal.close()
-
-
-def _reconcile(journal: Journal, snapshot: Snapshot | None) -> None:
-    """Journal and snapshot, as a stop between their two writes may have left them."""
-    if snapshot is None:
-        if journal.base_index != FIRST_INDEX:
-            raise InvariantViolation(f"the quorum's log begins after {journal.base_index} and its snapshot is missing")
-        return
-    if snapshot.index < journal.base_index or snapshot.term > journal.term:
-        raise InvariantViolation(
-            f"the quorum's snapshot ends at {snapshot.index} of term {snapshot.term}, but its log begins after "
-            f"{journal.base_index} in term {journal.term}: they are not of one node's life"
-        )
-    if journal.term_at(snapshot.index) != snapshot.term:
-        # Installed from a leader, and stopped before the log gave way: nothing in it was committed beyond.
-        journal.reset(snapshot.index, snapshot.term)
+    def close(self, *, sync: bool = True) -> None:
+        """See `Engine`. Without `sync` the files are only let go of: what was staged may be wrong."""
+        self._journal.close(sync=sync)

@@ -1,38 +1,184 @@
 """Links between quorum nodes: the handshake, and one direction each.
 
 There is one connection per *ordered* pair of nodes: a node sends on the links that it dialed and receives on those
-that it accepted, so that a fault on the link from A to B is a fault of exactly that direction. Every link begins with
-a hello from both ends (cluster id, node id, directory id); whoever does not belong is dropped before a byte of his
-reaches the engine.
+that it accepted, so that a fault on the link from A to B is a fault of exactly that direction. (Only the answer to a
+hello goes the other way.) Both ends begin with a hello; whoever does not belong is dropped before a byte of his
+reaches the engine. A newer link from the same node takes the place of the older one, on either side.
 
-What is *not* here: dialing again (the shell's), what the messages mean (`quorum_node.py`).
+What is *not* here: dialing again (the shell's), what frames mean (`quorum_node.py`).
 """
 
 from __future__ import annotations
 
-from raftlog.model import BrokerId
-from raftlog.ports import LinkHandler
+from collections.abc import Callable
+from typing import Protocol
 
-from .quorum_node import QuorumNode
+from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.model import BrokerId, DirectoryId
+from raftlog.ports import Buffer, Link, LinkHandler
+
+from .quorum_identity import QuorumIdentity
+from .quorum_protocol import PROTOCOL_VERSION, Hello, decode, encode
+
+
+class LinkOwner(Protocol):
+    """What links need of a `QuorumNode`."""
+
+    def on_hello(self, peer: BrokerId, directory_id: DirectoryId) -> None: ...
+    def on_connected(self, peer: BrokerId) -> None: ...
+    def on_disconnected(self, peer: BrokerId) -> None: ...
+    def on_message(self, peer: BrokerId, message: Buffer) -> None: ...
 
 
 class QuorumLinks:
     """All links of one node, feeding one `QuorumNode`. Its `send` is the node's `send`."""
 
-    def attach(self, node: QuorumNode) -> None:
+    def __init__(
+        self, identity: QuorumIdentity, *, on_dropped: Callable[[RemoteProtocolError], None] = lambda error: None
+    ) -> None:
+        """`on_dropped` is told of each link that was closed because its peer broke the protocol (for the log)."""
+        self._identity = identity
+        self._on_dropped = on_dropped
+        self._hello = encode(
+            Hello(PROTOCOL_VERSION, identity.cluster_id, identity.node_id, bytes(identity.directory_id))
+        )
+        self._node: LinkOwner | None = None
+        self._sending: dict[BrokerId, Link] = {}
+        """Dialed links whose hello was answered."""
+        self._receiving: dict[BrokerId, Link] = {}
+        """Accepted links whose hello came."""
+        self.dialed: LinkHandler = _Dialed(self)
+        """Handler of links that this node dialed; `link.peer` is whom it meant to reach."""
+        self.accepted: LinkHandler = _Accepted(self)
+        """Handler of links that others dialed; `link.peer` is not looked at, the hello names the peer."""
+
+    def attach(self, node: LinkOwner) -> None:
         """The node that gets what arrives."""
-        raise NotImplementedError
+        self._node = node
 
     def send(self, peer: BrokerId, message: bytes) -> None:
         """On the link dialed to this peer; dropped where there is none."""
-        raise NotImplementedError
+        link = self._sending.get(peer)
+        if link is not None:
+            link.send([message])
+
+    def is_connected(self, peer: BrokerId) -> bool:
+        """What is sent to this peer has a link to go by."""
+        return peer in self._sending
+
+    # --- Inside ---
 
     @property
-    def dialed(self) -> LinkHandler:
-        """Handler of links that this node dialed; `link.peer` is whom it meant to reach."""
-        raise NotImplementedError
+    def node(self) -> LinkOwner:
+        if self._node is None:
+            raise InvariantViolation("links opened before a node was attached")
+        return self._node
 
-    @property
-    def accepted(self) -> LinkHandler:
-        """Handler of links that others dialed; `link.peer` is not looked at, the hello names the peer."""
-        raise NotImplementedError
+    def drop(self, link: Link, error: RemoteProtocolError) -> None:
+        """The peer broke the protocol."""
+        self._on_dropped(error)
+        link.close()
+
+    def greet(self, link: Link) -> None:
+        """Say who is here."""
+        link.send([self._hello])
+
+    def check(self, message: memoryview) -> BrokerId:
+        """The first frame of a link: the peer it proves. Raises `RemoteProtocolError`."""
+        hello = decode(message)
+        if not isinstance(hello, Hello):
+            raise RemoteProtocolError("a link must begin with a hello")
+        if hello.cluster_id != self._identity.cluster_id:
+            raise RemoteProtocolError(f"node {hello.node_id} belongs to cluster {hello.cluster_id!r}")
+        if hello.protocol_version < 1:
+            raise RemoteProtocolError(f"node {hello.node_id} speaks protocol {hello.protocol_version}")
+        peer = BrokerId(hello.node_id)
+        if peer not in self._identity.peers:
+            raise RemoteProtocolError(f"node {peer} is no other voter of this cluster")
+        self.node.on_hello(peer, DirectoryId(hello.directory_id))
+        return peer
+
+    def may_send(self, peer: BrokerId, link: Link) -> None:
+        """The peer answered on a link that we dialed."""
+        former = self._sending.get(peer)
+        self._sending[peer] = link
+        if former is not None and former is not link:
+            former.close()
+            self.node.on_disconnected(peer)
+        self.node.on_connected(peer)
+
+    def sends_no_more(self, link: Link) -> None:
+        """A dialed link closed."""
+        if self._sending.get(BrokerId(link.peer)) is link:
+            del self._sending[BrokerId(link.peer)]
+            self.node.on_disconnected(BrokerId(link.peer))
+
+    def may_receive(self, peer: BrokerId, link: Link) -> None:
+        """The peer said hello on a link that it dialed."""
+        former = self._receiving.get(peer)
+        self._receiving[peer] = link
+        if former is not None and former is not link:
+            former.close()
+
+    def peer_of(self, link: Link) -> BrokerId | None:
+        """Who may send on this accepted link: None before its hello, or after a newer link took its place."""
+        return next((peer for peer, known in self._receiving.items() if known is link), None)
+
+    def receives_no_more(self, link: Link) -> None:
+        """An accepted link closed."""
+        peer = self.peer_of(link)
+        if peer is not None:
+            del self._receiving[peer]
+
+
+class _Dialed:
+    """Links that we send on."""
+
+    def __init__(self, links: QuorumLinks) -> None:
+        self._links = links
+
+    def on_opened(self, link: Link) -> None:
+        self._links.greet(link)
+
+    def on_message(self, link: Link, message: memoryview) -> None:
+        try:
+            peer = self._links.check(message)
+            if peer != link.peer:
+                raise RemoteProtocolError(f"node {peer} answers where node {link.peer} was dialed")
+        except RemoteProtocolError as error:
+            self._links.drop(link, error)
+        else:
+            self._links.may_send(peer, link)
+
+    def on_closed(self, link: Link) -> None:
+        self._links.sends_no_more(link)
+
+
+class _Accepted:
+    """Links that we receive on."""
+
+    def __init__(self, links: QuorumLinks) -> None:
+        self._links = links
+        self._greeted: set[int] = set()
+
+    def on_opened(self, link: Link) -> None:
+        """Wait for the peer's hello."""
+
+    def on_message(self, link: Link, message: memoryview) -> None:
+        links = self._links
+        peer = links.peer_of(link)
+        try:
+            if peer is not None:
+                links.node.on_message(peer, message)
+            elif id(link) in self._greeted:
+                return  # a newer link took this one's place; it is closing
+            else:
+                links.may_receive(links.check(message), link)
+                self._greeted.add(id(link))
+                links.greet(link)
+        except RemoteProtocolError as error:
+            links.drop(link, error)
+
+    def on_closed(self, link: Link) -> None:
+        self._greeted.discard(id(link))
+        self._links.receives_no_more(link)

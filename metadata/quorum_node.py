@@ -4,42 +4,72 @@
 proposal) are staged; `tick` lets time pass, syncs the journal once for all of them, and only then sends, applies and
 answers. So the shell's whole duty is: hand in what arrived, then call `tick`, and call it every 10-20 ms anyway.
 
-Outputs are two callbacks: `send(peer, message)` and `on_events(index, events)`, the latter in the order of the log,
-every applied index exactly once, or (after an installed snapshot) the image's difference at the snapshot's index.
+Outputs are callbacks: `send(peer, message)`; `on_events(index, events)`, in the order of the log, every applied index
+exactly once, or (after an installed snapshot) the image's difference at the snapshot's index; `on_leader(leader)` as a
+hint for people.
 
 Errors: `RemoteProtocolError` from `on_message` means that the peer broke the protocol: drop that link, nothing else
 happened. `InvariantViolation`, `DiskFailed` and `DiskFull` from any call mean that the node must stop: it no longer
-knows what it promised. They are never retried.
+knows what it promised. They are never retried, and every later call raises the same again.
 
 What is *not* here: consensus (`pysyncobj_engine.py`), frames (`quorum_protocol.py`), links and handshakes
-(`quorum_links.py`), threads and sockets (`quorum_thread.py`), decisions (`controller.py`) and their rules (`image.py`).
+(`quorum_links.py`), a proposal's way (`quorum_proposals.py`), the state machine (`quorum_machine.py`), threads and
+sockets (`quorum_thread.py`), decisions (`controller.py`) and their rules (`image.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from raftlog.config import TimingConfig
-from raftlog.model import BrokerId, DirectoryId, QuorumStatus
+from raftlog.config import MIB, TimingConfig
+from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, RemoteProtocolError
+from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Incarnation, QuorumStatus
 from raftlog.ports import Buffer, Clock, Disk, Random
 
-from .commands import Command, RegisterBroker
-from .engine import Outcome
-from .image import ClusterImage, MetadataEvent
+from . import quorum_protocol as protocol
+from .commands import (
+    AlterIsr,
+    ClientSession,
+    Command,
+    ElectLeaders,
+    FenceBroker,
+    NoOp,
+    RegisterBroker,
+    UnfenceBroker,
+    decode,
+    encode,
+    encode_result,
+)
+from .engine import Fate, Outcome
+from .image import ClusterImage
+from .image_events import MetadataEvent
+from .journal import prepare_journal
+from .pysyncobj_engine import PySyncObjEngine
+from .quorum_broker import OwnBroker
+from .quorum_controlling import Controlling
+from .quorum_identity import FOLDER, QuorumIdentity
+from .quorum_lanes import Lanes
+from .quorum_machine import StateMachine
+from .quorum_proposals import Done, Proposals
+from .quorum_protocol import (
+    BrokerHeartbeat,
+    EngineFrame,
+    Frame,
+    HeartbeatAnswer,
+    Propose,
+    Proposed,
+    StatusAnswer,
+    StatusQuestion,
+)
+from .quorum_questions import Barriers, StatusQuestions
+from .quorum_voters import VoterDirectories
 
-FOLDER = "quorum"
-"""Where journal and snapshot lie, below the data folder."""
+__all__ = ["FOLDER", "QuorumIdentity", "QuorumLimits", "QuorumNode", "prepare_quorum"]
 
-
-@dataclass(frozen=True, slots=True)
-class QuorumIdentity:
-    """Who this node is, as `raftlog server init` wrote it. `voters` is fixed for the life of the cluster."""
-
-    cluster_id: str
-    node_id: BrokerId
-    directory_id: DirectoryId
-    voters: tuple[BrokerId, ...]
+ROUNDS_PER_TICK = 3
+"""What a tick's own decisions stage is carried out in the same tick, so often: the only voter commits at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +78,17 @@ class QuorumLimits:
 
     snapshot_entries: int = 10_000
     """A snapshot is taken after this many applied entries..."""
-    snapshot_bytes: int = 16 * 1024 * 1024
+    snapshot_bytes: int = 16 * MIB
     """...or when the journal has this many bytes."""
     proposals_max: int = 10_000
-    """Proposals of this node without an outcome; one more is refused."""
+    """Proposals of this node, or of a peer at this node, without an outcome; one more is refused."""
 
 
 def prepare_quorum(disk: Disk, identity: QuorumIdentity) -> None:
     """Write the empty journal of a first start, durably. `raftlog server init` calls it, before it writes `node.json`;
     nothing else does, so that a lost journal never looks like a first start (S9). Raises `InvalidRequest` where there
     is one already."""
-    raise NotImplementedError
+    prepare_journal(disk, identity)
 
 
 class QuorumNode:
@@ -74,62 +104,257 @@ class QuorumNode:
         timing: TimingConfig,
         send: Callable[[BrokerId, bytes], None],
         on_events: Callable[[int, Sequence[MetadataEvent]], None],
+        on_leader: Callable[[BrokerId], None] | None = None,
         limits: QuorumLimits | None = None,
     ) -> None:
         """Opens the journal (blocking). Raises `InvalidRequest` where the folder was never prepared or is another
         node's, `InvariantViolation` where it is damaged, `DiskFailed`. The state found on disk comes through
         `on_events` at the first `tick`."""
-        raise NotImplementedError
+        if identity.node_id not in identity.voters:
+            raise InvalidRequest(
+                "invalid_config", f"node {identity.node_id} is not one of the voters {identity.voters}"
+            )
+        self._identity = identity
+        self._clock = clock
+        self._limits = limits if limits is not None else QuorumLimits()
+        self._send = send
+        self._on_leader = on_leader
+        self._leader: BrokerId = NO_BROKER
+        self._engine = PySyncObjEngine(identity, disk=disk, now=clock.monotonic(), random=random, timing=timing)
+        self._directories = VoterDirectories(disk, identity)
+        self._machine = StateMachine(on_events)
+        self._lanes = Lanes(self._engine.propose)
+        # An answer to a question of this node's former life must not find one of this life.
+        first_id = int.from_bytes(random.randbytes(7), "big")
+        self._proposals = Proposals(identity.node_id, first_id, self._lanes.submit, self._queue)
+        self._controlling = Controlling(timing.broker_session_ms / 1000, self._lanes.submit)
+        self._broker = OwnBroker(identity.node_id, timing, self._proposals)
+        self._connected: set[BrokerId] = set()
+        self._frames: list[tuple[BrokerId, Frame]] = []
+        self._forwarded: dict[BrokerId, int] = dict.fromkeys(identity.peers, 0)
+        """Proposals of each peer that have no outcome yet."""
+        self._session_id = random.randbytes(16)
+        self._sequence = 0
+        self._barriers = Barriers(self._propose_barrier)
+        self._questions = StatusQuestions(first_id)
+        self._stopped_by: RaftlogError | None = None
+
+    # --- Links -------------------------------------------------------------------------------------------------------
+
+    def on_hello(self, peer: BrokerId, directory_id: DirectoryId) -> None:
+        """A link's handshake names the peer's disk: whether it is the one that the peer votes with."""
+        with self._or_stop():
+            self._engine.distrust(peer, not self._directories.is_the_same(peer, directory_id))
 
     def on_connected(self, peer: BrokerId) -> None:
         """Messages can be sent to this peer."""
-        raise NotImplementedError
+        with self._or_stop():
+            self._connected.add(peer)
+            self._engine.peer_connected(peer)
 
     def on_disconnected(self, peer: BrokerId) -> None:
         """Messages to this peer are lost from now on."""
-        raise NotImplementedError
+        with self._or_stop():
+            self._connected.discard(peer)
+            self._engine.peer_disconnected(peer)
 
     def on_message(self, peer: BrokerId, message: Buffer) -> None:
         """A message from a peer whose handshake was accepted. Raises `RemoteProtocolError`."""
-        raise NotImplementedError
+        with self._or_stop():
+            if peer not in self._forwarded:
+                raise RemoteProtocolError(f"node {peer} is no other voter of this cluster")
+            frame = protocol.decode(message)
+            match frame:
+                case EngineFrame(packed):
+                    self._engine.step(peer, packed)
+                case BrokerHeartbeat():
+                    self._on_heartbeat(peer, frame)
+                case HeartbeatAnswer():
+                    pass  # its absence is what would matter, and the controller's fence says that
+                case Propose():
+                    self._on_propose(peer, frame)
+                case Proposed():
+                    self._proposals.on_proposed(peer, frame, self._clock.monotonic())
+                case StatusQuestion(request_id):
+                    self._queue(peer, StatusAnswer.of(request_id, self.status()))
+                case StatusAnswer(request_id):
+                    self._questions.answer(request_id, frame.status)
+                case _:
+                    raise RemoteProtocolError("a second hello")
 
-    def tick(self) -> None:
-        """Do what is due. Called after every batch of inputs and at least every 20 ms."""
-        raise NotImplementedError
+    # --- What a broker asks ------------------------------------------------------------------------------------------
 
-    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+    def propose(self, command: Command, done: Done, *, timeout: float = 5.0) -> None:
         """Bring a command to the quorum's leader, wherever it is. `done` is called exactly once, from a later `tick`,
-        within `timeout` seconds."""
-        raise NotImplementedError
+        within `timeout` seconds. Raises `InvalidRequest` for a command that no node could decode."""
+        if len(self._proposals) >= self._limits.proposals_max:
+            self._proposals.refuse(done, "too many proposals wait for an outcome")
+            return
+        session = None
+        if not isinstance(command, NoOp):
+            self._sequence += 1
+            session = ClientSession(self._session_id, self._sequence, self._machine.applied_index)
+        urgent = isinstance(command, AlterIsr | ElectLeaders | FenceBroker | UnfenceBroker | RegisterBroker | NoOp)
+        deadline = self._clock.monotonic() + timeout
+        self._proposals.add(encode(command, session=session), urgent=urgent, deadline=deadline, done=done)
 
-    def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+    def read_barrier(self, done: Done, *, timeout: float = 5.0) -> None:
         """`done` gets an index that includes everything acknowledged before this call: a view that has come so far
-        answers a linearizable read (S7)."""
-        raise NotImplementedError
+        answers a linearizable read (S7). Barriers asked for together share one entry of the log."""
+        self._barriers.ask(self._clock.monotonic() + timeout, done)
 
     def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
         """The status as the leader sees it; as this node does where the leader does not answer in time."""
-        raise NotImplementedError
+        now = self._clock.monotonic()
+        if self._leader in self._connected:
+            self._queue(self._leader, StatusQuestion(self._questions.ask(now + timeout, done)))
+        else:
+            self._questions.ask(now, done)
 
-    def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
+    def register(self, command: RegisterBroker, done: Done) -> None:
         """Propose this registration until the state machine answers it, then send the broker's heartbeats. `done` is
         called once: applied (whose result may be a refusal: then another process holds the name and this one must
         stop), never unknown."""
-        raise NotImplementedError
+        self._broker.register(command, done)
+
+    def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
+        """Before an orderly stop: say in the heartbeats that this broker stops. `done(True)` when it is fenced, so
+        leads nothing any more; `done(False)` when that did not happen in time."""
+        self._broker.stop(self._clock.monotonic() + timeout, done)
 
     def status(self) -> QuorumStatus:
         """As this node knows it now."""
-        raise NotImplementedError
+        return self._engine.status()
 
     @property
     def image(self) -> ClusterImage:
         """The state after everything applied so far. Read-only for callers."""
-        raise NotImplementedError
+        return self._machine.image
+
+    # --- Time --------------------------------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due. Called after every batch of inputs and at least every 20 ms."""
+        with self._or_stop():
+            now = self._clock.monotonic()
+            for _ in range(ROUNDS_PER_TICK):
+                if not self._round(now):
+                    break
+            self._tell_controller(now)
+            self._snapshot_if_due()
+            frames, self._frames = self._frames, []
+            for peer, frame in frames:
+                self._send(peer, protocol.encode(frame))
+            self._broker.notice_fence(now, self._machine.image)
+            self._questions.end_overdue(now, self.status)
+            self._proposals.finish()
+
+    def _round(self, now: float) -> bool:
+        """Stage, sync, send, apply, decide. Returns whether that staged more."""
+        self._barriers.pump(now)
+        leader = self._engine.leader
+        self._proposals.pump(now, leader, leader == self._identity.node_id or leader in self._connected)
+        self._lanes.drain()
+        self._engine.tick(now)
+        ready = self._engine.ready()
+        for peer, message in ready.messages:
+            self._send(peer, protocol.encode(EngineFrame(message)))
+        for lost in ready.lost:
+            self._lanes.lost(lost)
+        for applied in ready.applied:
+            self._lanes.applied(applied, self._machine.apply(applied))
+        self._controlling.update(self._engine.is_leader, self._engine.term, self._machine.image)
+        self._notice_leader()
+        self._controlling.decide(now)
+        return bool(self._lanes)
+
+    def _notice_leader(self) -> None:
+        leader = self._engine.leader
+        if leader != self._leader:
+            self._leader = leader
+            if self._on_leader is not None:
+                self._on_leader(leader)
+
+    def _snapshot_if_due(self) -> None:
+        machine = self._machine
+        entries = machine.applied_index - machine.snapshot_index
+        due = entries >= self._limits.snapshot_entries or self._engine.journal_bytes >= self._limits.snapshot_bytes
+        if due and entries > 0:
+            self._engine.compact(machine.snapshot(), machine.applied_index)
+
+    # --- Proposals of others -----------------------------------------------------------------------------------------
+
+    def _on_propose(self, peer: BrokerId, frame: Propose) -> None:
+        # What does not decode would stop every node that applies it; the controller's commands are never forwarded.
+        if decode(frame.envelope).term is not None:
+            raise RemoteProtocolError("a command with a term was forwarded")
+        if self._forwarded[peer] >= self._limits.proposals_max:
+            self._queue(peer, Proposed(frame.request_id, Fate.REFUSED.value, detail="too many proposals wait"))
+            return
+        self._forwarded[peer] += 1
+
+        def answer(outcome: Outcome) -> None:
+            self._forwarded[peer] -= 1
+            result = encode_result(outcome.result) if outcome.result is not None else b""
+            detail = outcome.detail[:1024]
+            self._queue(peer, Proposed(frame.request_id, outcome.fate.value, outcome.index, result, detail))
+
+        self._lanes.submit(frame.envelope, frame.urgent, answer)
+
+    def _propose_barrier(self, deadline: float, done: Done) -> None:
+        self._proposals.add(encode(NoOp()), urgent=True, deadline=deadline, done=done)
+
+    def _queue(self, peer: BrokerId, frame: Frame) -> None:
+        self._frames.append((peer, frame))
+
+    # --- Heartbeats --------------------------------------------------------------------------------------------------
+
+    def _tell_controller(self, now: float) -> None:
+        leader = self._leader
+        controller = leader if leader == self._identity.node_id or leader in self._connected else NO_BROKER
+        heartbeat = self._broker.heartbeat(now, controller, self._machine.applied_index)
+        if heartbeat is not None and controller == self._identity.node_id:
+            self._on_heartbeat(controller, heartbeat)
+        elif heartbeat is not None:
+            self._queue(controller, heartbeat)
+
+    def _on_heartbeat(self, peer: BrokerId, frame: BrokerHeartbeat) -> None:
+        if frame.broker_id != peer:
+            raise RemoteProtocolError(f"node {peer} sends heartbeats of broker {frame.broker_id}")
+        incarnation = Incarnation(frame.incarnation)
+        known = self._controlling.heartbeat(
+            peer, incarnation, frame.applied_index, self._clock.monotonic(), stopping=frame.stopping
+        )
+        if known is not None and peer != self._identity.node_id:
+            self._queue(peer, HeartbeatAnswer(frame.incarnation, known))
+
+    # --- The end -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _or_stop(self) -> Iterator[None]:
+        """Whatever is not the peer's or the caller's fault stops this node for good."""
+        if self._stopped_by is not None:
+            raise self._stopped_by
+        try:
+            yield
+        except RemoteProtocolError:
+            raise
+        except RaftlogError as error:
+            self._stopped_by = error
+            raise
 
     def check_invariants(self) -> None:
-        """Assert what must hold between any two calls. Raises `InvariantViolation`."""
-        raise NotImplementedError
+        """Assert what must hold between any two calls. Raises `InvariantViolation`. Looks at everything: for tests."""
+        self._engine.check_invariants()
+        self._machine.image.check_invariants()
+        status = self._engine.status()
+        if self._machine.applied_index > status.applied_index:
+            raise InvariantViolation(
+                f"the image is at {self._machine.applied_index}, the engine {status.applied_index}"
+            )
 
     def close(self) -> None:
-        """Sync and let go of the files; every waiting proposal ends as unknown."""
-        raise NotImplementedError
+        """Sync and let go of the files; every waiting proposal ends as unknown (or refused, where nobody got it)."""
+        self._barriers.close()
+        self._proposals.close()
+        self._engine.close(sync=self._stopped_by is None)

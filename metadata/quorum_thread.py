@@ -13,13 +13,13 @@ import ssl as ssl_module
 from collections.abc import Callable, Mapping, Sequence
 
 from raftlog.config import TimingConfig
-from raftlog.http2.listener import StreamAcceptor
+from raftlog.http2.stream import StreamAcceptor
 from raftlog.model import BrokerId, Endpoint, QuorumStatus
 from raftlog.ports import Clock, Disk, Random
 
 from .commands import Command, RegisterBroker
 from .engine import Outcome
-from .image import MetadataEvent
+from .image_events import MetadataEvent
 from .quorum_node import QuorumIdentity, QuorumLimits
 
 QUORUM_PATH = "/raftlog.quorum"

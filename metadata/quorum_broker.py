@@ -1,0 +1,73 @@
+"""The broker beside this node, as the quorum sees it: registered, heard of, and let go in order.
+
+A registration is proposed until the state machine answers it; it is idempotent for one start of one directory. From
+then on heartbeats go to the controller, at once when there is a new one, and say how far this node's metadata is. A
+broker that stops says so in its heartbeats and waits until it is fenced: its leaderships are elsewhere then.
+
+What is *not* here: what the controller makes of it (`controller.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raftlog.config import TimingConfig
+from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation
+
+from .commands import RegisterBroker, Registered, encode
+from .engine import Outcome
+from .image import ClusterImage
+from .quorum_proposals import Proposals
+from .quorum_protocol import BrokerHeartbeat
+
+
+class OwnBroker:
+    """This process's broker."""
+
+    def __init__(self, broker_id: BrokerId, timing: TimingConfig, proposals: Proposals) -> None:
+        self._broker_id = broker_id
+        self._every = timing.broker_heartbeat_ms / 1000
+        self._proposals = proposals
+        self._incarnation: Incarnation = NO_INCARNATION
+        self._next_heartbeat_at = 0.0
+        self._told: BrokerId = NO_BROKER
+        """Whom the last heartbeat went to."""
+        self._stopping: tuple[float, Callable[[bool], None]] | None = None
+
+    def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
+        """See `QuorumNode.register`."""
+
+        def answered(outcome: Outcome) -> None:
+            if isinstance(outcome.result, Registered):
+                self._incarnation = outcome.result.incarnation
+                self._next_heartbeat_at = 0.0
+            done(outcome)
+
+        self._proposals.add(encode(command), urgent=True, deadline=float("inf"), done=answered)
+
+    def stop(self, deadline: float, done: Callable[[bool], None]) -> None:
+        """See `QuorumNode.stop_broker`."""
+        self._stopping = (deadline, done)
+        self._next_heartbeat_at = 0.0
+
+    def heartbeat(self, now: float, controller: BrokerId, applied_index: int) -> BrokerHeartbeat | None:
+        """What to tell the controller now, if anything is due."""
+        if self._incarnation == NO_INCARNATION or controller == NO_BROKER:
+            return None
+        if now < self._next_heartbeat_at and controller == self._told:
+            return None
+        self._next_heartbeat_at = now + self._every
+        self._told = controller
+        return BrokerHeartbeat(self._broker_id, self._incarnation, applied_index, self._stopping is not None)
+
+    def notice_fence(self, now: float, image: ClusterImage) -> None:
+        """End a stop: fenced (or replaced, or never registered), or too late."""
+        if self._stopping is None:
+            return
+        deadline, done = self._stopping
+        broker = image.brokers.get(self._broker_id)
+        let_go = broker is None or broker.incarnation != self._incarnation or broker.fenced
+        if let_go or now >= deadline:
+            # The heartbeats that follow go on saying that it stops: it is never unfenced again.
+            self._stopping = (float("inf"), lambda fenced: None)
+            done(let_go)

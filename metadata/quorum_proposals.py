@@ -1,0 +1,154 @@
+"""A node's own proposals on their way: to the leader, wherever it is, again where that is safe, until they are known.
+
+A proposal waits until a leader is known and can be reached, is handed to the engine or sent to the leader, and ends
+when the state machine's answer comes. Where an attempt is lost (the leader changed, a link broke, no answer came) the
+same bytes are tried again: they carry a session, by which the state machine gives a retry its first answer, or are
+harmless to repeat. At its deadline a proposal ends as *refused* if no attempt can have reached a log, and as *unknown*
+otherwise; never as failed.
+
+What is *not* here: encoding, the engine, time (it comes in), and the leader's side of a forwarded proposal
+(`quorum_node.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from raftlog.errors import RemoteProtocolError
+from raftlog.model import NO_BROKER, BrokerId
+
+from .commands import Refused, decode_result
+from .engine import Fate, Outcome
+from .quorum_protocol import Propose, Proposed
+
+Done: TypeAlias = Callable[[Outcome], None]
+
+ANSWER_AFTER = 1.0
+"""Seconds after which a forwarded proposal without an answer is sent again."""
+
+RETRY_AFTER = 0.02
+"""Seconds before a refused or lost proposal is tried again: leaders do not change faster."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    envelope: bytes
+    urgent: bool
+    deadline: float
+    done: Done
+    where: BrokerId = NO_BROKER
+    """Who was given it and has not answered; `NO_BROKER`: it waits here."""
+    due: float = 0.0
+    """When to try (again)."""
+    perhaps: bool = False
+    """Some attempt may have reached a log."""
+    detail: str = "no leader of the quorum is known, or it cannot be reached"
+
+
+class Proposals:
+    """Those of one node. Every `done` is called exactly once, from `pump` or `finish`."""
+
+    def __init__(
+        self,
+        node_id: BrokerId,
+        first_id: int,
+        submit: Callable[[bytes, bool, Done], None],
+        send: Callable[[BrokerId, Propose], None],
+    ) -> None:
+        """`first_id`: where request ids begin. `submit(envelope, urgent, done)` hands one to this node's engine; `send`
+        to a peer."""
+        self._node_id = node_id
+        self._submit = submit
+        self._send = send
+        self._pending: dict[int, _Pending] = {}
+        self._next_id = first_id
+        self._ended: list[tuple[Done, Outcome]] = []
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def add(self, envelope: bytes, *, urgent: bool, deadline: float, done: Done) -> None:
+        """Begin a proposal."""
+        self._pending[self._next_id] = _Pending(envelope, urgent, deadline, done)
+        self._next_id += 1
+
+    def refuse(self, done: Done, detail: str) -> None:
+        """A proposal that is not even begun."""
+        self._ended.append((done, Outcome(Fate.REFUSED, detail=detail)))
+
+    def pump(self, now: float, leader: BrokerId, reachable: bool) -> None:
+        """Try what is due, end what is overdue. `reachable`: what is sent to the leader has a link to go by."""
+        for request_id, pending in list(self._pending.items()):
+            if now >= pending.deadline:
+                self._expire(request_id, pending)
+                continue
+            lost = pending.where not in (NO_BROKER, leader) or (pending.where == leader and not reachable)
+            unanswered = pending.where not in (NO_BROKER, self._node_id) and now >= pending.due
+            if pending.where != self._node_id and (lost or unanswered):
+                pending.where = NO_BROKER
+            if pending.where == NO_BROKER and now >= pending.due and leader != NO_BROKER and reachable:
+                self._try(request_id, pending, now, leader)
+
+    def _try(self, request_id: int, pending: _Pending, now: float, leader: BrokerId) -> None:
+        pending.where = leader
+        if leader == self._node_id:
+            self._submit(pending.envelope, pending.urgent, lambda outcome: self._answered(request_id, outcome, now))
+        else:
+            pending.perhaps = True
+            pending.due = now + ANSWER_AFTER
+            self._send(leader, Propose(request_id, pending.envelope, pending.urgent))
+
+    def on_proposed(self, peer: BrokerId, answer: Proposed, now: float) -> None:
+        """A peer answers. Raises `RemoteProtocolError` for an answer that cannot be one."""
+        pending = self._pending.get(answer.request_id)
+        fate = Fate(answer.fate)
+        if fate is Fate.APPLIED:
+            result = decode_result(answer.result)
+            if answer.index < 0:
+                raise RemoteProtocolError("a proposal was applied nowhere")
+            self._answered(answer.request_id, Outcome(fate, answer.index, result), now)
+        elif pending is not None and pending.where == peer:
+            self._answered(answer.request_id, Outcome(fate, detail=answer.detail), now)
+
+    def _answered(self, request_id: int, outcome: Outcome, now: float) -> None:
+        pending = self._pending.get(request_id)
+        if pending is None:
+            return
+        if outcome.fate is Fate.APPLIED:
+            del self._pending[request_id]
+            self._ended.append((pending.done, _as_known(outcome)))
+            return
+        pending.perhaps = pending.perhaps or outcome.fate is Fate.UNKNOWN
+        pending.where = NO_BROKER
+        pending.due = now + RETRY_AFTER
+        pending.detail = outcome.detail or pending.detail
+
+    def _expire(self, request_id: int, pending: _Pending) -> None:
+        del self._pending[request_id]
+        may_be = pending.perhaps or pending.where == self._node_id
+        fate = Fate.UNKNOWN if may_be else Fate.REFUSED
+        self._ended.append((pending.done, Outcome(fate, detail=f"no outcome in time: {pending.detail}")))
+
+    def finish(self) -> None:
+        """Tell those whose proposals ended."""
+        while self._ended:
+            ended, self._ended = self._ended, []
+            for done, outcome in ended:
+                done(outcome)
+
+    def close(self) -> None:
+        """The node stops: nothing will be known any more."""
+        for request_id, pending in list(self._pending.items()):
+            pending.detail = "the node stops"
+            self._expire(request_id, pending)
+        self.finish()
+
+
+def _as_known(outcome: Outcome) -> Outcome:
+    """The state machine may answer a late retry that it no longer knows whether it was carried out."""
+    result = outcome.result
+    if isinstance(result, Refused) and result.code == "outcome_unknown":
+        return Outcome(Fate.UNKNOWN, detail=result.detail)
+    return outcome
