@@ -66,8 +66,8 @@ class EventHeap:
         heapq.heappush(self._heap, event)
         return event
 
-    def run_until(self, end: float, after_event: Callable[[], None]) -> None:
-        """Run what is due before `end`, in order, with `after_event` after each."""
+    def run_until(self, end: float, run: Callable[[Event], None]) -> None:
+        """Hand what is due before `end` to `run`, in order; `run` calls `event.callback`."""
         while self._heap and self._heap[0].at < end:
             event = heapq.heappop(self._heap)
             life = event.life
@@ -80,8 +80,7 @@ class EventHeap:
                 continue
             self.now = event.at
             self.events_run += 1
-            event.callback()
-            after_event()
+            run(event)
         self.now = max(self.now, end)
 
 

@@ -1,7 +1,7 @@
 """What simulated producers and consumers did and learned: the record against which the truth is checked.
 
-Every value that is ever sent is unique: `<producer>:<number>`. A send ends `ok` (with its offset), `fail` (certainly not
-appended) or `info` (may have been). What is *not* here: judging (`invariants.py`).
+Every value that is ever sent is unique: `<producer>:<number>`. A send ends `ok` (with its offset), `fail` (certainly
+not appended) or `info` (may have been). What is *not* here: judging (`invariants.py`).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class SimLink:
         return self._peer
 
     def send(self, parts: Sequence[Part]) -> None:
-        message = b"".join(_bytes_of(part) for part in parts)
+        message = b"".join(bytes_of(part) for part in parts)
         if self.open and self.life.alive:
             self._network.carry(self, message)
 
@@ -68,7 +68,8 @@ class SimLink:
         self._network.close(self)
 
 
-def _bytes_of(part: Part) -> bytes:
+def bytes_of(part: Part) -> bytes:
+    """A part as bytes; a file region is read and released."""
     if not isinstance(part, FileRegion):
         return bytes(part)
     try:

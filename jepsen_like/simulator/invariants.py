@@ -1,0 +1,287 @@
+"""What must be true after every event, of everything that all nodes together know: S1-S7.
+
+`Truth` is the committed log of each partition as the world has seen it: whatever any leader ever exposed below its high
+watermark. It only grows. After each event the node that ran it is compared with the truth:
+
+* S2, S4 whatever a replica has below its own high watermark is what the truth has there.
+* S3     a consumer saw only what is in the truth, in order.
+* S5     one (leader, incarnation) for each (partition, leader epoch); one quorum leader for each term.
+* S1     an acknowledged batch is in the truth at its offset, once.
+* S6     every running, registered, eligible member of ISR (and of the commit set while the ISR is below the minimum or
+         nobody leads) has every record of the truth on its disk, by (offset, epoch, CRC), not by bare offset.
+* S7     every node applies the same events at the same index of the metadata log.
+
+Work is proportional to what changed: a replica is looked at when its offsets moved, a partition's members when its
+record or the truth moved. What is *not* here: liveness (`run.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from metadata.view import ClusterView, MetadataEvent
+from partitions.driver import PartitionDriver
+from raftlog.model import NO_BROKER, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, TopicPartition
+from raftlog.ports import Part
+from raftlog.record_batch import RecordBatch, split_batches
+
+from .history import Fate, History, Send
+from .network import bytes_of
+from .node import SimNode
+
+READ_BYTES = 1 << 20
+
+
+class Violation(AssertionError):
+    """A safety property does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What identifies a committed batch."""
+
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
+    crc: int
+
+
+@dataclass(slots=True)
+class CommittedLog:
+    """The truth of one partition."""
+
+    batches: list[Batch] = field(default_factory=list)
+    by_base: dict[int, Batch] = field(default_factory=dict)
+    values: dict[int, bytes] = field(default_factory=dict)
+    """Offset → value."""
+    offsets: dict[bytes, int] = field(default_factory=dict)
+    """Value → offset: values are unique, so a second one is a duplicate."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].end_offset if self.batches else 0
+
+    def extend(self, view: memoryview) -> None:
+        """The next committed batch."""
+        batch = RecordBatch(view)
+        header = batch.header
+        known = Batch(header.base_offset, header.end_offset, header.leader_epoch, header.crc)
+        if header.base_offset != self.end_offset:
+            raise Violation(f"S2: committed batch at {header.base_offset}, the committed log ends at {self.end_offset}")
+        self.batches.append(known)
+        self.by_base[known.base_offset] = known
+        for offset, value in zip(batch.offsets(), batch.values(), strict=True):
+            assert value is not None
+            if value in self.offsets:
+                raise Violation(f"S1: {value!r} is committed at {self.offsets[value]} and again at {offset}")
+            self.values[offset] = value
+            self.offsets[value] = offset
+
+
+@dataclass(slots=True)
+class ReplicaMark:
+    """How a replica looked when it was last compared."""
+
+    shape: tuple[object, ...] = ()
+    verified_end: int = 0
+    """Below this it was found equal to the truth; falls with truncation."""
+
+
+class Truth:
+    """Checks a world; raises `Violation`."""
+
+    def __init__(self, nodes: Sequence[SimNode], history: History) -> None:
+        self._nodes = {node.node_id: node for node in nodes}
+        self._history = history
+        self.logs: dict[TopicPartition, CommittedLog] = {}
+        self._leaders: dict[tuple[TopicPartition, LeaderEpoch], tuple[BrokerId, Incarnation]] = {}
+        self._terms: dict[int, BrokerId] = {}
+        self._applied: dict[int, int] = {}
+        """Index of the metadata log → hash of the events that it brought."""
+        self._marks: dict[tuple[BrokerId, TopicPartition], ReplicaMark] = {}
+        self._records: dict[TopicPartition, PartitionRecord] = {}
+        """The newest that any node has seen: the quorum's word."""
+        self._moved: dict[TopicPartition, None] = {}
+        """Partitions whose truth or record moved during this event."""
+        self._sends_checked: dict[int, None] = {}
+        self._reads_checked = 0
+
+    # --- Hooks ---
+
+    def follow(self, node: SimNode) -> None:
+        """Watch what a newly started process applies."""
+        assert node.broker is not None
+        view, node_id, last = node.broker.view, node.node_id, 0
+
+        def applied(index: int, events: Sequence[MetadataEvent]) -> None:
+            nonlocal last
+            if index == last + 1:
+                self._check_applied(node_id, index, events)
+            last = index
+            self._learn(view, events)
+
+        view.subscribe(applied)
+
+    def after_event(self, node: SimNode) -> None:
+        """`node` has just handled something."""
+        if node.running and node.broker is not None and node.quorum is not None:
+            self._check_term(node)
+            node.quorum.node.check_invariants()
+            node.broker.check_invariants()
+            for topic_partition, driver in node.broker.manager.drivers.items():
+                self._look_at(node, topic_partition, driver)
+        moved, self._moved = self._moved, {}
+        for topic_partition in moved:
+            self._check_members(topic_partition)
+
+    def check_clients(self) -> None:
+        """Acknowledgements and reads since the last call."""
+        for position, send in enumerate(self._history.sends):
+            if send.fate is Fate.OK and position not in self._sends_checked:
+                self._sends_checked[position] = None
+                self._check_acknowledged(send)
+        for read in self._history.reads[self._reads_checked :]:
+            log = self.logs.get(read.topic_partition, CommittedLog())
+            for offset, value in read.records:
+                if log.values.get(offset) != value:
+                    raise Violation(
+                        f"S3: consumer {read.consumer} saw {value!r} at {read.topic_partition} offset {offset}; "
+                        f"the truth there is {log.values.get(offset)!r}"
+                    )
+        self._reads_checked = len(self._history.reads)
+
+    # --- Inside ---
+
+    def _check_term(self, node: SimNode) -> None:
+        assert node.quorum is not None
+        status = node.quorum.node.status()
+        if status.leader == node.node_id:
+            first = self._terms.setdefault(status.term, node.node_id)
+            if first != node.node_id:
+                raise Violation(f"S7: nodes {first} and {node.node_id} both lead the quorum in term {status.term}")
+
+    def _check_applied(self, node_id: BrokerId, index: int, events: Sequence[MetadataEvent]) -> None:
+        fingerprint = hash(repr(events))
+        if self._applied.setdefault(index, fingerprint) != fingerprint:
+            raise Violation(f"S7: node {node_id} applied something else at index {index}: {events}")
+
+    def _learn(self, view: ClusterView, events: Sequence[MetadataEvent]) -> None:
+        for event in events:
+            record = getattr(event, "record", None)
+            if isinstance(record, PartitionRecord):
+                topic_partition = record.topic_partition
+                known = self._records.get(topic_partition)
+                if known is None or record.partition_epoch > known.partition_epoch:
+                    self._records[topic_partition] = record
+                    self._moved[topic_partition] = None
+
+    def _look_at(self, node: SimNode, topic_partition: TopicPartition, driver: PartitionDriver) -> None:
+        log, replica = driver.log, driver.replica
+        exposed = replica.leader.exposed_high_watermark if replica.leader else None
+        shape = (driver, replica.leader, log.log_start_offset, log.log_end_offset, log.stable_end_offset, exposed)
+        shape += (replica.high_watermark, replica.offline)
+        mark = self._marks.setdefault((node.node_id, topic_partition), ReplicaMark())
+        if shape == mark.shape or replica.offline:
+            return
+        if not mark.shape or mark.shape[0] is not driver:
+            mark.verified_end = 0
+        mark.shape = shape
+        mark.verified_end = min(mark.verified_end, log.log_end_offset)
+        if replica.leader is not None:
+            leader = replica.leader.record
+            holder = (leader.leader, leader.leader_incarnation)
+            first = self._leaders.setdefault((topic_partition, leader.leader_epoch), holder)
+            if first != holder:
+                raise Violation(f"S5: {topic_partition} epoch {leader.leader_epoch} is led by {first} and by {holder}")
+        truth = self.logs.setdefault(topic_partition, CommittedLog())
+        if exposed is not None and exposed > truth.end_offset:
+            for view in batches_of(driver, truth.end_offset, exposed):
+                truth.extend(view)
+            self._moved[topic_partition] = None
+        end = min(replica.high_watermark, truth.end_offset)
+        self._compare(node, topic_partition, driver, mark, end, "S4")
+        self._moved[topic_partition] = None
+
+    def _compare(
+        self,
+        node: SimNode,
+        topic_partition: TopicPartition,
+        driver: PartitionDriver,
+        mark: ReplicaMark,
+        end: int,
+        law: str,
+    ) -> None:
+        """The replica agrees with the truth in [verified, end)."""
+        start = max(mark.verified_end, driver.log.log_start_offset)
+        if start >= end:
+            return
+        truth = self.logs[topic_partition]
+        position = start
+        for view in batches_of(driver, start, end):
+            header = RecordBatch(view).header
+            mine = Batch(header.base_offset, header.end_offset, header.leader_epoch, header.crc)
+            if truth.by_base.get(header.base_offset) != mine:
+                raise Violation(
+                    f"{law}: node {node.node_id} has {mine} of {topic_partition}, "
+                    f"committed is {truth.by_base.get(header.base_offset)}"
+                )
+            position = header.end_offset
+        if position < end:
+            raise Violation(f"{law}: node {node.node_id} lacks [{position}, {end}) of {topic_partition}")
+        mark.verified_end = position
+
+    def _check_members(self, topic_partition: TopicPartition) -> None:
+        """S6: whoever may be elected has every committed record on disk."""
+        record = self._records.get(topic_partition)
+        truth = self.logs.get(topic_partition)
+        if record is None or truth is None or not truth.batches:
+            return
+        below = len([m for m in record.isr if m not in record.not_eligible]) < record.min_insync_replicas
+        members = set(record.isr) | (set(record.commit_set) if below or record.leader == NO_BROKER else set())
+        for member in sorted(members - set(record.not_eligible)):
+            node = self._nodes[member]
+            if not node.running or node.broker is None:
+                continue
+            registered = node.broker.view.broker(member)
+            driver = node.broker.manager.drivers.get(topic_partition)
+            if registered is None or registered.incarnation != node.broker.incarnation or driver is None:
+                continue
+            if driver.replica.offline:
+                continue
+            if driver.log.stable_end_offset < truth.end_offset:
+                raise Violation(
+                    f"S6: node {member} may be elected by {record}, but has {topic_partition} only up to "
+                    f"{driver.log.stable_end_offset} of {truth.end_offset}"
+                )
+            mark = self._marks.setdefault((node.node_id, topic_partition), ReplicaMark())
+            self._compare(node, topic_partition, driver, mark, truth.end_offset, "S6")
+
+    def _check_acknowledged(self, send: Send) -> None:
+        truth = self.logs.get(send.topic_partition, CommittedLog())
+        for position, value in enumerate(send.values):
+            offset = send.base_offset + position
+            if truth.values.get(offset) != value:
+                raise Violation(
+                    f"S1: {value!r} was acknowledged at {send.topic_partition} offset {offset}; committed there is "
+                    f"{truth.values.get(offset)!r}"
+                )
+
+
+def batches_of(driver: PartitionDriver, start: int, end: int) -> Iterator[memoryview]:
+    """Whole batches of a replica's log from `start`, none beyond `end`."""
+    while start < end:
+        found = driver.log.read(Offset(start), Offset(end), READ_BYTES)
+        if found.load is not None:
+            found = found.load()
+        if found.next_offset <= start:
+            raise Violation(f"{driver} has a hole at {start}, its log ends at {driver.log.log_end_offset}")
+        start = found.next_offset
+        yield from split_batches(_joined(found.parts))
+
+
+def _joined(parts: Sequence[Part]) -> bytes:
+    return b"".join(bytes_of(part) for part in parts)
+
+
+Check = Callable[[SimNode], None]

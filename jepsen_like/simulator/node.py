@@ -1,0 +1,289 @@
+"""One simulated node: the product's wiring and quorum on simulated ports, started and killed like a process.
+
+The disk and the clock outlive a process; everything else is made anew at each start. A process is killed between two
+events, or in the middle of a disk operation (`SimulatedCrash`); with power loss its disk then forgets what was not
+fsynced. Nothing here knows what is right: that is `invariants.py`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from metadata.commands import Command, RegisterBroker
+from metadata.engine import Outcome
+from metadata.quorum_links import QuorumLinks
+from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
+from raftlog.broker.identity import begin_start, mark_clean_shutdown, prepare_folder
+from raftlog.broker.wiring import Broker
+from raftlog.config import NodeConfig
+from raftlog.model import BrokerId, Endpoint
+from raftlog.ports import Link, LinkHandler
+
+from .disk import SimDisk
+from .heap import EventHeap, Life, SimClock, SimScheduler, SimWorker
+from .network import SimNetwork
+from .trace import Trace
+
+QUORUM = "quorum"
+REPLICATION = "replication"
+TICK_SECONDS = 0.02
+REDIAL_SECONDS = (0.1, 0.4)
+
+
+class Dialing:
+    """Keeps links of one kind to peers, again after every loss: what the product's asyncio dialers do."""
+
+    def __init__(self, node: SimNode, life: Life, kind: str, handler: LinkHandler) -> None:
+        self._node = node
+        self._life = life
+        self._kind = kind
+        self._handler = handler
+        self._links: dict[int, Link | None] = {}
+        """Wanted peers; None while there is no link."""
+
+    def connect(self, peer: BrokerId) -> None:
+        if peer not in self._links:
+            self._links[peer] = None
+            self._dial(peer)
+
+    def disconnect(self, peer: BrokerId) -> None:
+        link = self._links.pop(peer, None)
+        if link is not None:
+            link.close()
+
+    def _dial(self, peer: int) -> None:
+        if peer in self._links and self._links[peer] is None:
+            node = self._node
+            node.network.dial(node.node_id, peer, self._kind, self._life, self, lambda: self._again(peer))
+
+    def _again(self, peer: int) -> None:
+        delay = self._node.random.uniform(*REDIAL_SECONDS)
+        self._node.heap.schedule(delay, lambda: self._dial(peer), self._life)
+
+    def on_opened(self, link: Link) -> None:
+        if link.peer not in self._links or self._links[link.peer] is not None:
+            link.close()
+            return
+        self._links[link.peer] = link
+        self._handler.on_opened(link)
+
+    def on_message(self, link: Link, message: memoryview) -> None:
+        self._handler.on_message(link, message)
+
+    def on_closed(self, link: Link) -> None:
+        if self._links.get(link.peer) is link:
+            self._links[link.peer] = None
+            self._again(link.peer)
+        self._handler.on_closed(link)
+
+
+class SimQuorum:
+    """The quorum as the broker sees it, and the shell that ticks it after every input."""
+
+    def __init__(self, node: QuorumNode, scheduler: SimScheduler) -> None:
+        self.node = node
+        self._scheduler = scheduler
+        self._tick_due = False
+        self._beat()
+
+    def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
+        self.node.register(command, done)
+        self.tick_soon()
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+        self.node.propose(command, done, timeout=timeout)
+        self.tick_soon()
+
+    def tick_soon(self) -> None:
+        """After the present input."""
+        if not self._tick_due:
+            self._tick_due = True
+            self._scheduler.call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._tick_due = False
+        self.node.tick()
+
+    def _beat(self) -> None:
+        self.node.tick()
+        self._scheduler.call_later(TICK_SECONDS, self._beat)
+
+
+class TickingHandler:
+    """Hands a link's events on, and has the quorum ticked after each."""
+
+    def __init__(self, handler: LinkHandler, tick_soon: Callable[[], None]) -> None:
+        self._handler = handler
+        self._tick_soon = tick_soon
+
+    def on_opened(self, link: Link) -> None:
+        self._handler.on_opened(link)
+        self._tick_soon()
+
+    def on_message(self, link: Link, message: memoryview) -> None:
+        self._handler.on_message(link, message)
+        self._tick_soon()
+
+    def on_closed(self, link: Link) -> None:
+        self._handler.on_closed(link)
+        self._tick_soon()
+
+
+class SimNode:
+    """A node: its disk for ever, its process from `start` to `kill`."""
+
+    def __init__(
+        self,
+        node_id: int,
+        voters: tuple[int, ...],
+        *,
+        heap: EventHeap,
+        network: SimNetwork,
+        rng: random.Random,
+        config: NodeConfig,
+        trace: Trace,
+        on_violation: Callable[[str], None],
+    ) -> None:
+        self.node_id = BrokerId(node_id)
+        self.heap = heap
+        self.network = network
+        self.random = random.Random(rng.random())
+        self.disk = SimDisk()
+        self.clock = SimClock(heap, drift=rng.uniform(0.99, 1.01), wall_offset_ms=rng.randrange(-5000, 5000))
+        self._config = config
+        self._trace = trace
+        self._on_violation = on_violation
+        self.life: Life | None = None
+        self.broker: Broker | None = None
+        self.quorum: SimQuorum | None = None
+        self.starts = 0
+        self.expected_stop = False
+        """A disk fault was injected: the process may stop itself."""
+        prepare_folder(
+            self.disk,
+            f"node-{node_id}",
+            cluster_id="simulated",
+            node_id=node_id,
+            voters={voter: Endpoint(f"node-{voter}", 1) for voter in voters},
+            directory_id=self.random.randbytes(16),
+        )
+
+    @property
+    def running(self) -> bool:
+        return self.life is not None and self.life.alive
+
+    def start(self) -> None:
+        """A new process. Raises what the product raises; the disk is left as it is."""
+        assert not self.running
+        self.starts += 1
+        life = self.life = Life(f"node-{self.node_id}.{self.starts}")
+        scheduler = SimScheduler(self.heap, life)
+        identity = begin_start(self.disk, f"node-{self.node_id}")
+        quorum_identity = QuorumIdentity(
+            identity.cluster_id, identity.node_id, identity.directory_id, tuple(sorted(identity.voters))
+        )
+        links = QuorumLinks(quorum_identity)
+        replication = Dialing(self, life, REPLICATION, _Later(lambda: broker.manager.dialed))
+        broker = Broker(
+            identity,
+            self._config,
+            disk=self.disk,
+            clock=self.clock,
+            scheduler=scheduler,
+            worker=SimWorker(self.heap, life, self.random, lambda: self.random.uniform(0.0001, 0.003)),
+            random=self.random,
+            dialer=replication,
+            logger=TraceLogger(self._trace, int(self.node_id), self._on_violation),
+            on_fatal=self._on_fatal,
+        )
+        broker.load()
+        node = QuorumNode(
+            quorum_identity,
+            disk=self.disk,
+            clock=self.clock,
+            random=self.random,
+            timing=self._config.timing,
+            send=links.send,
+            on_events=broker.on_events,
+            limits=QuorumLimits(snapshot_entries=self.random.randrange(20, 400)),
+        )
+        links.attach(node)
+        self.broker = broker
+        quorum = self.quorum = SimQuorum(node, scheduler)
+        self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, quorum.tick_soon))
+        self.network.listen(self.node_id, REPLICATION, life, broker.manager.accepted)
+        dialing = Dialing(self, life, QUORUM, TickingHandler(links.dialed, quorum.tick_soon))
+        for voter in sorted(identity.voters):
+            if voter != self.node_id:
+                dialing.connect(voter)
+        endpoint = Endpoint(f"node-{self.node_id}", 1)
+        broker.register(quorum, endpoint, endpoint, lambda: self._trace.note(int(self.node_id), "registered"))
+        self._trace.note(int(self.node_id), f"start {self.starts} clean={identity.clean}")
+
+    def kill(self, *, power_loss: random.Random | None = None) -> None:
+        """SIGKILL, or with a generator the loss of power."""
+        if self.life is not None and self.life.alive:
+            self.life.alive = False
+            self.network.node_died(self.node_id, silently=power_loss is not None)
+        self.disk.crash_countdown = 0
+        if power_loss is not None:
+            self.disk.power_loss(power_loss)
+        self.broker = None
+        self.quorum = None
+        self._trace.note(int(self.node_id), "power loss" if power_loss is not None else "kill")
+
+    def stop_cleanly(self, stopped: Callable[[], None]) -> None:
+        """An orderly stop: `stopped` follows, and the marker is written if everything is on disk."""
+        assert self.broker is not None and self.quorum is not None
+
+        def closed(clean: bool) -> None:
+            if self.quorum is not None:
+                self.quorum.node.close()
+            if clean:
+                mark_clean_shutdown(self.disk)
+            self.kill()
+            stopped()
+
+        self.broker.manager.close(closed, clean=True)
+
+    def _on_fatal(self, error: BaseException) -> None:
+        self._trace.note(int(self.node_id), f"fatal {error}")
+        if not self.expected_stop:
+            self._on_violation(f"node {self.node_id} stopped itself: {error}")
+
+
+class _Later:
+    """A link handler that exists only once the broker does."""
+
+    def __init__(self, handler: Callable[[], LinkHandler]) -> None:
+        self._handler = handler
+
+    def on_opened(self, link: Link) -> None:
+        self._handler().on_opened(link)
+
+    def on_message(self, link: Link, message: memoryview) -> None:
+        self._handler().on_message(link, message)
+
+    def on_closed(self, link: Link) -> None:
+        self._handler().on_closed(link)
+
+
+class TraceLogger:
+    """The product's log lines go into the trace; a line that begins with INVARIANT is a violation."""
+
+    def __init__(self, trace: Trace, node: int, on_violation: Callable[[str], None]) -> None:
+        self._trace = trace
+        self._node = node
+        self._on_violation = on_violation
+
+    def info(self, event: str, **fields: object) -> None:
+        self._trace.note(self._node, f"{event} {fields}")
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._trace.note(self._node, f"{event} {fields}")
+
+    def error(self, event: str, **fields: object) -> None:
+        self._trace.note(self._node, f"{event} {fields}")
+        if event.startswith("INVARIANT"):
+            self._on_violation(f"node {self._node}: {event} {fields}")
