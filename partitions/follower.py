@@ -124,9 +124,7 @@ class Follower:
 
     # --- Data ---
 
-    def on_pushed(
-        self, leader_epoch: LeaderEpoch, batches: list[FetchedBatch], marks: Matched, now: float
-    ) -> list[Effect]:
+    def on_pushed(self, leader_epoch: LeaderEpoch, batches: list[FetchedBatch], marks: Matched) -> list[Effect]:
         """Batches that follow the log's end, or none and only the leader's marks. Appends all of them or none.
 
         Raises `RemoteProtocolError` where they do not continue the log (S4).

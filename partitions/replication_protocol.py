@@ -39,7 +39,7 @@ from raftlog.errors import RemoteProtocolError
 from raftlog.ports import Buffer, Part
 from raftlog.wire import Natural, PartitionNumber, TopicIdBytes
 
-PATH = "/internal/replication"
+REPLICATION_PATH = "/raftlog.replication"
 """Names the stream on a data listener."""
 
 MAX_ENTRIES = 10_000

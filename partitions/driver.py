@@ -1,0 +1,333 @@
+"""The shell of one replica: the only place where a core meets its log and the world.
+
+An event comes in (a produce, a follower's frame, an fsync that ended, a record of the quorum), the core says what is
+to be done, and the effects are performed at once, in the order given (`driver_effects.py`). Whoever waits is called
+back when the event is over. A broken invariant or a disk error takes this one replica offline, with a log line
+`INVARIANT …` or `replica offline`; the broker goes on.
+
+What is *not* here: decisions (`replica.py`), links (`replication_server.py`, `replication_client.py`), long polls
+(`fetch_waiters.py`), folders and threads (`manager.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from raftlog.config import TopicConfig
+from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, InvariantViolation, RaftlogError, RetriableError
+from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, TopicPartition
+from raftlog.ports import Buffer
+
+from . import effects as fx
+from .driver_effects import EffectPerformer
+from .driver_ports import Subscriber, Surroundings, Waiter
+from .driver_requests import ProduceDone, check_incoming
+from .log import PartitionLog
+from .log_slice import LogSlice
+from .producer_state import ProducerStates
+from .replica import Replica
+
+
+class PartitionDriver:
+    """See the module. `name` is for people: `orders/3`."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        name: str,
+        log: PartitionLog,
+        producers: ProducerStates,
+        surroundings: Surroundings,
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.name = name
+        self.log = log
+        self._around = surroundings
+        self.replica = Replica(
+            surroundings.node_id,
+            surroundings.incarnation,
+            log,
+            producers,
+            surroundings.brokers,
+            lag_max=surroundings.lag_max,
+        )
+        self._performer = EffectPerformer(self, self.replica, log, producers, surroundings)
+        self._followed: tuple[BrokerId, Incarnation, LeaderEpoch] | None = None
+        self._depth = 0
+        self._closed = False
+
+    # --- Metadata and time ---
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """The newest that this replica was told of."""
+        return self.replica.leader_epoch
+
+    def on_record(self, record: PartitionRecord) -> None:
+        """The quorum's word on this partition."""
+        before = (self.replica.leader, self.replica.follower)
+        self._run(lambda: self.replica.on_record(record, self._now()))
+        if (self.replica.leader, self.replica.follower) != before:
+            self._around.logger.info("replica", partition=self.name, state=str(self.replica))
+            self._performer.wake_waiters()
+        self._around.wants_tick(self)
+
+    def on_broker(self, broker: BrokerId) -> None:
+        """The view shows something new about this broker."""
+        self._run(lambda: self.replica.on_broker(broker, self._now()))
+        self._around.wants_tick(self)
+
+    def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: fx.Fate) -> None:
+        """The fate of a proposal of this replica."""
+        self._run(lambda: self.replica.on_isr_answer(leader_epoch, attempt, fate, self._now()))
+        self._around.wants_tick(self)
+
+    def on_tick(self, now: float) -> None:
+        """Time passed."""
+        self._performer.requests.expire(now)
+        self._run(lambda: self.replica.on_tick(now))
+
+    def on_job_done(self) -> None:
+        """The disk did what it was told to, or failed."""
+        if self.log.failed is not None:
+            self.go_offline(str(self.log.failed))
+            return
+        self._run(self._stable)
+
+    def _stable(self) -> list[fx.Effect]:
+        self._performer.release_stable()
+        return self.replica.on_stable()
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing here waits for time to pass."""
+        return not len(self._performer.requests) and self.replica.quiet
+
+    # --- Produce and read ---
+
+    def produce(self, batch: Buffer, config: TopicConfig, acks: Acks, done: ProduceDone, deadline: float) -> None:
+        """One batch; see `PartitionManager.produce`. `deadline` is in monotonic seconds."""
+        wall_ms = self._around.clock.wall_ms()
+        try:
+            self._check_open_for_produce()
+            header = check_incoming(batch, config, wall_ms)
+        except RaftlogError as error:
+            done(error)
+            return
+        request = self._performer.requests.add(done, deadline)
+        append_time = wall_ms if config.message_timestamp_type == "LogAppendTime" else -1
+        incoming = fx.IncomingBatch(request, header, batch, acks, append_time)
+        self._run(lambda: self.replica.produce(incoming, self._now()))
+        self._around.wants_tick(self)
+
+    def _check_open_for_produce(self) -> None:
+        if self._closed:
+            raise RetriableError("replica_not_available", f"{self.name} is being closed")
+        if self.replica.leader is None:
+            raise self.replica.not_leading()
+        if self.log.full:
+            raise DiskFull(f"the disk that holds {self.name} is full")
+
+    def readable_end(self, current_leader_epoch: int = -1) -> Offset:
+        """Up to where consumers may read now (S3). Raises what a consumer has to be told."""
+        leader = self.replica.leader
+        if leader is None:
+            raise self.replica.not_leading()
+        if current_leader_epoch >= 0 and current_leader_epoch != leader.leader_epoch:
+            newer = current_leader_epoch > leader.leader_epoch
+            code = "unknown_leader_epoch" if newer else "fenced_leader_epoch"
+            raise RetriableError(code, f"leader epoch is {leader.leader_epoch}, not {current_leader_epoch}")
+        end_offset = leader.exposed_high_watermark
+        if end_offset is None:
+            raise RetriableError("offset_not_available", "a new leader has not committed its predecessor's log yet")
+        return end_offset
+
+    def read(self, offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool) -> LogSlice:
+        """Batches from `offset` on, none reaching beyond `end_offset`. Raises `InvalidRequest` with both bounds where
+        the offset lies outside them, `DiskFailed` (and the replica is offline)."""
+        if not self.log.log_start_offset <= offset <= end_offset:
+            bounds = f"[{self.log.log_start_offset}, {end_offset}]"
+            raise InvalidRequest("offset_out_of_range", f"offset {offset} of {self.name} is outside {bounds}")
+        if offset == end_offset:
+            return LogSlice(offset, offset)
+        try:
+            return self.log.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch)
+        except DiskFailed as error:
+            self.go_offline(str(error))
+            raise
+
+    def wait_readable(self, waiter: Waiter) -> None:
+        """Tell this long poll, once, when consumers may read more or may not read here at all."""
+        self._performer.waiters[waiter] = None
+
+    def stop_waiting(self, waiter: Waiter) -> None:
+        self._performer.waiters.pop(waiter, None)
+
+    def retain(self, now_ms: int | None) -> None:
+        """Move the log's start as the topic's retention asks. Leaders only: followers hear of it from them."""
+        if self.replica.leader is None:
+            return
+        target = self.log.retention(now_ms, self.replica.high_watermark)
+        if target > self.log.log_start_offset:
+            self.log.advance_log_start(min(target, self.replica.high_watermark))
+            self._performer.write()
+            for subscriber in self._performer.subscribers.values():
+                subscriber.on_marks()
+
+    # --- Followers of this leader ---
+
+    def on_subscribe(
+        self,
+        follower: BrokerId,
+        incarnation: Incarnation,
+        leader_epoch: LeaderEpoch,
+        subscriber: Subscriber,
+        *,
+        last_epoch: LeaderEpoch,
+        fetch_offset: Offset,
+        stable_end_offset: Offset,
+    ) -> None:
+        """A follower's subscription, in place of any that it had. Raises `RemoteProtocolError`."""
+        before = self._performer.subscribers.pop(follower, None)
+        if before is not None:
+            before.on_answer(fx.Refused("connection_lost"))
+        self._performer.subscribers[follower] = subscriber
+        self._run(
+            lambda: self.replica.on_subscribe(
+                follower,
+                incarnation,
+                leader_epoch,
+                last_epoch=last_epoch,
+                fetch_offset=fetch_offset,
+                stable_end_offset=stable_end_offset,
+                now=self._now(),
+            )
+        )
+        self._around.wants_tick(self)
+
+    def on_unsubscribe(self, follower: BrokerId, subscriber: Subscriber) -> None:
+        if self._performer.subscribers.get(follower) is subscriber:
+            del self._performer.subscribers[follower]
+
+    def on_report(
+        self,
+        follower: BrokerId,
+        incarnation: Incarnation,
+        leader_epoch: LeaderEpoch,
+        fetch_offset: Offset,
+        stable_end_offset: Offset,
+    ) -> None:
+        """A follower's acknowledgement. Raises `RemoteProtocolError`."""
+        self._run(
+            lambda: self.replica.on_report(
+                follower,
+                incarnation,
+                leader_epoch,
+                fetch_offset=fetch_offset,
+                stable_end_offset=stable_end_offset,
+                now=self._now(),
+            )
+        )
+
+    # --- The leader that this follower has ---
+
+    def on_link_opened(self) -> None:
+        """The leader, in the incarnation that the record names, can be asked."""
+        self._run(lambda: self.replica.follower.on_link_opened(self._now()) if self.replica.follower else [])
+        self._around.wants_tick(self)
+
+    def on_link_lost(self) -> None:
+        self._run(lambda: self.replica.follower.on_link_lost() if self.replica.follower else [])
+
+    def on_answer(self, leader_epoch: LeaderEpoch, answer: fx.Answer) -> None:
+        """Raises `RemoteProtocolError`."""
+        follower = self.replica.follower
+        self._run(lambda: follower.on_answer(leader_epoch, answer, self._now()) if follower else [])
+        self._around.wants_tick(self)
+
+    def on_pushed(self, leader_epoch: LeaderEpoch, batches: list[fx.FetchedBatch], marks: fx.Matched) -> None:
+        """Batches whose CRC was checked. Raises `RemoteProtocolError`, and then appended nothing."""
+        follower = self.replica.follower
+        if follower is None:
+            return
+        if self.log.full and batches:
+            self._run(lambda: follower.on_disk_full(self._now()))
+        else:
+            self._run(lambda: follower.on_pushed(leader_epoch, batches, marks))
+        self._around.wants_tick(self)
+
+    def on_corrupt_push(self) -> None:
+        """What the leader pushed is damaged; the link is dropped by who found it."""
+        self._run(lambda: self.replica.follower.on_corrupt_push(self._now()) if self.replica.follower else [])
+        self._around.wants_tick(self)
+
+    # --- The end ---
+
+    def close(self, error: RaftlogError) -> None:
+        """No event does anything from now on; everybody who waits is answered, with `error` at the latest."""
+        if self._closed:
+            return
+        self._run(self.replica.close)
+        self._closed = True
+        self._performer.requests.fail_all(error)
+        self._performer.requests.deliver()
+        self._performer.wake_waiters()
+
+    def go_offline(self, reason: str) -> None:
+        """A disk error or a broken rule: this replica serves nothing until the broker starts again."""
+        if self.replica.offline or self._closed:
+            return
+        self._around.logger.error("replica offline", partition=self.name, reason=reason)
+        self._performer.perform(self.replica.go_offline(reason))
+        self._performer.requests.fail_all(RetriableError("leadership_lost", f"the replica went offline: {reason}"))
+        self._performer.wake_waiters()
+        self._follow()
+        if not self._depth:
+            self._performer.requests.deliver()
+        self._around.offline(self.topic_partition, reason)
+
+    # --- Inside ---
+
+    def _now(self) -> float:
+        return self._around.clock.monotonic()
+
+    def _run(self, event: Callable[[], list[fx.Effect]]) -> None:
+        """One event: the core's decision, its effects, the invariants, and then the answers."""
+        if self._closed:
+            return
+        self._depth += 1
+        try:
+            self._performer.perform(event())
+            self.replica.check_invariants()
+        except InvariantViolation as violation:
+            self._around.logger.error(f"INVARIANT {violation.detail}", partition=self.name, state=str(self.replica))
+            self.go_offline(violation.detail)
+        except (DiskFailed, DiskFull) as error:
+            self.go_offline(str(error))
+        finally:
+            self._depth -= 1
+        self._follow()
+        if not self._depth:
+            self._performer.requests.deliver()
+
+    def _follow(self) -> None:
+        """Let the links know whom this replica follows."""
+        follower = self.replica.follower
+        followed = None
+        if follower is not None:
+            record = follower.record
+            followed = (record.leader, record.leader_incarnation, record.leader_epoch)
+        if followed == self._followed:
+            return
+        self._followed = followed
+        if followed is None:
+            self._around.links.unfollow(self)
+        else:
+            self._around.links.follow(self, followed[0], followed[1])
+
+    def check_invariants(self) -> None:
+        """Raises `InvariantViolation`."""
+        self.replica.check_invariants()
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.replica}" + (" disk full" if self.log.full else "")

@@ -1,0 +1,94 @@
+"""What a driver is given: the broker around it, and who listens to it.
+
+All of these are small protocols, so that a test or the simulator brings its own. What is *not* here: `ports.py`'s
+disk, clock and threads, which are the same for the whole product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from raftlog.model import BrokerId, BrokerRecord, Incarnation, TopicPartition
+from raftlog.ports import Clock
+
+from .effects import Answer, Fate, IsrProposal, ReportStable, Subscribe
+from .log import PartitionLog
+
+if TYPE_CHECKING:
+    from .driver import PartitionDriver
+
+
+class Logger(Protocol):
+    """Structured log lines; a structlog logger is one."""
+
+    def info(self, event: str, **fields: Any) -> Any: ...
+    def warning(self, event: str, **fields: Any) -> Any: ...
+    def error(self, event: str, **fields: Any) -> Any: ...
+
+
+class Waiter(Protocol):
+    """A long poll that waits for a partition."""
+
+    def on_readable(self) -> None:
+        """Consumers may read more, or this replica no longer serves them: look again, soon."""
+        ...
+
+
+class Subscriber(Protocol):
+    """A follower's subscription at this leader. What it is told is acted on soon, never at once."""
+
+    def on_answer(self, answer: Answer) -> None: ...
+
+    def on_grown(self) -> None:
+        """There is more to push."""
+        ...
+
+    def on_marks(self) -> None:
+        """High watermark or log start moved."""
+        ...
+
+
+class LeaderLinks(Protocol):
+    """The links to the brokers that lead what this broker follows."""
+
+    def follow(self, driver: PartitionDriver, leader: BrokerId, incarnation: Incarnation) -> None:
+        """From now on this driver follows that leader, in place of any before."""
+        ...
+
+    def unfollow(self, driver: PartitionDriver) -> None: ...
+
+    def subscribe(self, driver: PartitionDriver, subscribe: Subscribe) -> None: ...
+
+    def unsubscribe(self, driver: PartitionDriver) -> None: ...
+
+    def report(self, driver: PartitionDriver, report: ReportStable) -> None: ...
+
+
+class Writer(Protocol):
+    """Group commit (`log_writer.LogWriter`)."""
+
+    def dirty(self, log: PartitionLog, on_stable: Callable[[], None]) -> None:
+        """The log has work for the disk; `on_stable` is called after each job of it, however it went."""
+        ...
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all drivers of a broker share."""
+
+    node_id: BrokerId
+    incarnation: Incarnation
+    clock: Clock
+    writer: Writer
+    logger: Logger
+    brokers: Mapping[BrokerId, BrokerRecord]
+    """The view's, kept up to date by its owner."""
+    links: LeaderLinks
+    propose_isr: Callable[[IsrProposal, Callable[[Fate], None]], None]
+    wants_tick: Callable[[PartitionDriver], None]
+    """This driver may wait for time to pass."""
+    offline: Callable[[TopicPartition, str], None]
+    lag_max: float
+    """Seconds."""

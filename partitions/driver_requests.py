@@ -1,0 +1,121 @@
+"""What a driver holds for others: produces without an answer yet, and acknowledgements that wait for the disk.
+
+What is *not* here: when an answer is due (the cores), threads, timers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from raftlog.config import TopicConfig
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import Offset
+from raftlog.ports import Buffer
+from raftlog.record_batch import BatchHeader, validate
+
+from .effects import Acknowledge, RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A batch's answer. With `acks=0` it only says that the batch was taken, and nothing of it is certain."""
+
+    base_offset: Offset
+    log_append_time_ms: int
+    """-1 where the topic keeps the producer's timestamps."""
+    log_start_offset: Offset
+
+
+ProduceDone: TypeAlias = Callable[[Produced | RaftlogError], None]
+
+
+class ProduceRequests:
+    """Produces that wait. Each gets exactly one answer, and gets it when the driver is between two events: who is
+    called back may produce again at once."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[RequestId, tuple[ProduceDone, float]] = {}
+        self._deadlines: list[tuple[float, RequestId]] = []
+        self._last = 0
+        self._due: list[tuple[ProduceDone, Produced | RaftlogError]] = []
+
+    def add(self, done: ProduceDone, deadline: float) -> RequestId:
+        """A new request; `deadline` in monotonic seconds."""
+        self._last += 1
+        request = RequestId(self._last)
+        self._waiting[request] = (done, deadline)
+        heapq.heappush(self._deadlines, (deadline, request))
+        return request
+
+    def answer(self, request: RequestId, answer: Produced | RaftlogError) -> None:
+        """The answer, unless it got one before (its deadline passed)."""
+        entry = self._waiting.pop(request, None)
+        if entry is not None:
+            self._due.append((entry[0], answer))
+
+    def expire(self, now: float) -> None:
+        """Those whose deadline passed: nobody knows here how they will end."""
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][1] not in self._waiting):
+            _, request = heapq.heappop(self._deadlines)
+            self.answer(request, RetriableError("request_timed_out", "the batch was not replicated in time"))
+
+    def fail_all(self, error: RaftlogError) -> None:
+        """Whoever still waits gets this."""
+        for request in list(self._waiting):
+            self.answer(request, error)
+
+    def deliver(self) -> None:
+        """Call back whoever has an answer."""
+        while self._due:
+            due, self._due = self._due, []
+            for done, answer in due:
+                done(answer)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+
+def check_incoming(batch: Buffer, config: TopicConfig, wall_ms: int) -> BatchHeader:
+    """The leader's check of a producer's batch, once (S11). Raises `InvalidRequest`."""
+    header = validate(batch, max_batch_bytes=config.max_message_bytes)
+    if header.is_control or header.is_transactional or header.log_append_time:
+        raise InvalidRequest("corrupt_batch", "a producer's batch is neither control nor transactional nor stamped")
+    if header.record_count != header.last_offset_delta + 1:
+        raise InvalidRequest(
+            "corrupt_batch", f"{header.record_count} records for {header.last_offset_delta + 1} offsets"
+        )
+    ahead_ms = header.max_timestamp - wall_ms
+    if config.message_timestamp_type == "CreateTime" and ahead_ms > config.message_timestamp_after_max_ms:
+        raise InvalidRequest(
+            "timestamp_out_of_range",
+            f"the batch is {ahead_ms} ms ahead of the clock; {config.message_timestamp_after_max_ms} are allowed",
+        )
+    return header
+
+
+class AwaitingStable:
+    """Acknowledgements that travelled inside a write, until that write is stable."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Offset, int, Sequence[Acknowledge]]] = []
+        self._arrivals = 0
+
+    def add(self, end_offset: Offset, after: Sequence[Acknowledge]) -> None:
+        self._arrivals += 1
+        heapq.heappush(self._heap, (end_offset, self._arrivals, after))
+
+    def release(self, stable_end_offset: Offset) -> list[Acknowledge]:
+        """Those whose write is stable."""
+        due: list[Acknowledge] = []
+        while self._heap and self._heap[0][0] <= stable_end_offset:
+            due += heapq.heappop(self._heap)[2]
+        return due
+
+    def abandon(self) -> list[Acknowledge]:
+        """All others, in the order of the log."""
+        rest = [acknowledge for _, _, after in sorted(self._heap, key=lambda entry: entry[:2]) for acknowledge in after]
+        self._heap.clear()
+        return rest

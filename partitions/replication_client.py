@@ -1,0 +1,343 @@
+"""The follower's end of replication: one link to each broker that leads something this broker follows.
+
+Partitions that follow the same broker share its link. When the leader's broker has welcomed us, in the incarnation that
+a partition's record names, the partition asks (`follower.py`); answers and pushes come back by slot. After each fsync
+round one `ack` goes out for all partitions of the link: how far each is stable, and which pushes are dealt with.
+
+A pushed batch is checked (header, CRC) before anything of its message is appended; a damaged one drops the link.
+
+What is *not* here: dialing (`Dialer`), what an answer means (`follower.py`), frames and ledger
+(`replication_protocol.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftlog.errors import CorruptBatch, RemoteProtocolError
+from raftlog.model import NO_INCARNATION, BrokerId, Incarnation, LeaderEpoch, Offset
+from raftlog.ports import Link, Scheduler
+from raftlog.record_batch import check_crc, parse_header, split_batches
+
+from .driver import PartitionDriver
+from .driver_ports import Logger
+from .effects import Answer, Diverged, FetchedBatch, Matched, Refused, ReportStable, StartAt, Subscribe
+from .replication_protocol import (
+    MAX_ENTRIES,
+    AckEntry,
+    AckFrame,
+    AnswersFrame,
+    DivergedSlot,
+    Hello,
+    MatchedSlot,
+    PushFrame,
+    PushLedger,
+    SlotAnswer,
+    StartAtSlot,
+    SubscribeFrame,
+    Subscription,
+    UnsubscribeFrame,
+    Welcome,
+    decode_from_leader,
+    encode,
+)
+
+
+class Dialer(Protocol):
+    """Keeps links to other brokers' data listeners open."""
+
+    def connect(self, peer: BrokerId) -> None:
+        """Dial this broker, and again after every loss with jitter, until `disconnect`; the handler of dialed links is
+        told. Calling again changes nothing."""
+        ...
+
+    def disconnect(self, peer: BrokerId) -> None:
+        """Close the link to this broker and dial no more."""
+        ...
+
+
+@dataclass(slots=True)
+class LeaderSlot:
+    """One subscription of ours."""
+
+    driver: PartitionDriver
+    leader_epoch: LeaderEpoch
+
+
+class LeaderLink:
+    """What is known of one leading broker: who follows it, and the link while there is one.
+
+    Invariant: a driver has at most one slot.
+    """
+
+    def __init__(self, peer: BrokerId) -> None:
+        self.peer = peer
+        self.link: Link | None = None
+        self.incarnation = NO_INCARNATION
+        """Of the welcome; -1 before."""
+        self.wanted: dict[PartitionDriver, Incarnation] = {}
+        """Who follows, and the leader's incarnation that its record names."""
+        self.slots: dict[int, LeaderSlot] = {}
+        self.slot_of: dict[PartitionDriver, int] = {}
+        self.last_slot = 0
+        self.ledger = PushLedger()
+        self.subscriptions: dict[int, Subscription] = {}
+        self.over: list[int] = []
+        self.reports: dict[int, ReportStable] = {}
+        self.flush_due = False
+
+    def reset(self, link: Link | None) -> None:
+        """Another link, or none: nothing of the old one counts."""
+        self.link = link
+        self.incarnation = NO_INCARNATION
+        self.slots.clear()
+        self.slot_of.clear()
+        self.last_slot = 0
+        self.ledger = PushLedger()
+        self.subscriptions.clear()
+        self.over.clear()
+        self.reports.clear()
+
+    def end_slot(self, number: int) -> LeaderSlot | None:
+        """The subscription is over, by whomever."""
+        slot = self.slots.pop(number, None)
+        if slot is not None:
+            del self.slot_of[slot.driver]
+            self.reports.pop(number, None)
+            self.ledger.on_slot_over(number)
+        return slot
+
+    def __str__(self) -> str:
+        state = "closed" if self.link is None else "asking" if self.incarnation < 0 else "open"
+        return f"to {self.peer}@{self.incarnation} {state} follows={len(self.wanted)} slots={len(self.slots)}"
+
+
+class ReplicationClient:
+    """All links to leaders; a `LinkHandler` for dialed links, and the `LeaderLinks` of the drivers."""
+
+    def __init__(
+        self,
+        *,
+        node_id: BrokerId,
+        cluster_id: str,
+        own_incarnation: Callable[[], Incarnation | None],
+        dialer: Dialer,
+        scheduler: Scheduler,
+        logger: Logger,
+    ) -> None:
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._own_incarnation = own_incarnation
+        self._dialer = dialer
+        self._scheduler = scheduler
+        self._logger = logger
+        self._leaders: dict[BrokerId, LeaderLink] = {}
+        self._leader_of: dict[PartitionDriver, LeaderLink] = {}
+
+    # --- LeaderLinks: what drivers ask ---
+
+    def follow(self, driver: PartitionDriver, leader: BrokerId, incarnation: Incarnation) -> None:
+        self._detach(driver, keep=leader)
+        entry = self._leaders.get(leader)
+        if entry is None:
+            entry = self._leaders[leader] = LeaderLink(leader)
+            self._dialer.connect(leader)
+        entry.wanted[driver] = incarnation
+        self._leader_of[driver] = entry
+        if entry.incarnation == incarnation:
+            driver.on_link_opened()
+
+    def unfollow(self, driver: PartitionDriver) -> None:
+        self._detach(driver, keep=None)
+
+    def subscribe(self, driver: PartitionDriver, subscribe: Subscribe) -> None:
+        entry = self._leader_of.get(driver)
+        if entry is None or entry.incarnation != subscribe.leader_incarnation:
+            return
+        self._end(entry, driver)
+        entry.last_slot += 1
+        number, tp = entry.last_slot, driver.topic_partition
+        entry.slots[number] = LeaderSlot(driver, subscribe.leader_epoch)
+        entry.slot_of[driver] = number
+        entry.subscriptions[number] = Subscription(
+            number,
+            tp.topic_id,
+            tp.partition,
+            subscribe.leader_epoch,
+            subscribe.last_epoch,
+            subscribe.fetch_offset,
+            subscribe.stable_end_offset,
+        )
+        self._flush_soon(entry)
+
+    def unsubscribe(self, driver: PartitionDriver) -> None:
+        entry = self._leader_of.get(driver)
+        if entry is not None:
+            self._end(entry, driver)
+
+    def report(self, driver: PartitionDriver, report: ReportStable) -> None:
+        entry = self._leader_of.get(driver)
+        number = entry.slot_of.get(driver) if entry else None
+        if entry is not None and number is not None:
+            entry.reports[number] = report
+            entry.ledger.on_stable(number, report.stable_end_offset)
+            self._flush_soon(entry)
+
+    # --- LinkHandler ---
+
+    def on_opened(self, link: Link) -> None:
+        entry = self._leaders.get(BrokerId(link.peer))
+        own = self._own_incarnation()
+        if entry is None or own is None:
+            link.close()
+            return
+        if entry.link is not None:
+            self.on_closed(entry.link)
+        entry.reset(link)
+        link.send(encode(Hello(self._cluster_id, self._node_id, own)))
+
+    def on_message(self, link: Link, message: memoryview) -> None:
+        entry = self._leaders.get(BrokerId(link.peer))
+        if entry is None or entry.link is not link:
+            return
+        try:
+            frame, body = decode_from_leader(message)
+            if isinstance(frame, Welcome):
+                self._on_welcome(entry, frame)
+            elif entry.incarnation < 0:
+                raise RemoteProtocolError(f"{type(frame).__name__} before the welcome")
+            elif isinstance(frame, AnswersFrame):
+                for answer in frame.answers:
+                    self._on_answer(entry, answer)
+            else:
+                self._on_push(entry, frame, body)
+        except RemoteProtocolError as error:
+            self._logger.warning("replication link dropped", leader=entry.peer, reason=error.detail)
+            self.on_closed(link)
+            link.close()
+
+    def on_closed(self, link: Link) -> None:
+        entry = self._leaders.get(BrokerId(link.peer))
+        if entry is None or entry.link is not link:
+            return
+        entry.reset(None)
+        for driver in list(entry.wanted):
+            driver.on_link_lost()
+
+    def close(self) -> None:
+        for peer in sorted(self._leaders):
+            self._dialer.disconnect(peer)
+
+    # --- Frames ---
+
+    def _on_welcome(self, entry: LeaderLink, welcome: Welcome) -> None:
+        if entry.incarnation >= 0:
+            raise RemoteProtocolError("a second welcome")
+        if welcome.cluster_id != self._cluster_id or welcome.broker_id != entry.peer:
+            raise RemoteProtocolError(f"dialed broker {entry.peer} of {self._cluster_id!r}, reached {welcome}")
+        entry.incarnation = Incarnation(welcome.incarnation)
+        for driver, incarnation in list(entry.wanted.items()):
+            if incarnation == entry.incarnation:
+                driver.on_link_opened()
+
+    def _on_answer(self, entry: LeaderLink, answer: SlotAnswer) -> None:
+        slot = entry.slots.get(answer.slot)
+        if slot is None:
+            return  # It was over here before the leader heard of it.
+        if not isinstance(answer, MatchedSlot):
+            entry.end_slot(answer.slot)
+        slot.driver.on_answer(slot.leader_epoch, _answer(answer))
+        self._flush_soon(entry)
+
+    def _on_push(self, entry: LeaderLink, push: PushFrame, body: memoryview) -> None:
+        """Check all, then append all, then say so once it is stable."""
+        pieces: list[tuple[int, LeaderSlot, list[FetchedBatch], Matched]] = []
+        start = 0
+        for item in push.entries:
+            piece = body[start : start + item.length]
+            start += item.length
+            slot = entry.slots.get(item.slot)
+            if slot is not None:
+                marks = Matched(Offset(item.high_watermark), Offset(item.log_start_offset))
+                pieces.append((item.slot, slot, self._checked(slot, piece), marks))
+        ends: dict[int, int] = {}
+        for number, slot, batches, marks in pieces:
+            slot.driver.on_pushed(slot.leader_epoch, batches, marks)
+            log = slot.driver.log
+            if batches and number in entry.slots and log.stable_end_offset < log.log_end_offset:
+                ends[number] = log.log_end_offset
+        entry.ledger.on_push(push.sequence, ends)
+        self._flush_soon(entry)
+
+    def _checked(self, slot: LeaderSlot, piece: memoryview) -> list[FetchedBatch]:
+        """The batches of one partition. Raises `RemoteProtocolError` where one is damaged."""
+        batches = []
+        try:
+            for batch in split_batches(piece):
+                check_crc(batch)
+                batches.append(FetchedBatch(parse_header(batch), batch))
+        except CorruptBatch as error:
+            slot.driver.on_corrupt_push()
+            raise RemoteProtocolError(f"{slot.driver.name}: {error.detail}") from None
+        return batches
+
+    # --- Inside ---
+
+    def _detach(self, driver: PartitionDriver, *, keep: BrokerId | None) -> None:
+        """It no longer follows whom it followed. The last follower of a broker hangs up, unless it is to be kept."""
+        entry = self._leader_of.pop(driver, None)
+        if entry is None:
+            return
+        self._end(entry, driver)
+        del entry.wanted[driver]
+        if not entry.wanted and entry.peer != keep:
+            del self._leaders[entry.peer]
+            self._dialer.disconnect(entry.peer)
+
+    def _end(self, entry: LeaderLink, driver: PartitionDriver) -> None:
+        number = entry.slot_of.get(driver)
+        if number is None:
+            return
+        entry.end_slot(number)
+        if entry.subscriptions.pop(number, None) is None:
+            entry.over.append(number)
+        self._flush_soon(entry)
+
+    def _flush_soon(self, entry: LeaderLink) -> None:
+        if not entry.flush_due and entry.link is not None:
+            entry.flush_due = True
+            self._scheduler.call_soon(lambda: self._flush(entry))
+
+    def _flush(self, entry: LeaderLink) -> None:
+        """All that happened in this turn of the loop, in at most three kinds of frames."""
+        entry.flush_due = False
+        link = entry.link
+        if link is None:
+            return
+        over, entry.over = entry.over, []
+        for start in range(0, len(over), MAX_ENTRIES):
+            link.send(encode(UnsubscribeFrame(over[start : start + MAX_ENTRIES])))
+        subscriptions, entry.subscriptions = list(entry.subscriptions.values()), {}
+        for start in range(0, len(subscriptions), MAX_ENTRIES):
+            link.send(encode(SubscribeFrame(subscriptions[start : start + MAX_ENTRIES])))
+        reports, entry.reports = entry.reports, {}
+        entries = [AckEntry(number, r.fetch_offset, r.stable_end_offset) for number, r in reports.items()]
+        while entries or entry.ledger.owes_ack:
+            some, entries = entries[:MAX_ENTRIES], entries[MAX_ENTRIES:]
+            link.send(encode(AckFrame(entry.ledger.take_ack(), some)))
+
+    def status(self) -> list[str]:
+        """One line a link."""
+        return [str(self._leaders[peer]) for peer in sorted(self._leaders)]
+
+
+def _answer(answer: SlotAnswer) -> Answer:
+    if isinstance(answer, MatchedSlot):
+        return Matched(Offset(answer.high_watermark), Offset(answer.log_start_offset))
+    if isinstance(answer, DivergedSlot):
+        return Diverged(LeaderEpoch(answer.epoch), Offset(answer.end_offset))
+    if isinstance(answer, StartAtSlot):
+        return StartAt(Offset(answer.log_start_offset))
+    return Refused(answer.code)

@@ -1,0 +1,240 @@
+"""The leader's end of replication: links that followers dialed, whatever they subscribe, and the welcome.
+
+A hello is answered once this broker's view shows the follower in just that incarnation: a newer one waits for the
+view, an older one is dropped. Likewise a subscription in a leader epoch that this broker has not heard of waits for
+the view. So neither end has to ask again and again after a failover.
+
+Whatever breaks the protocol drops the link, and nothing else; the follower dials again and subscribes anew.
+
+What is *not* here: pushing (`replication_pushes.py`), what a subscription means (`leader.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from raftlog.errors import RemoteProtocolError
+from raftlog.model import (
+    BrokerId,
+    BrokerRecord,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
+from raftlog.ports import Link, Scheduler, Worker
+
+from .driver import PartitionDriver
+from .driver_ports import Logger
+from .effects import Refused
+from .replication_protocol import (
+    AckFrame,
+    Hello,
+    SubscribeFrame,
+    Subscription,
+    UnsubscribeFrame,
+    Welcome,
+    decode_from_follower,
+    encode,
+)
+from .replication_pushes import FollowerSlot, Pusher
+
+HELLO_SECONDS = 10.0
+"""A link whose follower is not welcomed by then is dropped; its dialer tries again."""
+
+
+class Drivers(Protocol):
+    """Where the server finds replicas."""
+
+    def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None: ...
+
+    def refusal(self, topic_partition: TopicPartition) -> str:
+        """Why there is no driver: empty where there may be one soon (the view is behind, a log is being opened)."""
+        ...
+
+
+class FollowerLink:
+    """One link from a follower. `incarnation` is that of the hello; -1 before."""
+
+    def __init__(self, link: Link, pusher: Pusher) -> None:
+        self.link = link
+        self.pusher = pusher
+        self.broker_id = BrokerId(-1)
+        self.incarnation = Incarnation(-1)
+        self.welcomed = False
+        self.slots: dict[int, FollowerSlot] = {}
+        self.last_slot = -1
+        self.waiting: dict[int, Subscription] = {}
+        """Subscriptions in an epoch, or of a partition, that this broker has not heard of yet."""
+
+    def __str__(self) -> str:
+        return f"from {self.broker_id}@{self.incarnation} slots={len(self.slots)} waiting={len(self.waiting)}"
+
+
+class ReplicationServer:
+    """All links of followers; a `LinkHandler`."""
+
+    def __init__(
+        self,
+        *,
+        node_id: BrokerId,
+        cluster_id: str,
+        brokers: Mapping[BrokerId, BrokerRecord],
+        drivers: Drivers,
+        own_incarnation: Callable[[], Incarnation | None],
+        scheduler: Scheduler,
+        worker: Worker,
+        logger: Logger,
+    ) -> None:
+        """`own_incarnation` is None until this broker's view includes its own registration; nobody is welcome before."""
+        self._node_id = node_id
+        self._cluster_id = cluster_id
+        self._brokers = brokers
+        self._drivers = drivers
+        self._own_incarnation = own_incarnation
+        self._scheduler = scheduler
+        self._worker = worker
+        self._logger = logger
+        self._links: dict[Link, FollowerLink] = {}
+
+    # --- LinkHandler ---
+
+    def on_opened(self, link: Link) -> None:
+        follower = FollowerLink(link, Pusher(link, self._scheduler, self._worker))
+        self._links[link] = follower
+
+        def give_up() -> None:
+            if not follower.welcomed and self._links.get(link) is follower:
+                link.close()
+
+        self._scheduler.call_later(HELLO_SECONDS, give_up)
+
+    def on_message(self, link: Link, message: memoryview) -> None:
+        follower = self._links.get(link)
+        if follower is None:
+            return
+        try:
+            frame = decode_from_follower(message)
+            if isinstance(frame, Hello):
+                self._on_hello(follower, frame)
+            elif not follower.welcomed:
+                raise RemoteProtocolError(f"{type(frame).__name__} before the welcome")
+            elif isinstance(frame, SubscribeFrame):
+                for subscription in frame.subscriptions:
+                    self._on_subscription(follower, subscription)
+            elif isinstance(frame, UnsubscribeFrame):
+                for slot in frame.slots:
+                    self._forget_slot(follower, slot)
+            else:
+                self._on_ack(follower, frame)
+        except RemoteProtocolError as error:
+            self._drop(follower, error.detail)
+
+    def on_closed(self, link: Link) -> None:
+        follower = self._links.pop(link, None)
+        if follower is not None:
+            for slot in list(follower.slots):
+                self._forget_slot(follower, slot)
+            follower.pusher.close()
+
+    # --- The view ---
+
+    def on_view(self) -> None:
+        """The view moved on: somebody may be welcome now, or no longer, and subscriptions may be answered."""
+        for follower in list(self._links.values()):
+            if follower.incarnation < 0:
+                continue
+            try:
+                self._welcome(follower)
+                for number, subscription in list(follower.waiting.items()):
+                    del follower.waiting[number]
+                    self._subscribe(follower, subscription)
+            except RemoteProtocolError as error:
+                self._drop(follower, error.detail)
+
+    def close(self) -> None:
+        for follower in list(self._links.values()):
+            follower.link.close()
+
+    # --- Frames ---
+
+    def _on_hello(self, follower: FollowerLink, hello: Hello) -> None:
+        if follower.incarnation >= 0:
+            raise RemoteProtocolError("a second hello")
+        if hello.cluster_id != self._cluster_id:
+            raise RemoteProtocolError(f"a follower of cluster {hello.cluster_id!r}, this is {self._cluster_id!r}")
+        if hello.broker_id == self._node_id:
+            raise RemoteProtocolError("a broker does not follow itself")
+        follower.broker_id = BrokerId(hello.broker_id)
+        follower.incarnation = Incarnation(hello.incarnation)
+        self._welcome(follower)
+
+    def _welcome(self, follower: FollowerLink) -> None:
+        """Let it in, or keep it waiting. Raises `RemoteProtocolError` where it is of the past."""
+        record = self._brokers.get(follower.broker_id)
+        if record is not None and record.incarnation > follower.incarnation:
+            raise RemoteProtocolError(f"incarnation {follower.incarnation} is over, the view has {record.incarnation}")
+        own = self._own_incarnation()
+        if follower.welcomed or own is None or record is None or record.incarnation < follower.incarnation:
+            return
+        for other in list(self._links.values()):
+            if other is not follower and other.welcomed and other.broker_id == follower.broker_id:
+                self._drop(other, "the follower dialed again")
+        follower.welcomed = True
+        follower.link.send(encode(Welcome(self._cluster_id, self._node_id, own)))
+
+    def _on_subscription(self, follower: FollowerLink, subscription: Subscription) -> None:
+        if subscription.slot <= follower.last_slot:
+            raise RemoteProtocolError(f"slot {subscription.slot} after {follower.last_slot}")
+        follower.last_slot = subscription.slot
+        self._subscribe(follower, subscription)
+
+    def _subscribe(self, follower: FollowerLink, subscription: Subscription) -> None:
+        tp = TopicPartition(TopicId(subscription.topic_id), subscription.partition)
+        driver = self._drivers.driver(tp)
+        if driver is None:
+            code = self._drivers.refusal(tp)
+            if code:
+                follower.pusher.answer(subscription.slot, Refused(code))
+            else:
+                follower.waiting[subscription.slot] = subscription
+            return
+        if driver.leader_epoch < subscription.leader_epoch:
+            follower.waiting[subscription.slot] = subscription
+            return
+        slot = FollowerSlot(follower.pusher, subscription, driver, follower.broker_id)
+        slot.on_over = lambda: follower.slots.pop(subscription.slot, None)
+        follower.slots[subscription.slot] = slot
+        driver.on_subscribe(
+            follower.broker_id,
+            follower.incarnation,
+            LeaderEpoch(subscription.leader_epoch),
+            slot,
+            last_epoch=LeaderEpoch(subscription.last_epoch),
+            fetch_offset=Offset(subscription.fetch_offset),
+            stable_end_offset=Offset(subscription.stable_end_offset),
+        )
+
+    def _forget_slot(self, follower: FollowerLink, number: int) -> None:
+        follower.waiting.pop(number, None)
+        slot = follower.slots.pop(number, None)
+        if slot is not None:
+            slot.close()
+
+    def _on_ack(self, follower: FollowerLink, ack: AckFrame) -> None:
+        follower.pusher.on_ack(ack.sequence)
+        for entry in ack.entries:
+            slot = follower.slots.get(entry.slot)
+            if slot is not None:
+                slot.on_ack(entry, follower.incarnation)
+
+    def _drop(self, follower: FollowerLink, reason: str) -> None:
+        self._logger.warning("replication link dropped", follower=follower.broker_id, reason=reason)
+        self.on_closed(follower.link)
+        follower.link.close()
+
+    def status(self) -> list[str]:
+        """One line a link."""
+        return sorted(f"{follower} {follower.pusher}" for follower in self._links.values())
