@@ -17,7 +17,7 @@ record or the truth moved. What is *not* here: liveness (`run.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from metadata.view import ClusterView, MetadataEvent
@@ -179,8 +179,8 @@ class Truth:
     def _look_at(self, node: SimNode, topic_partition: TopicPartition, driver: PartitionDriver) -> None:
         log, replica = driver.log, driver.replica
         exposed = replica.leader.exposed_high_watermark if replica.leader else None
-        shape = (driver, replica.leader, log.log_start_offset, log.log_end_offset, log.stable_end_offset, exposed)
-        shape += (replica.high_watermark, replica.offline)
+        ends = (log.log_start_offset, log.log_end_offset, log.stable_end_offset)
+        shape = (driver, replica.leader, ends, exposed, replica.high_watermark, replica.offline)
         mark = self._marks.setdefault((node.node_id, topic_partition), ReplicaMark())
         if shape == mark.shape or replica.offline:
             return
@@ -282,6 +282,3 @@ def batches_of(driver: PartitionDriver, start: int, end: int) -> Iterator[memory
 
 def _joined(parts: Sequence[Part]) -> bytes:
     return b"".join(bytes_of(part) for part in parts)
-
-
-Check = Callable[[SimNode], None]

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from metadata.commands import Command, CreateTopic, DeleteTopic
@@ -93,7 +94,7 @@ class SimulatedWorld:
         ]
         self.history = History()
         self.truth = Truth(self.nodes, self.history)
-        self._by_life: dict[int, SimNode] = {}
+        self._by_life: dict[str, SimNode] = {}
         self._power_rng = random.Random(f"{seed}/power")
         self._workload_rng = random.Random(f"{seed}/workload")
         self.clients = Clients(self.heap, self.nodes, self._workload_rng, self.history, self.network.cuts)
@@ -118,7 +119,8 @@ class SimulatedWorld:
         except SimulatedCrash:
             self.kill(node, power_loss=False, restart_after=0.2)
             return
-        self._by_life[id(node.life)] = node
+        assert node.life is not None
+        self._by_life[node.life.name] = node
         self.truth.follow(node)
 
     def kill(self, node: SimNode, *, power_loss: bool, restart_after: float) -> None:
@@ -136,7 +138,10 @@ class SimulatedWorld:
             if life.alive:
                 self.kill(node, power_loss=False, restart_after=restart_after)
 
-        node.stop_cleanly(lambda: self.heap.schedule(restart_after, lambda: self.start(node)))
+        def stopped() -> None:
+            self.heap.schedule(restart_after, lambda: self.start(node))
+
+        node.stop_cleanly(stopped)
         self.heap.schedule(2.0, give_up)
 
     def _on_violation(self, text: str) -> None:
@@ -164,7 +169,7 @@ class SimulatedWorld:
         self.heap.run_until(end, self._run_event)
 
     def _run_event(self, event: Event) -> None:
-        node = self._by_life.get(id(event.life)) if event.life is not None else None
+        node = self._by_life.get(event.life.name) if event.life is not None else None
         try:
             event.callback()
         except SimulatedCrash:
@@ -200,12 +205,13 @@ class SimulatedWorld:
         self._propose_later(0.0, lambda: DeleteTopic(topic_id))
         self._propose_later(0.5, self._create_topic)
 
-    def _propose_later(self, delay: float, command: object) -> None:
+    def _propose_later(self, delay: float, command: Callable[[], Command]) -> None:
         """Have some node propose it, again until it is applied."""
         made: list[Command] = []
 
         def propose() -> None:
-            made or made.append(command())  # type: ignore[operator, func-returns-value]
+            if not made:
+                made.append(command())
             running = [node for node in self.nodes if node.running and node.quorum is not None]
             if not running:
                 self.heap.schedule(0.2, propose)
@@ -241,7 +247,10 @@ class SimulatedWorld:
 
         def consume() -> None:
             if not consumer.stopped:
-                consumer.poll(lambda: self.heap.schedule(0.1, consume) and None)
+                consumer.poll(consume_soon)
+
+        def consume_soon() -> None:
+            self.heap.schedule(0.1, consume)
 
         self.heap.schedule(0.5, produce)
         self.heap.schedule(0.7, consume)
