@@ -28,7 +28,7 @@ from collections.abc import Iterable, Sequence
 from io import BytesIO
 from itertools import accumulate, chain, repeat
 from operator import getitem, itemgetter, lt, sub
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -283,7 +283,7 @@ def offsets_refused(name: str, end: int) -> CorruptBatch:
     return CorruptBatch(f"the offsets of {name} do not rise from 0 to {end}, where they end")
 
 
-def read_integers(column: memoryview, typecode: str, count: int, name: str) -> list[int]:
+def read_integers(column: memoryview, typecode: Literal["i", "q"], count: int, name: str) -> list[int]:
     """The integers of a buffer that must hold `count` of them."""
     check_length(column, count * struct.calcsize(typecode), count, name)
     return column.cast(typecode).tolist()

@@ -5,7 +5,7 @@ One standard container per codec, so that any language's usual library reads and
     gzip    one RFC 1952 member
     snappy  the raw block format (no framing): it begins with the uncompressed length
     lz4     one LZ4 frame (magic 0x184D2204), no dictionary
-    zstd    one RFC 8878 frame, no dictionary, with a window not greater than the reader's bound
+    zstd    one RFC 8878 frame, no dictionary, with a window of 8 MiB at most
 
 A library that is handed a block and asked for the result allocates what the block tells it to: gigabytes, for a
 kilobyte made on purpose. So before any of it is decompressed, `_room` finds out how much memory it can need: the size
@@ -50,7 +50,8 @@ _LZ4_BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_BLOCK_BYTES = 128 << 10
-_ZSTD_MIN_WINDOW = 1 << 10
+_ZSTD_MAX_WINDOW = 8 << 20
+"""What RFC 8878 recommends that every reader supports."""
 _ZSTD_RLE, _ZSTD_COMPRESSED, _ZSTD_RESERVED = 1, 2, 3
 
 _GZIP_CONTAINER = 16 + zlib.MAX_WBITS
@@ -65,10 +66,10 @@ def decompress(codec: Codec, block: memoryview, max_bytes: int) -> memoryview:
     """What `block` holds; `block` itself for `Codec.NONE`.
 
     Raises `CorruptBatch` where that is more than `max_bytes`, or `block` is not exactly one block of this codec.
-    Allocates at most `max_bytes`, and what the codec needs by itself (gzip as much again, the others under 16 MiB).
+    Allocates at most `max_bytes`, and what the codec needs by itself (gzip as much again, lz4 and zstd up to 8 MiB).
     """
     try:
-        room, exact = _room(codec, block, max_bytes)
+        room, exact = _room(codec, block)
         if room > max_bytes and exact:
             raise CorruptBatch(f"the payload has {room} bytes when decompressed; at most {max_bytes} are allowed")
         if codec == Codec.NONE:
@@ -105,7 +106,7 @@ def _gunzip(block: memoryview, room: int) -> memoryview:
 # --- How much room a block needs -------------------------------------------------------------------------------------
 
 
-def _room(codec: Codec, block: memoryview, max_bytes: int) -> tuple[int, bool]:
+def _room(codec: Codec, block: memoryview) -> tuple[int, bool]:
     """Bytes that the block decompresses to: as it announces (True), or at most (False)."""
     if codec == Codec.NONE:
         return block.nbytes, True
@@ -113,7 +114,7 @@ def _room(codec: Codec, block: memoryview, max_bytes: int) -> tuple[int, bool]:
         return struct.unpack_from("<I", block, block.nbytes - 4)[0], True
     if codec == Codec.SNAPPY:
         return int(cramjam.snappy.decompress_raw_len(block)), True
-    return _lz4_room(block) if codec == Codec.LZ4 else _zstd_room(block, max_bytes)
+    return _lz4_room(block) if codec == Codec.LZ4 else _zstd_room(block)
 
 
 def _lz4_room(block: memoryview) -> tuple[int, bool]:
@@ -146,7 +147,7 @@ def _lz4_room(block: memoryview) -> tuple[int, bool]:
     return (room, False) if announced is None else (announced, True)
 
 
-def _zstd_room(block: memoryview, max_bytes: int) -> tuple[int, bool]:
+def _zstd_room(block: memoryview) -> tuple[int, bool]:
     """Reads the frame's header and steps over its blocks (RFC 8878, section 3.1.1).
 
     The library allocates the window that a header asks for, up to 128 MiB: that there is one modest header, and no
@@ -166,8 +167,8 @@ def _zstd_room(block: memoryview, max_bytes: int) -> tuple[int, bool]:
     if not single_segment:
         base = 1 << 10 + (block[position] >> 3)
         window = base + (base >> 3) * (block[position] & 7)
-        if window > max(max_bytes, _ZSTD_MIN_WINDOW):
-            raise ValueError(f"it asks for a window of {window} bytes; at most {max_bytes} are given")
+        if window > _ZSTD_MAX_WINDOW:
+            raise ValueError(f"it asks for a window of {window} bytes; at most {_ZSTD_MAX_WINDOW} are given")
         position += 1
     size_bytes = (single_segment, 2, 4, 8)[size_flag]
     announced = int.from_bytes(block[position : position + size_bytes], "little") + (256 if size_bytes == 2 else 0)

@@ -66,7 +66,7 @@ SCHEMA = pa.schema(
 """Of what `RecordBatch.to_arrow` gives."""
 
 TO_PYLIST_IS_FAST = int(pa.__version__.partition(".")[0]) >= 26
-"""From 26 on `to_pylist` makes no scalar of each entry, and takes half of what `columns.cut` takes; before, ten times."""
+"""From 26 on `to_pylist` makes no scalar of each entry: half the time of `columns.cut`, where it was ten times that."""
 
 _NO_HEADERS = pa.array([], _HEADER)
 

@@ -64,7 +64,7 @@ __all__ = [
     "validate",
 ]
 
-ARROW_FROM = 300
+ARROW_FROM = 200
 """Records from which on pyarrow is the faster twin."""
 
 BytesColumn: TypeAlias = "Sequence[bytes | None] | pyarrow.Array | pyarrow.ChunkedArray"
