@@ -12,8 +12,8 @@ its data; a bitmap has bit i % 8 of byte i // 8 set where entry i is there, and 
 
 Two twins write these bytes, and read them (`Twin`). This one makes do with the standard library; it is the faster one
 for small batches, for which alone pyarrow would cost 20 us a call and 0.15 s to import. The other, `record_arrow`, is
-for large batches and for readers who want Arrow. Neither has a loop of its own over records: what is repeated per
-record are calls inside `map`, `join`, `accumulate` and the like.
+for large batches and for readers who want Arrow. Neither loops over records in Python: what is repeated per record are
+calls inside `map`, `join`, `accumulate` and the like (nulls in small batches, and headers, cost a comprehension).
 
 Reading copies no more than it must: `split_payload` gives views, and every length is checked before it is believed.
 
@@ -27,7 +27,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from itertools import accumulate, chain, repeat
-from operator import getitem, itemgetter, lt, sub
+from operator import getitem, index, itemgetter, lt, sub
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -198,7 +198,7 @@ def bitmap(flags: bytes) -> bytes:
 
 def pack_timestamps(timestamps: Sequence[int]) -> tuple[int, int, int, Buffer | None]:
     """The base (the first one's), the least and the greatest, and the deltas: None where all are equal."""
-    base, least, greatest = timestamps[0], min(timestamps), max(timestamps)
+    base, least, greatest = index(timestamps[0]), min(timestamps), max(timestamps)
     if least == greatest:
         return base, least, greatest, None
     return base, least, greatest, int64_column(list(map(sub, timestamps, repeat(base))))

@@ -100,6 +100,8 @@ def test_text_and_views_are_taken_as_bytes() -> None:
         {"values": [[b"a"]]},
         {"values": [b""], "keys": [7]},
         {"values": [b""], "timestamps_ms": [None]},
+        {"values": [b""], "timestamps_ms": [1.5]},
+        {"values": [b"", b""], "timestamps_ms": [1.5, 1.5]},
         {"values": [b"", b""], "timestamps_ms": [1.5, 2.5]},
         {"values": [b""], "headers": [[(None, b"")]]},
         {"values": [b""], "headers": [[(1, b"")]]},
