@@ -288,15 +288,15 @@ _MOST_COUNTED = 1 << 20
 
 
 def _count_to(count: int) -> Any:
-    """0, 1, 2 ... as int64: made once, to be added to a base offset many times."""
+    """0, 1, 2 ... as int64: made once, to be added to a base offset many times (by several threads)."""
     global _counted
-    if count > len(_counted):
+    numbers = _counted
+    if count > len(numbers):
         room = max(count, 1 << 14)
         numbers = pa.Array.from_buffers(_INT64, room, [None, pa.py_buffer(array("q", range(room)))])
-        if room > _MOST_COUNTED:
-            return numbers[:count]
-        _counted = numbers
-    return _counted[:count]
+        if room <= _MOST_COUNTED:
+            _counted = numbers
+    return numbers[:count]
 
 
 def to_arrow(header: BatchHeader, columns: Columns) -> Any:
