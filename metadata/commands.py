@@ -62,7 +62,7 @@ _Host: TypeAlias = Annotated[str, msgspec.Meta(max_length=255)]
 _Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-class UnknownCommand(RemoteProtocolError):  # noqa: N818
+class UnknownCommand(RemoteProtocolError):
     """A well-formed command of a newer version: this node must stop, and says which version it met."""
 
 
@@ -212,8 +212,9 @@ class ElectLeaders(_Part, frozen=True, tag="elect_leaders.1"):
 class AlterIsr(_Part, frozen=True, tag="alter_isr.1"):
     """The leader's proposal of a new ISR (KIP-497, KIP-903): all of what it believed must still hold.
 
-    Answered by `IsrAltered`. A refusal is definite for this entry of the log, at its index; a proposer whose view has
-    not come that far must not act on it, since an earlier copy of the same proposal may have been accepted.
+    Answered by `IsrAltered`. It may be proposed again as it is when its fate is unknown: one copy at most is accepted,
+    and none after a refusal. But a copy before the refused one may have been: the leader acts on a refusal only once
+    its view has come to the refusal's index, and then by what the view says.
     """
 
     topic_id: _TopicId
@@ -287,7 +288,7 @@ class ProducerIdsGranted(_Part, frozen=True, tag="producer_ids_granted.1"):
 
 
 class Refused(_Part, frozen=True, tag="refused.1"):
-    """Nothing was changed. `code` is a key of `raftlog.errors.CODES`."""
+    """Not carried out, for a reason by name: `code` is a key of `raftlog.errors.CODES`."""
 
     code: str
     detail: str

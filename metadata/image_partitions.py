@@ -52,7 +52,12 @@ def _elect(state: ImageState, election: Election) -> Refused | None:
 
 
 def alter_isr(state: ImageState, command: AlterIsr) -> CommandResult:
-    """A leader's new ISR. Who is added becomes eligible; who is kept stays what it was."""
+    """A leader's new ISR. Who is added becomes eligible; who is kept stays what it was.
+
+    A refusal is for ever: no copy of the proposal that comes later is accepted. All reasons but one last by themselves
+    (epochs and incarnations do not return). A fenced broker may be unfenced again, so that refusal raises the partition
+    epoch: otherwise the leader would count without a member whom a late copy still adds.
+    """
     record = state.partitions.get(command.topic_partition)
     if record is None:
         return Refused("unknown_partition", f"there is no partition {command.topic_partition}")
@@ -61,7 +66,12 @@ def alter_isr(state: ImageState, command: AlterIsr) -> CommandResult:
         return refused
     isr = tuple(sorted(member.broker_id for member in command.isr))
     added = set(isr) - set(record.isr)
-    tickets = (ticket for ticket in state.tickets_of(record.topic_partition) if ticket.broker_id not in added)
+    tickets = state.tickets_of(record.topic_partition)
+    fenced = [broker_id for broker_id in sorted(added) if state.brokers[broker_id].fenced]
+    if fenced:
+        state.revise(record, tickets)
+        return Refused("not_eligible", f"broker {fenced[0]} is fenced")
+    tickets = tuple(ticket for ticket in tickets if ticket.broker_id not in added)
     revised = state.revise(replace(record, isr=isr), tickets)
     return IsrAltered(revised.partition_epoch)
 
@@ -93,8 +103,6 @@ def _no_isr(state: ImageState, record: PartitionRecord, command: AlterIsr) -> Re
         if broker is None or broker.incarnation != member.incarnation:
             now = Incarnation(-1) if broker is None else broker.incarnation
             return Refused("stale_incarnation", f"broker {member.broker_id} is at {now}, not at {member.incarnation}")
-        if broker.fenced and member.broker_id not in record.isr:
-            return Refused("not_eligible", f"broker {member.broker_id} is fenced")
     return None
 
 

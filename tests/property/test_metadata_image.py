@@ -1,0 +1,166 @@
+"""Whatever commands come: the invariants hold, epochs rise, snapshots are exact, followers see the same.
+
+And a dumb twin of the election rules, written from the sentences that describe them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from metadata.commands import Elected, Election, ElectLeaders, Refused
+from metadata.image import ClusterImage, diff
+from metadata.image_invariants import check_step
+from metadata.view import ClusterView
+from raftlog.model import BrokerId, PartitionRecord
+from tests.support.metadata_commands import RandomCommands
+
+SEEDS = st.integers(0, 2**32 - 1)
+LENGTHS = st.integers(1, 150)
+
+
+def seen(view: ClusterView) -> tuple[object, ...]:
+    """All that a view shows."""
+    partitions = view.partitions()
+    reasons = [view.explain_offline(record.topic_partition) for record in partitions]
+    configs = [view.topic_config(topic.topic_id) for topic in view.topics()]
+    return (view.index, view.feature_level, view.brokers(), view.topics(), partitions, reasons, configs)
+
+
+def fresh(image: ClusterImage) -> ClusterView:
+    view = ClusterView()
+    view.on_events(image.index, diff(ClusterImage(), image))
+    return view
+
+
+@settings(max_examples=150, deadline=None)
+@given(SEEDS, LENGTHS)
+def test_the_invariants_hold_and_a_follower_sees_all(seed: int, length: int) -> None:
+    image, view = ClusterImage(), ClusterView()
+    commands = RandomCommands(image, seed)
+    for index in range(1, length + 1):
+        before = dict(image.partitions)
+        result, events = image.apply(index, 1, commands.next())
+        assert not (isinstance(result, Refused) and result.code == "internal_error")
+        image.check_invariants()
+        for topic_partition, record in image.partitions.items():
+            check_step(before.get(topic_partition, record), record)
+        view.on_events(index, events)
+    assert seen(view) == seen(fresh(image))
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS, LENGTHS, LENGTHS)
+def test_a_snapshot_is_the_same_state_with_the_same_future(seed: int, past: int, future: int) -> None:
+    image = ClusterImage()
+    commands = RandomCommands(image, seed)
+    for index in range(1, past + 1):
+        image.apply(index, 1, commands.next())
+    restored = ClusterImage.from_snapshot(image.snapshot())
+    assert restored.snapshot() == image.snapshot()
+    assert diff(image, restored) == []
+    restored.check_invariants()
+    for index in range(past + 1, past + future + 1):
+        envelope = commands.next()
+        assert image.apply(index, 1, envelope) == restored.apply(index, 1, envelope)
+    assert restored.snapshot() == image.snapshot()
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS, LENGTHS, LENGTHS)
+def test_the_difference_leads_a_follower_to_the_present(seed: int, past: int, missed: int) -> None:
+    image, view = ClusterImage(), ClusterView()
+    commands = RandomCommands(image, seed)
+    for index in range(1, past + 1):
+        view.on_events(index, image.apply(index, 1, commands.next())[1])
+    old = ClusterImage.from_snapshot(image.snapshot())
+    for index in range(past + 1, past + missed + 1):
+        image.apply(index, 1, commands.next())
+    new = ClusterImage.from_snapshot(image.snapshot())
+    view.on_events(new.index, diff(old, new))
+    assert seen(view) == seen(fresh(image))
+
+
+# --- The dumb twin ---------------------------------------------------------------------------------------------------
+
+
+def twin_may_lead(image: ClusterImage, record: PartitionRecord, candidate: BrokerId, recovery: bool) -> bool:
+    """The rules of `docs/metadata.md`, sentence by sentence."""
+    live = {b for b, broker in image.brokers.items() if not broker.fenced}
+    eligible = (set(record.isr) | set(record.commit_set)) - set(record.not_eligible)
+    in_sync = set(record.isr) & live & eligible
+    if record.leader != -1:
+        return candidate in in_sync and not recovery
+    below_minimum = len(set(record.isr) & eligible) < record.min_insync_replicas
+    if_in_sync = set(record.commit_set) & live & eligible if below_minimum or not in_sync else set()
+    if not recovery:
+        return candidate in in_sync | if_in_sync
+    if in_sync | if_in_sync:
+        return False
+    tickets = image.tickets_of(record.topic_partition)
+    logs = {
+        t.broker_id: (t.last_epoch, t.stable_end_offset) for t in tickets if t.has_directory and t.broker_id in live
+    }
+    return len(logs) >= record.min_insync_replicas and candidate in logs and logs[candidate] == max(logs.values())
+
+
+@settings(max_examples=200, deadline=None)
+@given(SEEDS, LENGTHS)
+def test_elections_agree_with_the_twin(seed: int, length: int) -> None:
+    image = ClusterImage()
+    commands = RandomCommands(image, seed)
+    for index in range(1, length + 1):
+        image.apply(index, 1, commands.next())
+    for topic_partition, record in sorted(image.partitions.items()):
+        for candidate in record.replicas:
+            for recovery in (False, True):
+                trial = ClusterImage.from_snapshot(image.snapshot())
+                election = Election(
+                    topic_partition.topic_id,
+                    topic_partition.partition,
+                    candidate,
+                    image.brokers[candidate].incarnation,
+                    record.partition_epoch,
+                    recovery,
+                )
+                result = trial._carry_out(ElectLeaders((election,)), image.index + 1)
+                assert isinstance(result, Elected)
+                expected = twin_may_lead(image, record, candidate, recovery)
+                assert (result.refusals == (None,)) == expected, (str(record), candidate, recovery, result)
+
+
+def test_the_random_commands_reach_every_answer() -> None:
+    """Otherwise the properties above say little."""
+    answers: Counter[str] = Counter()
+    states: Counter[str] = Counter()
+    for seed in range(150):
+        image = ClusterImage()
+        commands = RandomCommands(image, seed)
+        for index in range(1, 151):
+            envelope = commands.next()
+            result, _ = image.apply(index, 1, envelope)
+            refusals = result.refusals if isinstance(result, Elected) else (result,)
+            for place, refusal in enumerate(refusals):
+                if isinstance(envelope.command, ElectLeaders) and refusal is None:
+                    answers["recovery ok"] += envelope.command.elections[place].recovery
+                name = refusal.code if isinstance(refusal, Refused) else "ok"
+                answers[f"{type(envelope.command).__name__} {name}"] += 1
+        for record in image.partitions.values():
+            states["marked"] += bool(record.not_eligible)
+            states["leaderless"] += not record.has_leader
+            states["set aside"] += record.commit_set != record.isr
+    expected = {
+        "RegisterBroker ok", "RegisterBroker unsupported_version", "FenceBroker ok", "FenceBroker stale_incarnation",
+        "UnfenceBroker ok", "CreateTopic ok", "CreateTopic topic_exists", "CreateTopic invalid_topic_name",
+        "CreateTopic invalid_config", "CreateTopic not_enough_replicas", "DeleteTopic ok", "DeleteTopic unknown_topic",
+        "AlterTopic ok", "AlterTopic invalid_config", "AddPartitions ok", "ElectLeaders ok",
+        "ElectLeaders not_eligible", "ElectLeaders stale_partition_epoch", "ElectLeaders stale_incarnation",
+        "AlterIsr ok", "AlterIsr not_eligible", "AlterIsr stale_partition_epoch", "AlterIsr stale_incarnation",
+        "AlterIsr fenced_leader_epoch", "AlterIsr unknown_leader_epoch", "AlterIsr invalid_request",
+        "AlterIsr not_leader", "GrantProducerIds ok", "SetFeatureLevel ok", "NoOp not_controller",
+    }  # fmt: skip
+    assert expected - set(answers) == set()
+    assert answers["recovery ok"] > 5
+    assert min(states[state] for state in ("marked", "leaderless", "set aside")) > 5, states

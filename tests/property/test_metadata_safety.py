@@ -1,0 +1,94 @@
+"""No schedule loses a committed record (S1, S2, S6), and the search that says so finds what it should.
+
+Random walks of a toy replication around the real image. The second half takes one rule of the image away and expects
+the walks to find a lost record: a search that finds nothing must be shown to be able to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from metadata import image_brokers, image_partitions
+from metadata.image import ClusterImage
+from metadata.image_state import ImageState
+from tests.support import metadata_cluster
+from tests.support.metadata_replicas import LostRecord, Walk
+
+STEPS = 600
+
+
+@pytest.mark.parametrize(("replicas", "minimum"), [(3, 2), (3, 1), (2, 2), (5, 3)])
+def test_no_random_walk_loses_a_committed_record(replicas: int, minimum: int) -> None:
+    committed = 0
+    for seed in range(100):
+        walk = Walk(seed, replicas=replicas, minimum=minimum)
+        walk.run(STEPS)
+        committed += len(walk.committed)
+    assert committed > 50, "the walks must get somewhere"
+
+
+def cut_replicas_stay(patch: pytest.MonkeyPatch) -> None:
+    """Schedules 7 and 10: a registration with a cut log marks nobody."""
+    settle = image_brokers._settle_the_past
+
+    def settle_all_clean(state: Any, broker: Any, directory: Any, reports: Any) -> None:
+        clean = {tp: replace_report(report) for tp, report in reports.items()}
+        settle(state, broker, directory, clean)
+
+    def replace_report(report: Any) -> Any:
+        return type(report)(report.topic_id, report.partition, True, report.last_epoch, report.stable_end_offset, False)
+
+    patch.setattr(image_brokers, "_settle_the_past", settle_all_clean)
+
+
+def recovery_takes_the_first_back(patch: pytest.MonkeyPatch) -> None:
+    """Schedule 9."""
+    winners = image_partitions.recovery_winners
+    patch.setattr(
+        image_partitions,
+        "recovery_winners",
+        lambda record, tickets, brokers: winners(replace(record, min_insync_replicas=1), tickets, brokers),
+    )
+
+
+def any_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
+    """Unclean election."""
+    patch.setattr(
+        image_partitions, "electable", lambda record, brokers: [b for b in record.replicas if not brokers[b].fenced]
+    )
+
+
+def a_refused_copy_is_accepted_later(patch: pytest.MonkeyPatch) -> None:
+    """The refusal of a fenced member leaves the partition epoch as it is."""
+    revise = ImageState.revise
+
+    def revise_changes_only(self: ImageState, record: Any, tickets: Any) -> Any:
+        if record is self.partitions[record.topic_partition]:
+            return record
+        return revise(self, record, tickets)
+
+    patch.setattr(ImageState, "revise", revise_changes_only)
+
+
+PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
+    cut_replicas_stay,
+    recovery_takes_the_first_back,
+    any_replica_may_lead,
+    a_refused_copy_is_accepted_later,
+]
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_the_walks_find_a_planted_bug(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        # Only a lost record counts here, not the image's own alarm.
+        patch.setattr(ClusterImage, "check_invariants", lambda self: None)
+        patch.setattr(metadata_cluster, "check_step", lambda before, after: None)
+        plant(patch)
+        with pytest.raises(LostRecord):
+            for seed in range(3_000):
+                Walk(seed).run(STEPS)

@@ -1,0 +1,188 @@
+"""A quorum of one mind for tests: commands are applied at once, every invariant is checked after each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metadata.commands import (
+    AlterIsr,
+    ClientSession,
+    Command,
+    CommandResult,
+    CreateTopic,
+    Elected,
+    Election,
+    ElectLeaders,
+    FenceBroker,
+    IsrMember,
+    Refused,
+    RegisterBroker,
+    Registered,
+    UnfenceBroker,
+    decode,
+    encode,
+)
+from metadata.image import ClusterImage
+from metadata.image_events import MetadataEvent
+from metadata.image_invariants import check_step
+from metadata.view import ClusterView
+from raftlog.model import (
+    BrokerId,
+    DirectoryId,
+    Endpoint,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionRecord,
+    ReplicaReport,
+    TopicId,
+    TopicPartition,
+)
+
+TOPIC = TopicId(b"topic-number-001")
+TP = TopicPartition(TOPIC, 0)
+
+
+def directory(number: int) -> DirectoryId:
+    return DirectoryId(number.to_bytes(16, "big"))
+
+
+def report(
+    last_epoch: int = 0, end: int = 0, *, cut: bool = False, tp: TopicPartition = TP, clean: bool = True
+) -> ReplicaReport:
+    return ReplicaReport(tp, clean and not cut, LeaderEpoch(last_epoch), Offset(end), cut)
+
+
+class Cluster:
+    """An image, the view that follows it, and short names for what tests do to them."""
+
+    def __init__(self, brokers: int = 3, *, min_insync_replicas: int | None = None, partitions: int = 1) -> None:
+        """`brokers` are registered and unfenced, and carry one topic with a replica on each."""
+        self.image = ClusterImage()
+        self.view = ClusterView()
+        self.term = 1
+        self.events: list[MetadataEvent] = []
+        self._starts: dict[int, int] = {}
+        for broker in range(brokers):
+            self.start(broker)
+            self.unfence(broker)
+        if brokers:
+            configs = () if min_insync_replicas is None else (("min.insync.replicas", str(min_insync_replicas)),)
+            replicas = tuple(BrokerId(broker) for broker in range(brokers))
+            self.do(CreateTopic("orders", TOPIC, (replicas,) * partitions, configs))
+
+    # --- Applying ----------------------------------------------------------------------------------------------------
+
+    def apply(
+        self, command: Command, *, term: int | None = None, session: ClientSession | None = None
+    ) -> CommandResult:
+        """The state machine's answer, whatever it is."""
+        before = dict(self.image.partitions)
+        unchanged = ClusterImage.from_snapshot(self.image.snapshot())
+        unchanged.index = index = self.image.index + 1
+        result, self.events = self.image.apply(index, self.term, decode(encode(command, term=term, session=session)))
+        self.image.check_invariants()
+        for topic_partition, record in self.image.partitions.items():
+            if topic_partition in before:
+                check_step(before[topic_partition], record)
+        if isinstance(result, Refused) and session is None and not isinstance(command, AlterIsr):
+            assert self.events == []
+            assert self.image.snapshot() == unchanged.snapshot()
+        self.view.on_events(index, self.events)
+        return result
+
+    def do(self, command: Command) -> CommandResult:
+        """Apply a command that must not be refused."""
+        result = self.apply(command)
+        assert not isinstance(result, Refused), result
+        return result
+
+    def refusal(self, command: Command) -> str:
+        """Apply a command that must be refused; the code."""
+        result = self.apply(command)
+        assert isinstance(result, Refused), result
+        return result.code
+
+    # --- Brokers -----------------------------------------------------------------------------------------------------
+
+    def registration(
+        self,
+        broker: int,
+        reports: Sequence[ReplicaReport] | None = None,
+        *,
+        disk: int | None = None,
+        start_number: int | None = None,
+        rack: str = "",
+        feature_level: int = 1,
+    ) -> RegisterBroker:
+        """By default each start finds the replicas of TP there, clean and empty."""
+        self._starts[broker] = self._starts.get(broker, 0) + 1
+        return RegisterBroker.of(
+            BrokerId(broker),
+            directory(broker if disk is None else disk),
+            self._starts[broker] if start_number is None else start_number,
+            api=Endpoint("127.0.0.1", 9640 + 10 * broker),
+            data=Endpoint("127.0.0.1", 9641 + 10 * broker),
+            rack=rack,
+            feature_level=feature_level,
+            reports=[report()] if reports is None else reports,
+        )
+
+    def start(self, broker: int, *reports: ReplicaReport, disk: int | None = None) -> Incarnation:
+        """A new process of the broker registers with these reports."""
+        result = self.do(self.registration(broker, reports or None, disk=disk))
+        assert isinstance(result, Registered)
+        return result.incarnation
+
+    def restart(self, broker: int, *reports: ReplicaReport, disk: int | None = None) -> Incarnation:
+        """`start`, then it is unfenced."""
+        incarnation = self.start(broker, *reports, disk=disk)
+        self.unfence(broker)
+        return incarnation
+
+    def incarnation(self, broker: int) -> Incarnation:
+        return self.image.brokers[BrokerId(broker)].incarnation
+
+    def fence(self, *brokers: int) -> None:
+        for broker in brokers:
+            self.do(FenceBroker(BrokerId(broker), self.incarnation(broker)))
+
+    def unfence(self, *brokers: int) -> None:
+        for broker in brokers:
+            self.do(UnfenceBroker(BrokerId(broker), self.incarnation(broker)))
+
+    # --- Partitions --------------------------------------------------------------------------------------------------
+
+    @property
+    def partition(self) -> PartitionRecord:
+        return self.image.partitions[TP]
+
+    def elect(self, candidate: int, *, recovery: bool = False) -> str:
+        """Try to; the code of the refusal, or "" when it leads now."""
+        election = Election(
+            TOPIC, 0, BrokerId(candidate), self.incarnation(candidate), self.partition.partition_epoch, recovery
+        )
+        result = self.apply(ElectLeaders((election,)))
+        assert isinstance(result, Elected)
+        (refused,) = result.refusals
+        if refused is None:
+            assert self.partition.leader == candidate
+            assert self.partition.leader_incarnation == self.incarnation(candidate)
+        return "" if refused is None else refused.code
+
+    def isr_proposal(self, *isr: int) -> AlterIsr:
+        """The present leader's, with what it knows now."""
+        record = self.partition
+        return AlterIsr(
+            TOPIC,
+            0,
+            record.leader,
+            record.leader_incarnation,
+            record.leader_epoch,
+            record.partition_epoch,
+            tuple(IsrMember(BrokerId(member), self.incarnation(member)) for member in isr),
+        )
+
+    def set_isr(self, *isr: int) -> None:
+        self.do(self.isr_proposal(*isr))
+        assert self.partition.isr == isr

@@ -1,0 +1,194 @@
+"""Random commands for a cluster image: mostly sensible, often stale, sometimes nonsense."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from metadata.commands import (
+    AddPartitions,
+    AlterIsr,
+    AlterTopic,
+    ClientSession,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Election,
+    ElectLeaders,
+    Envelope,
+    FenceBroker,
+    GrantProducerIds,
+    IsrMember,
+    NoOp,
+    RegisterBroker,
+    SetFeatureLevel,
+    UnfenceBroker,
+    decode,
+    encode,
+)
+from metadata.image import ClusterImage
+from raftlog.model import (
+    BrokerId,
+    Endpoint,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    PartitionRecord,
+    ReplicaReport,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
+
+from .metadata_cluster import directory
+
+BROKERS = 5
+
+
+class RandomCommands:
+    """`next()` looks at the image, so that most of what it says is about something that exists."""
+
+    def __init__(self, image: ClusterImage, seed: int) -> None:
+        self.image = image
+        self.random = Random(seed)
+        self._starts = [0] * BROKERS
+        self._kinds: list[tuple[Callable[[], Command], int]] = [
+            (self._register, 4), (self._fence, 4), (self._unfence, 8), (self._create, 2), (self._delete, 1),
+            (self._alter, 1), (self._grow, 1), (self._elect, 12), (self._alter_isr, 12), (self._grant, 1),
+            (self._level, 1), (self._no_op, 1),
+        ]  # fmt: skip
+
+    def next(self) -> Envelope:
+        """Some come with a session of which few numbers are used, so that retries happen."""
+        kinds, weights = [kind for kind, _ in self._kinds], [weight for _, weight in self._kinds]
+        (make,) = self.random.choices(kinds, weights)
+        session = None
+        if self.random.random() < 0.2:
+            session = ClientSession(
+                bytes([self._upto(2)] * 16), self._upto(30), max(0, self.image.index - self._upto(9))
+            )
+        term = self.random.choice((None, None, None, 1, 2))
+        return decode(encode(make(), session=session, term=term))
+
+    def _upto(self, most: int) -> int:
+        return self.random.randint(0, most)
+
+    def _broker(self) -> BrokerId:
+        return BrokerId(self._upto(BROKERS - 1))
+
+    def _incarnation(self, broker: BrokerId) -> Incarnation:
+        record = self.image.brokers.get(broker)
+        right = record.incarnation if record is not None else Incarnation(0)
+        return right if self.random.random() < 0.9 else Incarnation(max(0, right - 1))
+
+    def _topic(self) -> TopicRecord | None:
+        topics = sorted(self.image.topics)
+        return self.image.topics[self.random.choice(topics)] if topics else None
+
+    def _partition(self) -> PartitionRecord | None:
+        topic = self._topic()
+        return None if topic is None else self.random.choice(self.image.partitions_of(topic))
+
+    def _register(self) -> Command:
+        broker = self._broker()
+        if self.random.random() < 0.9:
+            self._starts[broker] += 1
+        disk = broker if self.random.random() < 0.9 else 10 + broker
+        reports = [
+            ReplicaReport(tp, True, LeaderEpoch(self._upto(3) - 1), Offset(self._upto(5)), self.random.random() < 0.3)
+            for tp in self.image.replicas_of(broker)
+            if self.random.random() < 0.9
+        ]
+        return RegisterBroker.of(
+            broker,
+            directory(disk),
+            self._starts[broker],
+            api=Endpoint("a", broker),
+            data=Endpoint("d", broker),
+            rack="r" * self._upto(1),
+            feature_level=self.random.choice((1, 2, 2)),
+            reports=reports,
+        )
+
+    def _fence(self) -> Command:
+        broker = self._broker()
+        return FenceBroker(broker, self._incarnation(broker))
+
+    def _unfence(self) -> Command:
+        broker = self._broker()
+        return UnfenceBroker(broker, self._incarnation(broker))
+
+    def _assignment(self, factor: int) -> tuple[BrokerId, ...]:
+        return tuple(BrokerId(broker) for broker in self.random.sample(range(BROKERS), factor))
+
+    def _configs(self) -> tuple[tuple[str, str], ...]:
+        choices = [("min.insync.replicas", str(self._upto(3))), ("retention.ms", "5"), ("no.such", "1")]
+        return tuple(choice for choice in choices if self.random.random() < 0.3)
+
+    def _create(self) -> Command:
+        factor = 1 + self._upto(2)
+        replicas = tuple(self._assignment(factor) for _ in range(1 + self._upto(2)))
+        name = self.random.choice(("a", "b", "c", "not/legal"))
+        return CreateTopic(name, TopicId(self.random.randbytes(16)), replicas, self._configs())
+
+    def _delete(self) -> Command:
+        topic = self._topic()
+        return DeleteTopic(topic.topic_id if topic is not None else TopicId(bytes(16)))
+
+    def _alter(self) -> Command:
+        topic = self._topic()
+        remove = ("min.insync.replicas",) if self.random.random() < 0.3 else ()
+        return AlterTopic(topic.topic_id if topic is not None else TopicId(bytes(16)), self._configs(), remove)
+
+    def _grow(self) -> Command:
+        topic = self._topic()
+        if topic is None:
+            return NoOp()
+        return AddPartitions(topic.topic_id, topic.partition_count, (self._assignment(topic.replication_factor),))
+
+    def _epoch(self, record: PartitionRecord) -> PartitionEpoch:
+        return PartitionEpoch(max(0, record.partition_epoch - (self.random.random() < 0.1)))
+
+    def _elect(self) -> Command:
+        elections = []
+        for _ in range(1 + self._upto(2)):
+            record = self._partition()
+            if record is not None:
+                tp, candidate = record.topic_partition, self.random.choice(record.replicas)
+                recovery = self.random.random() < 0.4
+                incarnation = self._incarnation(candidate)
+                elections.append(
+                    Election(tp.topic_id, tp.partition, candidate, incarnation, self._epoch(record), recovery)
+                )
+        return ElectLeaders(tuple(elections))
+
+    def _alter_isr(self) -> Command:
+        led = [tp for tp in sorted(self.image.partitions, key=str) if self.image.partitions[tp].has_leader]
+        if not led:
+            return NoOp()
+        record = self.image.partitions[self.random.choice(led)]
+        isr = {member for member in record.replicas if self.random.random() < 0.6} | {record.leader}
+        if self.random.random() < 0.05:
+            isr = {self._broker()}
+        members = tuple(IsrMember(member, self._incarnation(member)) for member in sorted(isr))
+        tp: TopicPartition = record.topic_partition
+        return AlterIsr(
+            tp.topic_id,
+            tp.partition,
+            record.leader if self.random.random() < 0.95 else self._broker(),
+            record.leader_incarnation,
+            LeaderEpoch(max(0, record.leader_epoch + self.random.choice((0,) * 20 + (1, -1)))),
+            self._epoch(record),
+            members,
+        )
+
+    def _grant(self) -> Command:
+        broker = self._broker()
+        return GrantProducerIds(broker, self._incarnation(broker), self._upto(1000))
+
+    def _level(self) -> Command:
+        return SetFeatureLevel(1 + self._upto(1))
+
+    def _no_op(self) -> Command:
+        return NoOp()

@@ -1,0 +1,431 @@
+"""Who may lead. The schedules that lose records when one rule is left out, as far as the quorum decides them.
+
+The numbers are those of the schedules that a model checker found. Each test plays the shortest one that breaks a
+weaker design, and shows where this one says no. Three replicas, minimum two, unless it says otherwise.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata.commands import Elected, Election, ElectLeaders, Refused
+from raftlog.model import NO_BROKER, BrokerId, TopicPartition
+from tests.support.metadata_cluster import TOPIC, TP, Cluster, report
+
+# --- Ordinary elections ----------------------------------------------------------------------------------------------
+
+
+def test_a_new_partition_is_led_by_its_preferred_replica_with_all_in_sync() -> None:
+    record = Cluster().partition
+    assert (record.leader, record.leader_epoch, record.partition_epoch) == (0, 0, 0)
+    assert record.isr == record.commit_set == (0, 1, 2)
+    assert record.min_insync_replicas == 2
+
+
+def test_an_election_raises_both_epochs_and_names_the_incarnation() -> None:
+    cluster = Cluster()
+    before = cluster.partition
+    assert cluster.elect(1) == ""
+    after = cluster.partition
+    assert after.leader_incarnation == cluster.incarnation(1)
+    assert (after.leader_epoch, after.partition_epoch) == (before.leader_epoch + 1, before.partition_epoch + 1)
+    assert after.isr == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "incarnation", "partition_epoch", "number", "code"),
+    [
+        (1, None, 7, 0, "stale_partition_epoch"),
+        (1, 1, None, 0, "stale_incarnation"),
+        (9, 1, None, 0, "stale_incarnation"),
+        (1, None, None, 5, "unknown_partition"),
+    ],
+)
+def test_an_election_by_a_stale_proposer_is_refused(
+    candidate: int, incarnation: int | None, partition_epoch: int | None, number: int, code: str
+) -> None:
+    cluster = Cluster()
+    incarnation = cluster.incarnation(candidate) if incarnation is None else incarnation
+    epoch = cluster.partition.partition_epoch if partition_epoch is None else partition_epoch
+    before = cluster.partition
+    result = cluster.apply(ElectLeaders((Election(TOPIC, number, BrokerId(candidate), incarnation, epoch),)))  # type: ignore[arg-type]
+    assert isinstance(result, Elected)
+    assert isinstance(result.refusals[0], Refused)
+    assert result.refusals[0].code == code
+    assert cluster.events == []
+    assert cluster.partition is before
+
+
+def test_who_is_fenced_is_not_elected() -> None:
+    cluster = Cluster()
+    cluster.fence(0)
+    cluster.fence(1)
+    assert cluster.elect(1) == "not_eligible"
+    assert cluster.elect(2) == ""
+
+
+def test_who_is_out_of_sync_is_not_elected_while_the_isr_has_the_minimum() -> None:
+    cluster = Cluster()
+    cluster.set_isr(0, 1)
+    cluster.start(0, report(0, 5))
+    assert cluster.elect(2) == "not_eligible"
+    assert cluster.elect(2, recovery=True) == "not_eligible"
+    assert cluster.elect(1) == ""
+
+
+def test_the_leader_is_not_deposed_in_favour_of_a_member_of_the_commit_set() -> None:
+    cluster = Cluster()
+    cluster.fence(1, 2)
+    cluster.unfence(1)
+    cluster.unfence(2)
+    assert (cluster.partition.isr, cluster.partition.commit_set) == ((0,), (0, 2))
+    assert cluster.elect(2) == "not_eligible"
+
+
+def test_electing_the_leader_again_changes_nothing() -> None:
+    cluster = Cluster()
+    before = cluster.partition
+    assert cluster.elect(0) == ""
+    assert cluster.partition is before
+
+
+def test_each_election_of_a_command_is_decided_on_its_own() -> None:
+    cluster = Cluster(partitions=3)
+    one = cluster.incarnation(1)
+    epochs = [cluster.image.partitions[TopicPartition(TOPIC, n)].partition_epoch for n in range(3)]
+    elections = [Election(TOPIC, n, BrokerId(1), one, epochs[n]) for n in range(3)]
+    elections[1] = Election(TOPIC, 1, BrokerId(1), one, epochs[1] + 1)  # type: ignore[arg-type]
+    result = cluster.do(ElectLeaders(tuple(elections)))
+    assert isinstance(result, Elected)
+    assert [refused is None for refused in result.refusals] == [True, False, True]
+    assert [cluster.image.partitions[TopicPartition(TOPIC, n)].leader for n in range(3)] == [1, 0, 1]
+
+
+# --- The commit set --------------------------------------------------------------------------------------------------
+
+
+def test_the_commit_set_follows_the_isr_under_a_leader_down_to_the_minimum() -> None:
+    cluster = Cluster()
+    cluster.fence(2)
+    assert cluster.partition.isr == cluster.partition.commit_set == (0, 1)
+    cluster.fence(1)
+    assert cluster.partition.isr == (0,)
+    assert cluster.partition.commit_set == (0, 1)
+    cluster.unfence(2)
+    cluster.set_isr(0, 2)
+    assert cluster.partition.commit_set == (0, 2)
+
+
+def test_the_commit_set_stays_while_nobody_leads() -> None:
+    cluster = Cluster()
+    cluster.fence(0)
+    assert cluster.partition.leader == NO_BROKER
+    assert (cluster.partition.isr, cluster.partition.commit_set) == ((1, 2), (0, 1, 2))
+    cluster.elect(1)
+    assert cluster.partition.commit_set == (1, 2)
+
+
+def test_below_the_minimum_a_member_of_the_commit_set_is_elected_alone() -> None:
+    cluster = Cluster()
+    cluster.fence(2, 1)
+    cluster.fence(0)
+    cluster.unfence(1)
+    assert (cluster.partition.isr, cluster.partition.commit_set) == ((0,), (0, 1))
+    assert cluster.elect(2) == "not_eligible"
+    assert cluster.elect(1) == ""
+    assert (cluster.partition.isr, cluster.partition.commit_set) == ((1,), (0, 1))
+    cluster.unfence(0)
+    cluster.set_isr(0, 1)
+    assert cluster.partition.commit_set == (0, 1)
+
+
+def test_an_isr_at_its_minimum_of_one_does_not_keep_out_a_returned_leader() -> None:
+    """Minimum one: 0 led with all in sync; all three fall silent one after the other; only 0 comes back. Nobody led
+    since, so it has everything (S10)."""
+    cluster = Cluster(min_insync_replicas=1)
+    cluster.fence(0, 1, 2)
+    assert (cluster.partition.isr, cluster.partition.commit_set) == ((2,), (0, 1, 2))
+    cluster.unfence(0)
+    assert cluster.elect(0) == ""
+    assert cluster.partition.isr == cluster.partition.commit_set == (0,)
+
+
+def test_with_a_minimum_of_one_a_recovered_leader_is_the_whole_commit_set() -> None:
+    """It acknowledges alone from then on: no former member may ever be taken for complete again."""
+    cluster = Cluster(min_insync_replicas=1)
+    cluster.start(1, report(0, 4, cut=True))
+    cluster.fence(2)
+    cluster.start(0, report(0, 5, cut=True))
+    cluster.unfence(0)
+    assert cluster.elect(0, recovery=True) == ""
+    assert cluster.partition.isr == cluster.partition.commit_set == (0,)
+
+
+# --- The schedules ---------------------------------------------------------------------------------------------------
+
+
+def test_schedule_1_a_restarted_leader_never_leads_its_old_epoch() -> None:
+    cluster = Cluster()
+    before = cluster.partition
+    cluster.restart(0, report(0, 0))
+    assert cluster.partition.leader == NO_BROKER
+    assert cluster.partition.isr == (0, 1, 2)
+    assert cluster.elect(0) == ""
+    after = cluster.partition
+    assert after.leader_epoch >= before.leader_epoch + 1
+    assert after.leader_incarnation > before.leader_incarnation
+
+
+def test_schedule_3_below_the_minimum_the_commit_set_keeps_those_that_have_everything() -> None:
+    """0 appends and fsyncs, 1 and 2 are fenced, 0 loses its batch: had it committed alone, nobody would have it."""
+    cluster = Cluster()
+    cluster.fence(2, 1)
+    assert cluster.partition.isr == (0,)
+    assert len(cluster.partition.isr) < cluster.partition.min_insync_replicas
+    cluster.restart(0, report(0, 3, cut=True))
+    cluster.unfence(1)
+    assert cluster.elect(0) == "not_eligible"
+    assert cluster.elect(0, recovery=True) == "not_eligible"
+    assert cluster.elect(1) == ""
+
+
+def test_schedule_7_an_expansion_does_not_take_in_a_life_that_the_leader_did_not_see() -> None:
+    cluster = Cluster()
+    cluster.fence(1)
+    late = cluster.isr_proposal(0, 1, 2)
+    # Fenced as it is, it is refused; and when it is back with a synced batch cut, it is another life.
+    assert cluster.refusal(late) == "not_eligible"
+    late = cluster.isr_proposal(0, 1, 2)
+    cluster.restart(1, report(0, 0, cut=True))
+    assert cluster.refusal(late) == "stale_incarnation"
+    cluster.fence(0)
+    assert cluster.elect(1) == "not_eligible"
+    assert cluster.elect(2) == ""
+
+
+def test_schedule_8_a_kept_member_is_named_by_its_present_life_too() -> None:
+    cluster = Cluster()
+    late = cluster.isr_proposal(0, 1)
+    cluster.restart(1, report(0, 5))
+    assert cluster.partition.isr == (0, 1, 2)
+    assert cluster.refusal(late) == "stale_incarnation"
+    cluster.set_isr(0, 1)
+
+
+def test_schedule_9_recovery_waits_for_the_minimum() -> None:
+    cluster = Cluster()
+    for broker in (0, 1, 2):
+        cluster.fence(broker)
+    cluster.restart(2, report(0, 3, cut=True))
+    assert cluster.elect(2) == "not_eligible"
+    assert cluster.elect(2, recovery=True) == "not_eligible"
+    cluster.restart(1, report(0, 4, cut=True))
+    assert cluster.elect(2, recovery=True) == "not_eligible"
+    assert cluster.elect(1, recovery=True) == ""
+    assert cluster.partition.isr == (1,)
+    assert cluster.partition.not_eligible == (2,)
+
+
+def test_schedule_10_a_cut_replica_is_not_eligible_even_as_the_last_of_the_isr() -> None:
+    cluster = Cluster()
+    cluster.fence(1, 2)
+    cluster.restart(0, report(0, 2, cut=True))
+    assert cluster.partition.isr == (0,)
+    assert cluster.partition.not_eligible == (0,)
+    assert cluster.elect(0) == "not_eligible"
+    # A later clean start does not make good what was lost.
+    cluster.restart(0, report(0, 2))
+    assert cluster.partition.not_eligible == (0,)
+    assert cluster.elect(0) == "not_eligible"
+
+
+def test_schedule_13_what_was_not_fsynced_does_not_count() -> None:
+    """2 held x only in its page cache and says so: its fsynced end is lower, and with `flush=os` it is cut by rule."""
+    cluster = Cluster()
+    cluster.restart(2, report(0, 4, cut=True, clean=False))
+    assert cluster.partition.isr == (0, 1)
+    cluster.fence(0)
+    assert cluster.elect(2) == "not_eligible"
+
+
+def test_schedule_14_a_proposal_is_accepted_late_or_refused_for_good() -> None:
+    """A leader that gives up waiting proves nothing: the entry may come. It ends with a higher partition epoch."""
+    cluster = Cluster()
+    cluster.set_isr(0, 1)
+    slow = cluster.isr_proposal(0, 1, 2)
+    cluster.apply(ElectLeaders(()))
+    before = cluster.partition.partition_epoch
+    cluster.do(slow)
+    assert cluster.partition.partition_epoch > before
+    assert cluster.refusal(slow) == "stale_partition_epoch"
+    slow = cluster.isr_proposal(0, 1)
+    cluster.fence(2)
+    assert cluster.refusal(slow) == "stale_partition_epoch"
+
+
+def test_a_refused_expansion_is_not_accepted_when_a_copy_comes_late() -> None:
+    """0 proposes to add 1, twice since no answer came. 1 is fenced: the first copy is refused, and 0, who learns it,
+    counts without 1. 1 is unfenced: were the second copy accepted, 1 would be in the ISR without what 0 committed."""
+    cluster = Cluster()
+    cluster.fence(1)
+    copy = cluster.isr_proposal(0, 1, 2)
+    assert cluster.refusal(copy) == "not_eligible"
+    assert cluster.partition.partition_epoch > copy.partition_epoch
+    cluster.unfence(1)
+    assert cluster.refusal(copy) == "stale_partition_epoch"
+    assert cluster.partition.isr == (0, 2)
+
+
+def test_schedule_4a_what_is_left_of_the_isr_does_not_hold_up_the_commit_set() -> None:
+    """1 and 2 are fenced; 0, with an unsynced tail, loses power and cuts it; all return."""
+    cluster = Cluster()
+    cluster.fence(1, 2)
+    cluster.restart(0, report(0, 5, cut=True))
+    cluster.restart(1, report(0, 5))
+    cluster.restart(2, report(0, 5))
+    assert cluster.elect(0, recovery=True) == "not_eligible"
+    # 1 was fenced first, and 0 and 2 could go on without it.
+    assert cluster.partition.commit_set == (0, 2)
+    assert cluster.elect(1) == "not_eligible"
+    assert cluster.elect(2) == ""
+
+
+def test_schedule_4b_a_live_eligible_member_is_not_outvoted_by_old_reports() -> None:
+    """2 was never restarted: the report of its first start says nothing about its log."""
+    cluster = Cluster()
+    cluster.fence(1)
+    cluster.fence(0)
+    cluster.fence(2)
+    cluster.restart(0, report(0, 5, cut=True))
+    cluster.unfence(2)
+    assert cluster.elect(0, recovery=True) == "not_eligible"
+    assert cluster.elect(2) == ""
+
+
+def test_schedule_4f_a_lost_directory_is_for_an_operator() -> None:
+    cluster = Cluster()
+    cluster.set_isr(0, 2)
+    for broker in (0, 1, 2):
+        cluster.fence(broker)
+    cluster.restart(2, disk=77)
+    cluster.restart(0, report(0, 5, cut=True))
+    cluster.restart(1, report(0, 5))
+    for broker in (0, 1, 2):
+        assert cluster.elect(broker) == "not_eligible"
+        assert cluster.elect(broker, recovery=True) == "not_eligible"
+    reason = cluster.view.explain_offline(TP)
+    assert reason is not None
+    assert "operator" in reason
+    # With the old disk back in its place both directories are there.
+    cluster.restart(2, report(0, 6), disk=2)
+    assert cluster.elect(0, recovery=True) == "not_eligible"
+    assert cluster.elect(2, recovery=True) == ""
+
+
+# --- Recovery --------------------------------------------------------------------------------------------------------
+
+
+def power_failure(cluster: Cluster, *ends: tuple[int, int]) -> None:
+    for broker in range(len(ends)):
+        cluster.fence(broker)
+    for broker, (epoch, end) in enumerate(ends):
+        cluster.restart(broker, report(epoch, end, cut=True))
+
+
+@pytest.mark.parametrize(
+    ("ends", "winners"),
+    [
+        (((1, 5), (1, 6), (1, 4)), {1}),
+        (((2, 3), (1, 6), (1, 4)), {0}),
+        (((1, 5), (1, 5), (1, 4)), {0, 1}),
+        (((-1, 0), (-1, 0), (-1, 0)), {0, 1, 2}),
+    ],
+)
+def test_recovery_is_won_by_the_greatest_epoch_then_end(ends: tuple[tuple[int, int], ...], winners: set[int]) -> None:
+    for candidate in range(3):
+        cluster = Cluster()
+        power_failure(cluster, *ends)
+        assert (cluster.elect(candidate, recovery=True) == "") == (candidate in winners)
+
+
+def test_the_winner_is_eligible_and_alone_and_the_commit_set_stays() -> None:
+    cluster = Cluster()
+    cluster.fence(0)
+    cluster.elect(1)
+    power_failure(cluster, (0, 5), (1, 6), (1, 7))
+    assert (cluster.partition.isr, cluster.partition.commit_set) == ((2,), (1, 2))
+    assert cluster.elect(2, recovery=True) == ""
+    record = cluster.partition
+    assert (record.isr, record.commit_set, record.not_eligible) == ((2,), (1, 2), (1,))
+
+
+def test_an_absent_eligible_member_does_not_block_recovery_but_its_return_does() -> None:
+    cluster = Cluster()
+    for broker in (0, 1, 2):
+        cluster.fence(broker)
+    cluster.restart(1, report(0, 4, cut=True))
+    cluster.restart(2, report(0, 5, cut=True))
+    returned = Cluster()
+    returned.fence(0, 1, 2)
+    returned.restart(1, report(0, 4, cut=True))
+    returned.restart(2, report(0, 5, cut=True))
+    returned.unfence(0)
+    assert cluster.elect(2, recovery=True) == ""
+    assert returned.elect(2, recovery=True) == "not_eligible"
+    assert returned.elect(0) == ""
+
+
+def test_only_the_report_of_the_present_life_counts() -> None:
+    cluster = Cluster()
+    power_failure(cluster, (1, 5), (1, 9), (1, 4))
+    cluster.restart(1, report(1, 2))
+    assert cluster.elect(1, recovery=True) == "not_eligible"
+    assert cluster.elect(0, recovery=True) == ""
+
+
+def test_a_replica_that_was_never_made_takes_part_with_an_empty_log() -> None:
+    """A topic is created and all nodes lose power before a folder was made: nothing was lost, and it goes on."""
+    cluster = Cluster()
+    cluster.fence(0, 1, 2)
+    for broker in range(3):
+        cluster.do(cluster.registration(broker, ()))
+        cluster.unfence(broker)
+    assert cluster.partition.not_eligible == (0, 1, 2)
+    assert cluster.elect(0) == "not_eligible"
+    assert cluster.elect(0, recovery=True) == ""
+
+
+def test_being_added_makes_eligible_again() -> None:
+    cluster = Cluster()
+    cluster.fence(2)
+    cluster.restart(1, report(0, 4, cut=True))
+    assert (cluster.partition.isr, cluster.partition.commit_set) == ((0,), (0, 1))
+    assert cluster.partition.not_eligible == (1,)
+    cluster.set_isr(0, 1)
+    assert cluster.partition.not_eligible == ()
+    cluster.fence(0)
+    assert cluster.elect(1) == ""
+
+
+# --- What is missing -------------------------------------------------------------------------------------------------
+
+
+def test_the_status_says_what_is_missing() -> None:
+    cluster = Cluster()
+    assert cluster.view.explain_offline(TP) is None
+    cluster.fence(1, 2, 0)
+    reason = cluster.view.explain_offline(TP)
+    assert reason is not None
+    assert "broker 0 or 2 to come back" in reason
+    cluster.restart(0, report(3, 5, cut=True))
+    reason = cluster.view.explain_offline(TP)
+    assert reason is not None
+    assert "2 of its members with their directories (1 now)" in reason
+    assert "0 is here and may lack records (epoch 3 up to 5)" in reason
+
+
+def test_an_election_under_way_is_no_loss() -> None:
+    cluster = Cluster()
+    cluster.fence(0)
+    assert cluster.view.explain_offline(TP) == "an election is under way"
+    assert cluster.view.explain_offline(TopicPartition(TOPIC, 9)) is None
