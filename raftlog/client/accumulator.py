@@ -179,17 +179,16 @@ class Accumulator(Generic[D]):
         partition: int,
         timestamp_ms: int | None,
         headers: Headers | None,
-    ) -> D:
+    ) -> ParkedRecord:
         """Keep a record until the topic is known (`topic_known`). Raises `RetriableError` (`overloaded`)."""
         reserved = payload_bytes(value, key, headers) + PARKED_MEMORY_BYTES
         if self.buffered_bytes + reserved > self.buffer_bytes:
             raise self._overloaded()
         self.buffered_bytes += reserved
         self._unknown[topic] = None
-        delivery = self._new_delivery()
-        record = ParkedRecord(value, key, partition, timestamp_ms, headers, delivery, reserved)
+        record = ParkedRecord(value, key, partition, timestamp_ms, headers, self._new_delivery(), reserved)
         self._parked.setdefault(topic, []).append(record)
-        return delivery
+        return record
 
     # --- Topics -------------------------------------------------------------------------------------------------------
 
@@ -222,6 +221,10 @@ class Accumulator(Generic[D]):
     def topics_wanted(self) -> list[str]:
         """Topics that records wait for and that are not known yet."""
         return list(self._unknown)
+
+    def topics(self) -> list[str]:
+        """Topics that anything here waits for."""
+        return list(dict.fromkeys([*(batch.topic for batch in self.waiting()), *self._parked]))
 
     # --- Batches out --------------------------------------------------------------------------------------------------
 

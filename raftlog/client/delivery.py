@@ -4,7 +4,7 @@ A future for each record costs more than everything else a `send` does, so `Prod
 batch that took the record. It is awaited like any other, by as many as like: each waiter waits on a future of its own,
 so that a waiter who gives up (a deadline, a cancelled task) takes nothing from the others, and what was sent is sent.
 
-An error that nobody awaits is not lost: `Producer.flush` and `Producer.close` raise it.
+An error that nobody looks at is not lost: `Producer.flush` and `Producer.close` raise it.
 
 What is *not* here: who decides how a batch fared (`sequencer.py`).
 """
@@ -33,6 +33,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     timestamp_ms: int
     """The leader's clock where the topic has `message.timestamp.type=LogAppendTime`, else the time that records which
     were sent without a timestamp got."""
+    log_append_time: bool = False
+    """Which of the two."""
 
     @property
     def end_offset(self) -> int:
@@ -56,11 +58,13 @@ DeliveryCallback: TypeAlias = "Callable[[DeliveryFuture], None]"
 class DeliveryFuture:
     """The delivery of one batch, to come. `await` it for a `Delivery`, or for the `RaftlogError` that ended it."""
 
-    __slots__ = ("_callbacks", "_error", "_result")
+    __slots__ = ("_callbacks", "_error", "_result", "observed")
 
     def __init__(self) -> None:
         self._result: Delivery | None = None
         self._error: RaftlogError | None = None
+        self.observed = False
+        """Its error, if there was one, was seen."""
         self._callbacks: list[DeliveryCallback] = []
 
     def done(self) -> bool:
@@ -72,11 +76,13 @@ class DeliveryFuture:
         if self._result is not None:
             return self._result
         if self._error is not None:
+            self.observed = True
             raise self._error
         raise asyncio.InvalidStateError("the batch is not delivered yet")
 
     def exception(self) -> RaftlogError | None:
         """The error that ended it, if one did."""
+        self.observed = self.observed or self._error is not None
         return self._error
 
     def add_done_callback(self, callback: DeliveryCallback) -> None:
@@ -107,6 +113,13 @@ class DeliveryFuture:
         """Decide it: failed. For the producer only."""
         self._error = error
         self._tell()
+
+    def follow(self, other: DeliveryFuture) -> None:
+        """Decide it as `other` was, which is done. For the producer only."""
+        if other._error is not None:
+            self.fail(other._error)
+        else:
+            self.deliver(other.result())
 
     def _tell(self) -> None:
         callbacks, self._callbacks = self._callbacks, []

@@ -212,6 +212,17 @@ class PartitionQueue(Generic[D]):
             outcomes += self.fail(first, self._expired(first))
         return outcomes
 
+    def abandon(self) -> list[Outcome[D]]:
+        """Fail everything."""
+        unsent = RetriableError("shutting_down", "the producer was closed before this was sent")
+        unknown = RetriableError("outcome_unknown", "the producer was closed before an answer came")
+        self.take_back()
+        outcomes: list[Outcome[D]] = [
+            Undelivered(batch, unknown if batch.maybe_applied else unsent) for batch in self.ready
+        ]
+        self.ready.clear()
+        return outcomes
+
     def begin_anew(self) -> None:
         """Nothing that was sent counts any more (it went to another log)."""
         self.take_back()

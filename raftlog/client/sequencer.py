@@ -222,6 +222,20 @@ class Sequencer(Generic[D]):
         self.stale_topics.pop(topic, None)
         return outcomes
 
+    def abandon(self) -> list[Outcome[D]]:
+        """The producer goes away: nothing is sent or awaited any more."""
+        outcomes: list[Outcome[D]] = []
+        for queue in self.queues():
+            outcomes += queue.abandon()
+            self._unlist(queue)
+        return outcomes
+
+    def blame(self, error: RaftlogError) -> None:
+        """What keeps batches waiting, to be told when they expire."""
+        for queue in self.queues():
+            if queue.ready and (queue.last_error is None or queue.leader < 0):
+                queue.last_error = error
+
     # --- Time ---------------------------------------------------------------------------------------------------------
 
     def wake(self, now: float) -> None:

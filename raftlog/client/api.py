@@ -1,0 +1,290 @@
+"""The HTTP API as a client calls it: any node will do, and a node that is slow or dead costs little.
+
+A call goes to the node that answered last. Where repeating is harmless, the next node is asked as well when there was
+no answer for `HEDGE_AFTER` (a stopped process still accepts connections; waiting for it would be slower than failing
+over), and again round by round until the deadline. Where it is not (create a topic, delete one), nodes are tried one
+after the other, and only as long as it is certain that nothing happened; a lost answer is `outcome_unknown`.
+
+Bootstrap addresses are where it begins; the nodes that the cluster names (`learn`) are asked too.
+
+What is *not* here: what the answers mean (`metadata.py`, `admin.py`), records (`transport.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from raftlog.errors import Applied, InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError, error_from_code
+from raftlog.model import Endpoint
+from raftlog.version import __version__
+
+T = TypeVar("T")
+
+HEDGE_AFTER = 0.2
+CONNECT_TIMEOUT = 1.0
+ROUND_PAUSE = 0.05
+MAX_ADDRESSES = 64
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+
+class _Problem(msgspec.Struct):
+    """An RFC 9457 problem document."""
+
+    code: str = "internal_error"
+    detail: str = ""
+    title: str = ""
+
+
+class _NotSent(Exception):
+    """The request never reached the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    method: str
+    path: str
+    params: Mapping[str, str] | None
+    body: bytes | None
+    content_type: str
+    timeout: float
+    fresh: bool = False
+    """On a new connection."""
+
+
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Endpoint]:
+    """`"host:port,host:port"` or a list of such → endpoints. Raises `InvalidRequest`."""
+    texts = bootstrap.split(",") if isinstance(bootstrap, str) else bootstrap
+    endpoints = [parse_endpoint(text) for text in texts if text.strip()]
+    if not endpoints:
+        raise InvalidRequest("invalid_request", "no bootstrap address was given: host:port, separated by commas")
+    return list(dict.fromkeys(endpoints))
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """`host:port`, `[::1]:port` or `http://host:port`. Raises `InvalidRequest`."""
+    address = text.strip().removeprefix("http://").rstrip("/")
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InvalidRequest("invalid_request", f"{text!r} is no address: it must be host:port")
+    return Endpoint(host, int(port))
+
+
+class HttpApi:
+    """One user's connections to the API of a cluster. Belongs to one event loop; `close` it."""
+
+    def __init__(self, bootstrap: str | Sequence[str]) -> None:
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._addresses = list(self._bootstrap)
+        """The one that answered last is first."""
+        self._session: aiohttp.ClientSession | None = None
+        self._fresh_session: aiohttp.ClientSession | None = None
+        """For requests that must not happen twice: a kept connection may be closed just when it is used again."""
+        self._closed = False
+
+    # --- Calls --------------------------------------------------------------------------------------------------------
+
+    async def get(
+        self, path: str, kind: type[T], *, params: Mapping[str, str] | None = None, timeout: float = 5.0
+    ) -> T:
+        """The decoded answer. Raises a `RaftlogError`; `connection_lost` when no node answers in time."""
+        return self._decode(await self.repeatable("GET", path, params=params, timeout=timeout), kind)
+
+    async def post(self, path: str, kind: type[T], body: Any = None, *, timeout: float = 5.0) -> T:
+        """The same for a POST that does no harm when it happens twice."""
+        return self._decode(await self.repeatable("POST", path, body=body, timeout=timeout), kind)
+
+    async def change(
+        self, method: str, path: str, kind: type[T] | None, body: Any = None, *, timeout: float = 15.0
+    ) -> T:
+        """A request that must not happen twice. `kind` None: the answer has no body. Raises `outcome_unknown` when the
+        answer was lost."""
+        answer = await self._once(_Call(method, path, None, _encode(body), "application/json", timeout, fresh=True))
+        return self._decode(answer, kind) if kind is not None else None  # type: ignore[return-value]
+
+    async def repeatable(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Any = None,
+        raw: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float = 5.0,
+    ) -> bytes:
+        """The answer's body, from whichever node gives it first. `raw` is a body that is encoded already."""
+        call = _Call(method, path, params, raw if raw is not None else _encode(body), content_type, timeout)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        last: RaftlogError | None = None
+        while True:
+            try:
+                return await self._any_node(call, deadline)
+            except RaftlogError as error:
+                last = self._more_telling(last, error)
+                if not error.retriable or loop.time() + ROUND_PAUSE >= deadline:
+                    raise last from None
+            await asyncio.sleep(ROUND_PAUSE)
+
+    # --- Nodes --------------------------------------------------------------------------------------------------------
+
+    def learn(self, endpoints: Iterable[Endpoint]) -> None:
+        """The cluster's nodes: they are asked too, and after the bootstrap addresses."""
+        for endpoint in endpoints:
+            if endpoint not in self._addresses and len(self._addresses) < MAX_ADDRESSES:
+                self._addresses.append(endpoint)
+
+    def prefer_another(self) -> None:
+        """The preferred node's view may be stale (it may be cut off from the quorum): begin with the next one."""
+        self._addresses.append(self._addresses.pop(0))
+
+    @property
+    def addresses(self) -> tuple[Endpoint, ...]:
+        return tuple(self._addresses)
+
+    async def close(self) -> None:
+        self._closed = True
+        for session in (self._session, self._fresh_session):
+            if session is not None:
+                await session.close()
+        self._session = self._fresh_session = None
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    async def _any_node(self, call: _Call, deadline: float) -> bytes:
+        """One round: every node is asked, the next one when an answer is late or was none."""
+        loop = asyncio.get_running_loop()
+        waiting = list(self._addresses)
+        running: dict[asyncio.Task[bytes], Endpoint] = {}
+        last: RaftlogError | None = None
+        try:
+            while waiting or running:
+                if waiting:
+                    node = waiting.pop(0)
+                    running[asyncio.create_task(self._attempt(node, call))] = node
+                left = deadline - loop.time()
+                if left <= 0:
+                    break
+                patience = min(HEDGE_AFTER, left) if waiting else left
+                done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    node = running.pop(task)
+                    try:
+                        answer = task.result()
+                    except _NotSent as error:
+                        last = self._more_telling(last, RetriableError("connection_lost", str(error)))
+                    except RaftlogError as error:
+                        if not error.retriable:
+                            raise
+                        last = self._more_telling(last, error)
+                    else:
+                        self._prefer(node)
+                        return answer
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+        shown = ", ".join(map(str, self._addresses[:8]))
+        raise last or RetriableError("connection_lost", f"no answer from {shown} within {call.timeout:g} s")
+
+    async def _once(self, call: _Call) -> bytes:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + call.timeout
+        while True:
+            last: RaftlogError | None = None
+            for node in list(self._addresses):
+                try:
+                    answer = await self._attempt(node, call)
+                except _NotSent as error:
+                    last = self._more_telling(last, RetriableError("connection_lost", str(error)))
+                except RaftlogError as error:
+                    if error.code == "connection_lost":
+                        unknown = f"{node} took the request and did not answer: {error.detail}. It may have happened"
+                        raise RetriableError("outcome_unknown", unknown) from None
+                    if not error.retriable or error.applied is not Applied.NO:
+                        raise
+                    last = self._more_telling(last, error)
+                else:
+                    self._prefer(node)
+                    return answer
+            assert last is not None
+            if loop.time() + ROUND_PAUSE >= deadline:
+                raise last
+            await asyncio.sleep(ROUND_PAUSE)
+
+    async def _attempt(self, node: Endpoint, call: _Call) -> bytes:
+        """Raises `_NotSent`, or the `RaftlogError` of the answer, or `connection_lost` where there was none."""
+        url = f"http://{node}{call.path}"
+        headers = {} if call.body is None else {"Content-Type": call.content_type}
+        timeout = aiohttp.ClientTimeout(total=call.timeout, sock_connect=CONNECT_TIMEOUT)
+        try:
+            async with self._session_for(call).request(
+                call.method, url, params=call.params, data=call.body, headers=headers, timeout=timeout
+            ) as response:
+                body = await response.content.read(MAX_ANSWER_BYTES)
+                while not response.content.at_eof():
+                    more = await response.content.read(MAX_ANSWER_BYTES)
+                    body += more
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise RemoteProtocolError(f"the answer of {node} is longer than {MAX_ANSWER_BYTES} bytes")
+                if response.status >= 300:
+                    raise self._problem(node, response.status, body)
+                return body
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise _NotSent(f"cannot connect to {node}: {error}") from None
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise RetriableError("connection_lost", f"{node}: {error or type(error).__name__}") from None
+
+    def _session_for(self, call: _Call) -> aiohttp.ClientSession:
+        if self._closed:
+            raise RetriableError("shutting_down", "this client is closed")
+        headers = {"User-Agent": f"raftlog/{__version__}"}
+        if call.fresh:
+            if self._fresh_session is None:
+                connector = aiohttp.TCPConnector(force_close=True)
+                self._fresh_session = aiohttp.ClientSession(connector=connector, headers=headers)
+            return self._fresh_session
+        if self._session is None:
+            self._session = aiohttp.ClientSession(headers=headers)
+        return self._session
+
+    def _prefer(self, node: Endpoint) -> None:
+        if self._addresses[0] != node:
+            self._addresses.remove(node)
+            self._addresses.insert(0, node)
+
+    @staticmethod
+    def _more_telling(known: RaftlogError | None, error: RaftlogError) -> RaftlogError:
+        """Of two failures the one to report: what a node said rather than that another could not be reached."""
+        if known is not None and error.code == "connection_lost" and known.code != "connection_lost":
+            return known
+        return error
+
+    @staticmethod
+    def _problem(node: Endpoint, status: int, body: bytes) -> RaftlogError:
+        try:
+            problem = msgspec.json.decode(body, type=_Problem)
+        except (msgspec.MsgspecError, ValueError):
+            text = body[:200].decode("utf-8", "replace").strip()
+            if status == 503:
+                return RetriableError("overloaded", f"{node} answered {status}: {text}")
+            return RemoteProtocolError(f"{node} answered {status}, not as raftlog does: {text}")
+        return error_from_code(problem.code, problem.detail or problem.title)
+
+    @staticmethod
+    def _decode(body: bytes, kind: type[T]) -> T:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise RemoteProtocolError(f"the answer is not what it should be: {error}") from None
+
+
+def _encode(body: Any) -> bytes | None:
+    return None if body is None else msgspec.json.encode(body)

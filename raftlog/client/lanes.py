@@ -1,0 +1,180 @@
+"""One broker's produce requests: batches are encoded, sent in the order in which they were taken, and answered.
+
+Encoding without compression is cheap and happens at once; compression goes to threads, which must not change the order:
+a request waits until those before it are encoded, too. What a thread reads (columns and names) is fixed before it
+starts, since a batch may be taken back and renamed meanwhile; attempts that no longer count are not sent.
+
+What is *not* here: which batches, when, and what their fates mean (`sender.py`, `sequencer.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from raftlog.config import KIB
+from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError
+from raftlog.model import Acks
+from raftlog.record_batch import Codec, encode
+from raftlog.wire import ErrorResponse, ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse, Response
+
+from .accumulator_batch import Batch
+from .delivery import DeliveryFuture
+from .transport import PRODUCE_PATH, BrokerConnection
+
+ANSWER_GRACE = 5.0
+"""Seconds that a broker has beyond the timeout that the request names."""
+INLINE_COMPRESSION_BYTES = 16 * KIB
+"""Up to here compressing is quicker than handing it to a thread."""
+
+Attempt: TypeAlias = tuple[Batch[DeliveryFuture], int]
+"""A batch and the number of its attempt."""
+
+
+class LaneOwner(Protocol):
+    """Who is told what became of attempts. Every attempt that a lane was given ends in one of these calls."""
+
+    def answered(self, answers: Sequence[tuple[Attempt, ProducedPartition]]) -> None: ...
+
+    def lost(self, attempts: Sequence[Attempt], error: RaftlogError) -> None: ...
+
+    def unencodable(self, attempts: Sequence[Attempt], error: RaftlogError) -> None: ...
+
+    def sent_unanswered(self, attempts: Sequence[Attempt]) -> None:
+        """With acks=0: they are on their way, and that is all that will ever be known."""
+        ...
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """A request on its way to the wire; neither payloads nor failure while a thread compresses it."""
+
+    connection: BrokerConnection
+    attempts: list[Attempt]
+    payloads: list[bytes] | None = None
+    failure: RaftlogError | None = None
+
+
+class Lane:
+    """Requests to one broker, over one connection after the other."""
+
+    def __init__(
+        self, owner: LaneOwner, topic_ids: dict[str, bytes], acks: Acks, codec: Codec, request_timeout: float
+    ) -> None:
+        """`topic_ids` is the owner's and current; `request_timeout` in seconds."""
+        self._owner = owner
+        self._topic_ids = topic_ids
+        self._acks = acks
+        self._codec = codec
+        self._request_timeout = request_timeout
+        self._outgoing: deque[_Outgoing] = deque()
+        self.requests = 0
+        """Given to this lane and not answered."""
+
+    def send(self, connection: BrokerConnection, batches: Sequence[Batch[DeliveryFuture]]) -> None:
+        """One request for these batches."""
+        outgoing = _Outgoing(connection, [(batch, batch.attempt) for batch in batches])
+        self.requests += 1
+        self._outgoing.append(outgoing)
+        work = [_encoding(batch, self._codec) for batch in batches]
+        if self._codec is Codec.NONE or sum(batch.size_bytes for batch in batches) <= INLINE_COMPRESSION_BYTES:
+            self._encoded(outgoing, _run(work))
+            return
+
+        def done(future: asyncio.Future[list[bytes] | RaftlogError]) -> None:
+            if not future.cancelled():
+                self._encoded(outgoing, future.result())
+
+        asyncio.get_running_loop().run_in_executor(None, _run, work).add_done_callback(done)
+
+    def _encoded(self, outgoing: _Outgoing, result: list[bytes] | RaftlogError) -> None:
+        if isinstance(result, RaftlogError):
+            outgoing.failure = result
+        else:
+            outgoing.payloads = result
+        while self._outgoing:
+            head = self._outgoing[0]
+            if head.payloads is None and head.failure is None:
+                return
+            self._outgoing.popleft()
+            if head.failure is not None:
+                self.requests -= 1
+                self._owner.unencodable(head.attempts, head.failure)
+            elif head.payloads is not None:
+                self._to_wire(head.connection, head.attempts, head.payloads)
+
+    def _to_wire(self, connection: BrokerConnection, attempts: list[Attempt], payloads: list[bytes]) -> None:
+        current = [i for i, (batch, attempt) in enumerate(attempts) if batch.attempt == attempt]
+        if not current:
+            self.requests -= 1
+            return
+        attempts, payloads = [attempts[i] for i in current], [payloads[i] for i in current]
+        partitions = [
+            ProducePartition(self._topic_ids.get(batch.topic, bytes(16)), batch.partition, len(payload))
+            for (batch, _), payload in zip(attempts, payloads, strict=True)
+        ]
+        timeout_ms = int(self._request_timeout * 1000)
+        try:
+            connection.request(
+                PRODUCE_PATH,
+                lambda correlation_id: ProduceRequest(correlation_id, int(self._acks), timeout_ms, partitions),
+                payloads,
+                timeout=self._request_timeout + ANSWER_GRACE,
+                answered=partial(self._answered, connection, attempts),
+                lost=partial(self._lost, attempts),
+                answer_expected=self._acks is not Acks.NONE,
+            )
+        except RaftlogError as error:
+            self._lost(attempts, error)
+            return
+        if self._acks is Acks.NONE:
+            self.requests -= 1
+            self._owner.sent_unanswered(attempts)
+
+    def _answered(
+        self, connection: BrokerConnection, attempts: list[Attempt], response: Response, body: memoryview
+    ) -> None:
+        if isinstance(response, ErrorResponse):
+            refused = ProducedPartition(bytes(16), 0, response.error, response.detail)
+            self.requests -= 1
+            self._owner.answered([(attempt, refused) for attempt in attempts])
+            return
+        if not isinstance(response, ProduceResponse) or len(response.partitions) != len(attempts):
+            self._lost(attempts, RemoteProtocolError("the answer is not that of the request"))
+            connection.close("an answer did not fit its request")
+            return
+        self.requests -= 1
+        self._owner.answered(list(zip(attempts, response.partitions, strict=True)))
+
+    def _lost(self, attempts: list[Attempt], error: RaftlogError) -> None:
+        self.requests -= 1
+        self._owner.lost(attempts, error)
+
+
+def _encoding(batch: Batch[DeliveryFuture], codec: Codec) -> Callable[[], bytes]:
+    values, keys, timestamps, headers = batch.columns()
+    return partial(
+        encode,
+        values,
+        keys=keys,
+        timestamps_ms=timestamps,
+        headers=headers,
+        codec=codec,
+        base_timestamp_ms=batch.timestamp_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+    )
+
+
+def _run(work: Sequence[Callable[[], bytes]]) -> list[bytes] | RaftlogError:
+    try:
+        return [encoding() for encoding in work]
+    except RaftlogError as error:
+        return error
+    except (TypeError, ValueError, OverflowError) as error:
+        return InvalidRequest("invalid_request", f"these records cannot be encoded: {error}")

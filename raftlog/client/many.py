@@ -1,0 +1,270 @@
+"""Whole columns of records: checked, split by partition and into batches, with no more Python a record than needed.
+
+Lists go into the batches that are being filled. pyarrow arrays become batches of their own, slices of the caller's
+memory, unless they are too few to be worth it; then they are lists.
+
+What is *not* here: memory (`accumulator.py`), sending (`sender.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from raftlog.config import KIB
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.partitioner import partitions_for_keys
+
+from .accumulator_batch import KEY_ROW_BYTES, TIMESTAMP_ROW_BYTES, UNASSIGNED, VALUE_ROW_BYTES
+from .delivery import DeliveryFuture
+from .sender import Sender, check_partition
+
+PIECE_ROWS = 16_384
+"""Records looked at together: so much is allocated for bookkeeping at a time."""
+ARROW_ROWS = 65_536
+FEW_BYTES = 16 * KIB
+"""Arrow columns below this join the batch that is being filled."""
+
+
+class Columns(NamedTuple):
+    """Records for one partition (`UNASSIGNED`: any). Keys and timestamps may be None, for all."""
+
+    partition: int
+    values: Any
+    keys: Any
+    timestamps: list[int] | None
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+
+def is_arrow(column: Any) -> bool:
+    """Whether this is a pyarrow array, without importing pyarrow."""
+    return type(column).__module__.partition(".")[0] == "pyarrow"
+
+
+def check_columns(values: Any, keys: Any, timestamps: Any) -> None:
+    """Raises `InvalidRequest` where lengths differ, `TypeError` where a list holds other than bytes and None."""
+    for name, column in (("keys", keys), ("timestamps", timestamps)):
+        if column is not None and len(column) != len(values):
+            raise InvalidRequest("invalid_request", f"{len(column)} {name} for {len(values)} values")
+    for name, column in (("values", values), ("keys", keys)):
+        if column is None or is_arrow(column):
+            continue
+        others = set(map(type, column)) - {bytes, type(None)}
+        if others:
+            names = ", ".join(sorted(kind.__name__ for kind in others))
+            raise TypeError(f"{name} must be bytes or None, not {names}")
+
+
+def check_largest(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, limit: int) -> None:
+    """Raises `InvalidRequest` (`batch_too_large`) if one record alone exceeds what a batch may hold."""
+    rows = VALUE_ROW_BYTES + KEY_ROW_BYTES + TIMESTAMP_ROW_BYTES
+    lengths = _lengths(values) if keys is None else list(map(int.__add__, _lengths(values), _lengths(keys)))
+    largest = max(lengths, default=0)
+    if largest + rows > limit:
+        raise InvalidRequest("batch_too_large", f"a record of {largest} bytes is more than a batch takes: {limit}")
+
+
+def running_sum(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> list[int]:
+    """Bytes of values and keys up to and with each record."""
+    if keys is None:
+        return list(accumulate(_lengths(values)))
+    return list(accumulate(map(int.__add__, _lengths(values), _lengths(keys))))
+
+
+def pieces(columns: Columns) -> Iterator[Columns]:
+    """The same records, a bounded number at a time."""
+    for start in range(0, columns.rows, PIECE_ROWS):
+        part = slice(start, start + PIECE_ROWS)
+        keys, timestamps = columns.keys, columns.timestamps
+        yield Columns(
+            columns.partition,
+            columns.values[part],
+            None if keys is None else keys[part],
+            None if timestamps is None else timestamps[part],
+        )
+
+
+def by_partition(columns: Columns, partition_count: int) -> list[Columns]:
+    """Records with keys, each to its key's partition; those without key stay unassigned. Order is kept."""
+    keys = columns.keys
+    keyed = [index for index, key in enumerate(keys) if key is not None]
+    if len(keyed) < len(keys):
+        partitions = [UNASSIGNED] * len(keys)
+        for index, partition in zip(keyed, partitions_for_keys([keys[i] for i in keyed], partition_count), strict=True):
+            partitions[index] = partition
+    else:
+        partitions = partitions_for_keys(keys, partition_count)
+    rows_of: dict[int, list[int]] = {}
+    for index, partition in enumerate(partitions):
+        rows_of.setdefault(partition, []).append(index)
+    return [
+        Columns(
+            partition,
+            [columns.values[index] for index in indexes],
+            [keys[index] for index in indexes],
+            None if columns.timestamps is None else [columns.timestamps[index] for index in indexes],
+        )
+        for partition, indexes in sorted(rows_of.items())
+    ]
+
+
+def arrow_slices(values: Any, keys: Any, timestamps: Any) -> Iterator[tuple[Any, Any, list[int] | None]]:
+    """Bounded slices of Arrow columns, as binary arrays (keys too) and a list of timestamps. Lists become arrays."""
+    for start in range(0, len(values), ARROW_ROWS):
+        yield (
+            _binary(values[start : start + ARROW_ROWS]),
+            None if keys is None else _binary(keys[start : start + ARROW_ROWS]),
+            None if timestamps is None else milliseconds(timestamps[start : start + ARROW_ROWS]),
+        )
+
+
+def arrow_batches(
+    values: Any, keys: Any, timestamps: list[int] | None, limit: int, largest: int
+) -> Iterator[tuple[Any, Any, list[int] | None, int]]:
+    """One slice, cut so that each cut has at most `limit` bytes as a batch; the last number is its payload bytes.
+
+    A record that alone has more goes alone; `InvalidRequest` (`batch_too_large`) if that is more than `largest`.
+    """
+    import pyarrow.compute as pc
+
+    lengths = pc.binary_length(values).fill_null(0)
+    if keys is not None:
+        lengths = pc.add(lengths, pc.binary_length(keys).fill_null(0))
+    row = VALUE_ROW_BYTES + (keys is not None) * KEY_ROW_BYTES + (timestamps is not None) * TIMESTAMP_ROW_BYTES
+    longest = pc.max(lengths).as_py() or 0
+    if longest + row > largest:
+        raise InvalidRequest("batch_too_large", f"a record of {longest} bytes is more than a batch takes: {largest}")
+    average = (pc.sum(lengths).as_py() or 0) / max(1, len(values)) + row
+    start = 0
+    while start < len(values):
+        count = min(len(values) - start, max(1, int(limit / average)))
+        while (payload := pc.sum(lengths.slice(start, count)).as_py() or 0) + count * row > limit and count > 1:
+            count = count * 9 // 10 if count > 10 else count - 1
+        yield (
+            values.slice(start, count),
+            None if keys is None else keys.slice(start, count),
+            None if timestamps is None else timestamps[start : start + count],
+            payload,
+        )
+        start += count
+
+
+def milliseconds(timestamps: Any) -> list[int]:
+    """A column of timestamps as a list of milliseconds since 1970."""
+    if not is_arrow(timestamps):
+        return list(timestamps)
+    import pyarrow as pa
+
+    if pa.types.is_timestamp(timestamps.type):
+        timestamps = timestamps.cast(pa.timestamp("ms", timestamps.type.tz), safe=False)
+    if timestamps.null_count:
+        raise InvalidRequest("invalid_request", "timestamps must not be null")
+    integers: list[int] = timestamps.cast(pa.int64()).to_pylist()
+    return integers
+
+
+def _lengths(column: Sequence[bytes | None]) -> list[int]:
+    try:
+        return list(map(len, column))  # type: ignore[arg-type]
+    except TypeError:
+        return [0 if entry is None else len(entry) for entry in column]
+
+
+def _binary(column: Any) -> Any:
+    import pyarrow as pa
+
+    if not is_arrow(column):
+        return pa.array(column, pa.binary())
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _listed(column: Any) -> Any:
+    return column.to_pylist() if is_arrow(column) else column
+
+
+class ColumnQueue:
+    """Puts columns into a producer's batches, waiting for room. `deliveries` are those of the batches used so far."""
+
+    def __init__(self, sender: Sender, topic: str, linger: float) -> None:
+        """The topic is known to the sender."""
+        self.deliveries: dict[DeliveryFuture, None] = {}
+        self._sender = sender
+        self._topic = topic
+        self._linger = linger
+
+    async def put(self, values: Any, keys: Any, timestamps: Any, partition: int | None) -> None:
+        """Columns that `check_columns` has passed. Raises `InvalidRequest`, as a rule before anything is queued."""
+        accumulator = self._sender.accumulator
+        count = accumulator.partition_count(self._topic)
+        limit, largest = accumulator.limits(self._topic)
+        if partition is not None:
+            check_partition(self._topic, partition, count)
+        place = UNASSIGNED if partition is None else partition
+        split = keys is not None and partition is None
+        if (is_arrow(values) or is_arrow(keys)) and not split:
+            for slice_values, slice_keys, slice_timestamps in arrow_slices(values, keys, timestamps):
+                for cut in arrow_batches(slice_values, slice_keys, slice_timestamps, limit, largest):
+                    await self._put_arrow(Columns(place, *cut[:3]), cut[3])
+            return
+        listed = Columns(
+            place, _listed(values), _listed(keys), None if timestamps is None else milliseconds(timestamps)
+        )
+        check_largest(listed.values, listed.keys, largest)
+        for piece in pieces(listed):
+            for columns in by_partition(piece, count) if split else [piece]:
+                await self._put_list(columns)
+
+    async def _put_list(self, columns: Columns) -> None:
+        place, values, keys, timestamps = columns
+        ends = running_sum(values, keys)
+        start = 0
+        while start < columns.rows:
+            now, wall_ms = self._sender.now(), time.time_ns() // 1_000_000
+            try:
+                batch, taken = self._sender.accumulator.extend(
+                    self._topic, place, values, keys, timestamps, ends, start, now, wall_ms
+                )
+            except RetriableError as error:
+                await self._make_room(error)
+            else:
+                start += taken
+                await self._queued(batch.delivery)
+
+    async def _put_arrow(self, columns: Columns, payload: int) -> None:
+        place, values, keys, timestamps = columns
+        if payload < FEW_BYTES:
+            await self._put_list(Columns(place, values.to_pylist(), _listed(keys), timestamps))
+            return
+        while True:
+            now, wall_ms = self._sender.now(), time.time_ns() // 1_000_000
+            try:
+                batch = self._sender.accumulator.add_columns(
+                    self._topic, place, values, keys, timestamps, payload, now, wall_ms
+                )
+            except RetriableError as error:
+                await self._make_room(error)
+            else:
+                await self._queued(batch.delivery)
+                return
+
+    async def _make_room(self, error: RetriableError) -> None:
+        if error.code != "overloaded":
+            raise error
+        await self._sender.room()
+
+    async def _queued(self, delivery: DeliveryFuture) -> None:
+        self.deliveries[delivery] = None
+        if self._sender.accumulator.has_sealed:
+            self._sender.pump()
+            await asyncio.sleep(0)
+        else:
+            self._sender.arm(self._sender.now() + self._linger)
+        self._sender.check_open()

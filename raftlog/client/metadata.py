@@ -1,0 +1,170 @@
+"""What a client knows of the cluster: its nodes, and who leads which partition of the topics it uses.
+
+The knowledge is a picture that may be old; a broker that no longer leads says so, and then the picture is drawn anew.
+It never goes back: of two answers about one partition the one with the higher leader epoch counts, whichever came last,
+since a node that is cut off from the quorum answers from an old view.
+
+The structs here are also what `Admin` returns: fields that a newer cluster adds are ignored.
+
+What is *not* here: when to ask again (`sender.py`, `fetcher.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from urllib.parse import quote
+
+import msgspec
+
+from raftlog.config import MAX_BATCH_BYTES
+from raftlog.errors import RaftlogError, RemoteProtocolError
+from raftlog.model import Endpoint
+
+from .api import HttpApi, parse_endpoint
+
+CONCURRENT_REQUESTS = 8
+
+
+class NodeInfo(msgspec.Struct, frozen=True):
+    """One node, as the cluster knows it."""
+
+    id: int
+    api: str
+    """`host:port` of its HTTP API."""
+    data: str
+    """`host:port` of its HTTP/2 data listener."""
+    rack: str | None = None
+    fenced: bool = False
+    """Alive nodes are not fenced."""
+    incarnation: int = -1
+
+
+class ClusterInfo(msgspec.Struct, frozen=True):
+    """The cluster. `controller` is None while there is none."""
+
+    cluster_id: str
+    nodes: list[NodeInfo]
+    version: str = ""
+    feature_level: int = 0
+    controller: int | None = None
+
+
+class PartitionInfo(msgspec.Struct, frozen=True):
+    """One partition. `leader` is None while there is none."""
+
+    partition: int
+    leader: int | None = None
+    leader_epoch: int = -1
+    partition_epoch: int = -1
+    replicas: list[int] = []
+    isr: list[int] = []
+    commit_set: list[int] = []
+    not_eligible: list[int] = []
+    min_insync_replicas: int = 0
+
+
+class TopicDescription(msgspec.Struct, frozen=True):
+    """One topic with its partitions, in their order."""
+
+    name: str
+    id: str
+    """32 hexadecimal digits."""
+    partition_count: int
+    replication_factor: int
+    partitions: list[PartitionInfo]
+    configs: dict[str, str] = {}
+
+    @property
+    def id_bytes(self) -> bytes:
+        return bytes.fromhex(self.id)
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Largest batch that the topic takes."""
+        try:
+            return min(int(self.configs.get("max.message.bytes", MAX_BATCH_BYTES)), MAX_BATCH_BYTES)
+        except ValueError:
+            return MAX_BATCH_BYTES
+
+
+def topic_path(topic: str) -> str:
+    """Of a topic in the API."""
+    return f"/v1/topics/{quote(topic, safe='')}"
+
+
+class ClusterMetadata:
+    """The picture. `refresh` draws it; the rest reads it."""
+
+    def __init__(self, api: HttpApi) -> None:
+        self._api = api
+        self.cluster_id: str | None = None
+        self.nodes: dict[int, NodeInfo] = {}
+        self.topics: dict[str, TopicDescription] = {}
+
+    async def refresh(
+        self, topics: Iterable[str], *, timeout: float = 5.0
+    ) -> dict[str, TopicDescription | RaftlogError]:
+        """Ask for nodes and these topics. Returns what is known of each topic now, or the error of asking for it;
+        raises a `RaftlogError` where not even the nodes could be learned."""
+        limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
+
+        async def ask(topic: str) -> TopicDescription | RaftlogError:
+            async with limit:
+                try:
+                    return await self._api.get(topic_path(topic), TopicDescription, timeout=timeout)
+                except RaftlogError as error:
+                    return error
+
+        names = list(topics)
+        cluster, answers = await asyncio.gather(
+            self._api.get("/v1/cluster", ClusterInfo, timeout=timeout), asyncio.gather(*map(ask, names))
+        )
+        self._learn(cluster)
+        return {name: self._topic_answered(name, answer) for name, answer in zip(names, answers, strict=True)}
+
+    def data_endpoint(self, node_id: int) -> Endpoint | None:
+        """Where a node takes produce and fetch streams; None for one that is not known."""
+        node = self.nodes.get(node_id)
+        return None if node is None else parse_endpoint(node.data)
+
+    def leader(self, topic: str, partition: int) -> tuple[int, int]:
+        """Broker id and leader epoch; -1 for what is not known."""
+        description = self.topics.get(topic)
+        if description is None or partition >= len(description.partitions):
+            return -1, -1
+        known = description.partitions[partition]
+        return -1 if known.leader is None else known.leader, known.leader_epoch
+
+    def _learn(self, cluster: ClusterInfo) -> None:
+        if self.cluster_id is None:
+            self.cluster_id = cluster.cluster_id
+        elif cluster.cluster_id != self.cluster_id:
+            raise RemoteProtocolError(
+                f"the bootstrap addresses lead to two clusters, {self.cluster_id} and {cluster.cluster_id}"
+            )
+        self.nodes = {node.id: node for node in cluster.nodes}
+        self._api.learn(parse_endpoint(node.api) for node in cluster.nodes)
+
+    def _topic_answered(self, name: str, answer: TopicDescription | RaftlogError) -> TopicDescription | RaftlogError:
+        if isinstance(answer, RaftlogError):
+            return answer
+        if [info.partition for info in answer.partitions] != list(range(answer.partition_count)):
+            return RemoteProtocolError(f"the description of topic {name} does not list its partitions in order")
+        known = self.topics.get(name)
+        if known is not None and known.id == answer.id:
+            answer = self._newest(known, answer)
+        self.topics[name] = answer
+        return answer
+
+    @staticmethod
+    def _newest(known: TopicDescription, answer: TopicDescription) -> TopicDescription:
+        """Partition by partition, whichever is further."""
+        pairs = zip(known.partitions, answer.partitions, strict=False)
+        merged = [
+            old if (old.leader_epoch, old.partition_epoch) > (new.leader_epoch, new.partition_epoch) else new
+            for old, new in pairs
+        ]
+        longer = max((known.partitions, answer.partitions), key=len)
+        partitions = merged + longer[len(merged) :]
+        return msgspec.structs.replace(answer, partitions=partitions, partition_count=len(partitions))

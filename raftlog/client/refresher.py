@@ -1,0 +1,87 @@
+"""Draws the picture of the cluster anew when somebody asks, one refresh at a time.
+
+While a partition changes its leader, refreshes follow one another every 20 to 100 ms; the third in a row begins with
+another node, since the one that answered may be cut off from the quorum.
+
+What is *not* here: what to do with the picture (`sender.py`, `fetcher.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from raftlog.errors import RaftlogError
+
+from .api import HttpApi
+from .metadata import ClusterMetadata, TopicDescription
+
+PAUSE_MIN = 0.02
+PAUSE_MAX = 0.1
+REFRESH_TIMEOUT = 2.0
+CALM = 1.0
+"""Seconds without a refresh after which the next one is no repetition."""
+
+Refreshed: TypeAlias = Callable[[Mapping[str, TopicDescription | RaftlogError]], None]
+
+
+class MetadataRefresher:
+    """Belongs to one loop. `close` it."""
+
+    def __init__(
+        self, api: HttpApi, metadata: ClusterMetadata, refreshed: Refreshed, failed: Callable[[RaftlogError], None]
+    ) -> None:
+        """`refreshed` gets what is known of the topics asked for; `failed` is told when no node could say anything
+        (which is tried again)."""
+        self._api = api
+        self._metadata = metadata
+        self._refreshed = refreshed
+        self._failed = failed
+        self._wanted: dict[str, None] = {}
+        self._nodes_wanted = False
+        self._in_a_row = 0
+        self._last_end = -CALM
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def ask(self, topics: Iterable[str]) -> None:
+        """These topics, and the nodes, should be asked for. Returns at once."""
+        self._wanted.update(dict.fromkeys(topics))
+        self._nodes_wanted = True
+        if self._task is None and not self._closed:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._nodes_wanted and not self._closed:
+                await self._pause(loop.time())
+                topics, self._wanted, self._nodes_wanted = list(self._wanted), {}, False
+                try:
+                    answers = await self._metadata.refresh(topics, timeout=REFRESH_TIMEOUT)
+                except RaftlogError as error:
+                    self._wanted.update(dict.fromkeys(topics))
+                    self._nodes_wanted = True
+                    self._failed(error)
+                else:
+                    self._refreshed(answers)
+                self._last_end = loop.time()
+        finally:
+            self._task = None
+
+    async def _pause(self, now: float) -> None:
+        if now - self._last_end >= CALM:
+            self._in_a_row = 0
+            return
+        self._in_a_row += 1
+        if self._in_a_row % 3 == 0:
+            self._api.prefer_another()
+        pause = min(PAUSE_MIN * 2 ** min(self._in_a_row - 1, 4), PAUSE_MAX)
+        await asyncio.sleep(max(0.0, self._last_end + pause - now))

@@ -1,0 +1,398 @@
+"""The shell around accumulator and sequencer: sends batches to the leaders, tells what became of them.
+
+Everything happens in `pump`, which is called when a batch is sealed, an answer came, a pause is over or the picture of
+the cluster has changed: seal what is due, hand it to the queues, and send to every leader as long as it has fewer than
+`max_in_flight` requests to answer. A request carries up to `REQUEST_BYTES` of batches for any number of partitions.
+
+A leader that is stopped rather than dead answers nothing and refuses nothing. So when an answer is late the leaders are
+asked for again, and what moved is sent to the new leader without waiting for the old one.
+
+What is *not* here: the user's calls (`producer.py`), order and retrying (`sequencer.py`), encoding (`lanes.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from raftlog.config import MAX_BATCH_BYTES, MIB
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
+from raftlog.partitioner import partition_for_key
+from raftlog.wire import ProducedPartition
+
+from .accumulator import Accumulator
+from .accumulator_batch import UNASSIGNED, ParkedRecord
+from .api import HttpApi
+from .delivery import Delivery, DeliveryFuture
+from .identity import IdentitySource
+from .lanes import Attempt, Lane
+from .metadata import ClusterMetadata, TopicDescription
+from .partition_queue import Delivered, Outcome, Undelivered
+from .producer_settings import ProducerSettings
+from .refresher import MetadataRefresher
+from .sequencer import UNKNOWN_TOPIC_GRACE, Sequencer
+from .transport import Transport
+
+logger = logging.getLogger("raftlog.client")
+
+REQUEST_BYTES = 1 * MIB
+"""Batches in one request, the first apart: larger ones gain nothing."""
+WATCH_INTERVAL = 0.1
+"""Seconds between looks at deadlines and late answers."""
+LATE_ANSWER = 0.5
+"""Seconds after which the leaders are asked for again."""
+
+
+class Sender:
+    """One producer's machinery. Belongs to one loop; `close` it."""
+
+    def __init__(self, api: HttpApi, settings: ProducerSettings) -> None:
+        self._api = api
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.accumulator: Accumulator[DeliveryFuture] = Accumulator(
+            batch_bytes=settings.batch_bytes,
+            max_batch_bytes=MAX_BATCH_BYTES,
+            buffer_bytes=settings.buffer_bytes,
+            linger=settings.linger,
+            new_delivery=DeliveryFuture,
+        )
+        self.sequencer: Sequencer[DeliveryFuture] = Sequencer(
+            idempotent=settings.idempotent, delivery_timeout=settings.delivery_timeout, random=random.Random()
+        )
+        self.metadata = ClusterMetadata(api)
+        self.failed: deque[DeliveryFuture] = deque(maxlen=1000)
+        """The last ones that failed; `flush` raises what nobody looked at."""
+        self._transport = Transport(self._connection_changed)
+        self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
+        self._identities = IdentitySource(api, self._identity_granted, self._world_failed)
+        self._topic_ids: dict[str, bytes] = {}
+        self._lanes: dict[int, Lane] = {}
+        self._unknown_since: dict[str, float] = {}
+        """Topics that nobody knows, by when that was first said."""
+        self._waiting_since: dict[str, float] = {}
+        """Topics that records or callers wait for."""
+        self._last_error: RaftlogError | None = None
+        self._room_waiters: list[asyncio.Future[None]] = []
+        self._topic_waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._asked_late_at = 0.0
+        self._pumping = False
+        self._closed = False
+
+    # --- For the producer ---------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Do what is due now. Never blocks."""
+        if self._pumping or self._closed:
+            return
+        self._pumping = True
+        try:
+            now = self._loop.time()
+            self.accumulator.seal_due(now, self.sequencer.sendable)
+            if self.accumulator.has_sealed:
+                for batch in self.accumulator.take_sealed(self.sequencer.choose_partition):
+                    self.sequencer.enqueue(batch)
+            self.sequencer.wake(now)
+            for leader in self.sequencer.leaders():
+                self._serve(leader, now)
+            self._ask()
+            self._arm(now)
+        finally:
+            self._pumping = False
+
+    def arm(self, due: float) -> None:
+        """A batch was opened that is to be sealed at `due`, in loop time."""
+        if self._timer is None or self._timer.when() > due:
+            self._set_timer(due)
+        if self._watch is None:
+            self._watch_on()
+            self._ask()
+
+    def now(self) -> float:
+        """The loop's time."""
+        return self._loop.time()
+
+    def check_open(self) -> None:
+        """Raises `RetriableError` (`shutting_down`)."""
+        if self._closed:
+            raise RetriableError("shutting_down", "the producer is closed")
+
+    @property
+    def has_room(self) -> bool:
+        """Less than half of the buffer is in use."""
+        return self.accumulator.buffered_bytes * 2 <= self._settings.buffer_bytes
+
+    async def room(self) -> None:
+        """Returns when less than half of the buffer is in use."""
+        while not self.has_room and not self._closed:
+            self.accumulator.seal_all()
+            self.pump()
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._room_waiters.append(waiter)
+            await waiter
+
+    async def topic_known(self, topic: str) -> None:
+        """Returns when the topic's partitions are known. Raises the error of asking for it."""
+        while not self.accumulator.partition_count(topic):
+            self.check_open()
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._topic_waiters.setdefault(topic, []).append(waiter)
+            self._refresher.ask([topic])
+            self._watch_on()
+            await waiter
+
+    def unfinished(self) -> list[DeliveryFuture]:
+        """Every delivery that is open."""
+        waiting = [*self.accumulator.waiting(), *self.sequencer.unfinished()]
+        return [batch.delivery for batch in waiting] + [record.delivery for record in self.accumulator.parked()]
+
+    async def close(self) -> None:
+        """Stop. What is not acknowledged fails, as `shutting_down` or `outcome_unknown`."""
+        self._closed = True
+        for timer in (self._timer, self._watch):
+            if timer is not None:
+                timer.cancel()
+        await self._identities.close()
+        await self._refresher.close()
+        error = RetriableError("shutting_down", "the producer was closed before this was sent")
+        for topic in list(dict.fromkeys([*self.accumulator.topics(), *self._topic_waiters])):
+            self._fail_topic(topic, error)
+        self._decide(self.sequencer.abandon())
+        _wake(self._room_waiters)
+        await self._transport.close()
+
+    # --- Sending ------------------------------------------------------------------------------------------------------
+
+    def _serve(self, leader: int, now: float) -> None:
+        connection = self._transport.connection(leader)
+        if connection is None:
+            endpoint = self.metadata.data_endpoint(leader)
+            if endpoint is None:
+                self._refresher.ask(())
+            else:
+                self._transport.dial(leader, endpoint)
+            return
+        lane = self._lanes.get(leader)
+        if lane is None:
+            settings = self._settings
+            lane = Lane(self, self._topic_ids, settings.acks, settings.codec, settings.request_timeout)
+            self._lanes[leader] = lane
+        while lane.requests < self._settings.max_in_flight:
+            batches = self.sequencer.take(leader, now, REQUEST_BYTES)
+            if not batches:
+                return
+            lane.send(connection, batches)
+
+    # --- LaneOwner ----------------------------------------------------------------------------------------------------
+
+    def answered(self, answers: Sequence[tuple[Attempt, ProducedPartition]]) -> None:
+        now = self._loop.time()
+        for (batch, attempt), answer in answers:
+            if not answer.error:
+                outcomes = self.sequencer.acknowledged(batch, attempt, answer.base_offset, answer.log_append_time_ms)
+            else:
+                error = error_from_code(answer.error, answer.detail, answer.leader)
+                outcomes = self.sequencer.refused(batch, attempt, error, now)
+            self._decide(outcomes)
+        self.pump()
+
+    def lost(self, attempts: Sequence[Attempt], error: RaftlogError) -> None:
+        now = self._loop.time()
+        for batch, attempt in attempts:
+            self.sequencer.lost(batch, attempt, error, now)
+        self._loop.call_soon(self.pump)
+
+    def unencodable(self, attempts: Sequence[Attempt], error: RaftlogError) -> None:
+        now = self._loop.time()
+        for batch, attempt in attempts:
+            self._decide(self.sequencer.refused(batch, attempt, error, now))
+        self._loop.call_soon(self.pump)
+
+    def sent_unanswered(self, attempts: Sequence[Attempt]) -> None:
+        for batch, attempt in attempts:
+            self._decide(self.sequencer.acknowledged(batch, attempt, -1, -1))
+
+    def _decide(self, outcomes: list[Outcome[DeliveryFuture]]) -> None:
+        for outcome in outcomes:
+            batch = outcome.batch
+            self.accumulator.release(batch)
+            if isinstance(outcome, Delivered):
+                appended_ms = outcome.log_append_time_ms
+                stamped = appended_ms >= 0
+                timestamp_ms = appended_ms if stamped else batch.timestamp_ms
+                batch.delivery.deliver(
+                    Delivery(batch.topic, batch.partition, outcome.base_offset, batch.count, timestamp_ms, stamped)
+                )
+            else:
+                self._fail(batch.delivery, outcome.error)
+        if outcomes and self._room_waiters and self.has_room:
+            waiters, self._room_waiters = self._room_waiters, []
+            _wake(waiters)
+
+    def _fail(self, delivery: DeliveryFuture, error: RaftlogError) -> None:
+        self.failed.append(delivery)
+        delivery.fail(error)
+
+    # --- The picture of the cluster -----------------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        """For what the queues miss: leaders, topics, names."""
+        stale = self.sequencer.stale_topics
+        unknown = self.accumulator.topics_wanted()
+        if stale or unknown:
+            self._refresher.ask([*stale, *unknown])
+            stale.clear()
+        if self.sequencer.identity_wanted:
+            self._identities.ask()
+
+    def _identity_granted(self, producer_id: int, producer_epoch: int) -> None:
+        self.sequencer.grant_identity(producer_id, producer_epoch)
+        self.pump()
+
+    def _refreshed(self, answers: Mapping[str, TopicDescription | RaftlogError]) -> None:
+        for topic, answer in answers.items():
+            if isinstance(answer, TopicDescription):
+                self._unknown_since.pop(topic, None)
+                self._topic_described(topic, answer)
+            elif self._is_final(topic, answer):
+                self._fail_topic(topic, answer)
+            else:
+                self._last_error = answer
+                self._refresher.ask([topic])
+        self.pump()
+
+    def _topic_described(self, topic: str, description: TopicDescription) -> None:
+        known_id = self._topic_ids.get(topic)
+        self._topic_ids[topic] = description.id_bytes
+        if known_id is not None and known_id != description.id_bytes:
+            logger.warning(
+                "topic %s was deleted and created again; what is not acknowledged goes to the new one", topic
+            )
+            self.sequencer.topic_recreated(topic)
+        count = description.partition_count
+        for record in self.accumulator.topic_known(topic, count, description.max_message_bytes):
+            self._unpark(topic, count, record)
+        for info in description.partitions:
+            leader = -1 if info.leader is None else info.leader
+            self.sequencer.set_leader(topic, info.partition, leader, info.leader_epoch)
+        self._waiting_since.pop(topic, None)
+        _wake(self._topic_waiters.pop(topic, []))
+
+    def _unpark(self, topic: str, count: int, record: ParkedRecord) -> None:
+        partition = record.partition
+        if partition == UNASSIGNED:
+            assert record.key is not None
+            partition = partition_for_key(record.key, count)
+        now, wall_ms = self._loop.time(), time.time_ns() // 1_000_000
+        _, key, _, timestamp_ms, headers, delivery, _ = record
+        try:
+            check_partition(topic, partition, count)
+            batch = self.accumulator.append(
+                topic, record.value, key, partition, timestamp_ms, headers, now, wall_ms, force=True
+            )
+        except RaftlogError as error:
+            self._fail(delivery, error)
+        else:
+            batch.delivery.add_done_callback(delivery.follow)
+
+    def _is_final(self, topic: str, error: RaftlogError) -> bool:
+        if error.retriable:
+            return False
+        since = self._unknown_since.setdefault(topic, self._loop.time())
+        return error.code != "unknown_topic" or self._loop.time() - since >= UNKNOWN_TOPIC_GRACE
+
+    def _fail_topic(self, topic: str, error: RaftlogError) -> None:
+        for known in (self._topic_ids, self._unknown_since, self._waiting_since):
+            known.pop(topic, None)
+        batches, parked = self.accumulator.topic_gone(topic)
+        self._decide([Undelivered(batch, error) for batch in batches])
+        for record in parked:
+            self._fail(record.delivery, error)
+        self._decide(self.sequencer.fail_topic(topic, error))
+        for waiter in self._topic_waiters.pop(topic, []):
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def _world_failed(self, error: RaftlogError) -> None:
+        """The cluster could not be asked; whoever asked tries again, until deliveries time out."""
+        self._last_error = error
+        self.sequencer.blame(error)
+
+    def _connection_changed(self, node_id: int) -> None:
+        if self._transport.connection(node_id) is None:
+            led = [queue.topic for queue in self.sequencer.queues() if queue.leader == node_id and queue.backlog]
+            if led:
+                self._refresher.ask(led)
+        self.pump()
+
+    # --- Time ---------------------------------------------------------------------------------------------------------
+
+    def _arm(self, now: float) -> None:
+        dues = [due for due in (self.accumulator.next_due(now), self.sequencer.next_wake()) if due is not None]
+        if dues:
+            self._set_timer(min(dues))
+        elif self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.accumulator.buffered_bytes:
+            self._watch_on()
+
+    def _set_timer(self, due: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() == due:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.pump()
+
+    def _watch_on(self) -> None:
+        if self._watch is None and not self._closed:
+            self._watch = self._loop.call_later(WATCH_INTERVAL, self._on_watch)
+
+    def _on_watch(self) -> None:
+        """Deadlines and late answers; runs as long as anything is unfinished."""
+        self._watch = None
+        now = self._loop.time()
+        self._decide(self.sequencer.expire(now))
+        for topic in [*self.accumulator.topics_wanted(), *self._topic_waiters]:
+            if now - self._waiting_since.setdefault(topic, now) >= self._settings.delivery_timeout:
+                why = "" if self._last_error is None else f"; the last error was {self._last_error}"
+                self._fail_topic(topic, RetriableError("leader_not_available", f"topic {topic} was not found{why}"))
+        if now - self._asked_late_at >= LATE_ANSWER:
+            self._ask_for_late_answers(now)
+        self.pump()
+        if self._topic_waiters:
+            self._watch_on()
+
+    def _ask_for_late_answers(self, now: float) -> None:
+        late = [
+            connection.node_id
+            for connection in self._transport.connections()
+            if connection.oldest_sent_at is not None and now - connection.oldest_sent_at >= LATE_ANSWER
+        ]
+        if late:
+            self._asked_late_at = now
+            self._refresher.ask(
+                queue.topic for queue in self.sequencer.queues() if queue.leader in late and queue.in_flight
+            )
+
+
+def check_partition(topic: str, partition: int, count: int) -> None:
+    """Raises `InvalidRequest` (`unknown_partition`) for one that the topic does not have."""
+    if not 0 <= partition < count:
+        raise InvalidRequest("unknown_partition", f"topic {topic} has the partitions 0 to {count - 1}, not {partition}")
+
+
+def _wake(waiters: Sequence[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_result(None)

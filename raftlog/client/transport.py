@@ -1,0 +1,235 @@
+"""One HTTP/2 connection a broker, and on it one stream for each kind of request.
+
+A stream lives as long as its connection: requests go out on it one after the other, any number ahead of their answers,
+and reach the broker in that order; answers are matched by correlation id. A request ends in exactly one of two calls:
+`answered`, or `lost` with a `connection_lost` error: whether the broker did what was asked is then unknown. A request
+that gets no answer by its deadline takes the connection with it, since nobody knows what became of those behind it.
+
+A broker that says GOAWAY (it is shutting down) is asked nothing new; what is in flight is still answered.
+
+What is *not* here: what requests mean, when to try again, which broker to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError
+from raftlog.http2.dialer import connect
+from raftlog.http2.limits import Http2Limits
+from raftlog.http2.protocol import Http2Connection
+from raftlog.http2.stream import Http2Stream
+from raftlog.model import Endpoint
+from raftlog.ports import Buffer
+from raftlog.wire import ErrorResponse, Request, Response, decode_response, encode
+
+PRODUCE_PATH = "/v1/produce"
+FETCH_PATH = "/v1/fetch"
+
+DIAL_BACKOFF_MIN = 0.02
+DIAL_BACKOFF_MAX = 0.5
+DEADLINE_CHECK = 0.25
+"""Seconds between looks at the deadlines."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    path: str
+    sent_at: float
+    deadline: float
+    answered: Callable[[Response, memoryview], None]
+    lost: Callable[[RaftlogError], None]
+
+
+class BrokerConnection:
+    """A connection to one broker, once it is there."""
+
+    def __init__(self, node_id: int, endpoint: Endpoint, connection: Http2Connection) -> None:
+        self.node_id = node_id
+        self.endpoint = endpoint
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[str, Http2Stream] = {}
+        self._pending: dict[int, _Pending] = {}
+        """By correlation id, in the order of sending."""
+        self._next_id = 0
+        self._going_away = False
+        self._timer: asyncio.TimerHandle | None = None
+        connection.on_goaway = self._on_goaway
+
+    @property
+    def usable(self) -> bool:
+        """Requests may be sent."""
+        return not self._going_away and not self._connection.closed
+
+    @property
+    def oldest_sent_at(self) -> float | None:
+        """Loop time at which the request was sent that waits longest for its answer."""
+        return next((pending.sent_at for pending in self._pending.values()), None)
+
+    def request(
+        self,
+        path: str,
+        make: Callable[[int], Request],
+        body: Sequence[Buffer],
+        *,
+        timeout: float,
+        answered: Callable[[Response, memoryview], None],
+        lost: Callable[[RaftlogError], None],
+        answer_expected: bool = True,
+    ) -> None:
+        """Send `make(correlation_id)` and the body. Without an answer to expect, neither callback comes.
+
+        Raises `RetriableError` (`connection_lost`) where nothing was sent.
+        """
+        if not self.usable:
+            raise RetriableError("connection_lost", f"the connection to node {self.node_id} is closed")
+        stream = self._streams.get(path)
+        if stream is None or stream.closed:
+            stream = self._streams[path] = self._connection.open_stream(path, {}, self)
+        correlation_id = self._next_id
+        self._next_id += 1
+        if answer_expected:
+            now = self._loop.time()
+            self._pending[correlation_id] = _Pending(path, now, now + timeout, answered, lost)
+            if self._timer is None:
+                self._timer = self._loop.call_later(DEADLINE_CHECK, self._check_deadlines)
+        stream.send(encode(make(correlation_id), body))
+
+    def close(self, reason: str) -> None:
+        """Give up the connection; what is in flight is lost."""
+        self._connection.close(reason)
+
+    # --- StreamHandler ------------------------------------------------------------------------------------------------
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        response, body = decode_response(message)
+        if isinstance(response, ErrorResponse) and response.correlation_id < 0:
+            raise RemoteProtocolError(f"node {self.node_id} could not read a request: {response.error}: {response.detail}")
+        pending = self._pending.pop(response.correlation_id, None)
+        if pending is None or pending.path != stream.path:
+            raise RemoteProtocolError(f"an answer to no request: {response.correlation_id} on {stream.path}")
+        pending.answered(response, body)
+        self._close_if_finished()
+
+    def on_ended(self, stream: Http2Stream) -> None:
+        stream.reset()
+
+    def on_closed(self, stream: Http2Stream, reason: str) -> None:
+        if self._streams.get(stream.path) is stream:
+            del self._streams[stream.path]
+        self._lose(lambda pending: pending.path == stream.path, reason)
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def gone(self, reason: str) -> None:
+        """The connection is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._lose(lambda _: True, reason)
+
+    def _lose(self, concerned: Callable[[_Pending], bool], reason: str) -> None:
+        lost = [(number, pending) for number, pending in self._pending.items() if concerned(pending)]
+        for number, _ in lost:
+            del self._pending[number]
+        for _, pending in lost:
+            pending.lost(RetriableError("connection_lost", f"node {self.node_id} at {self.endpoint}: {reason}"))
+
+    def _on_goaway(self, connection: Http2Connection, reason: str) -> None:
+        self._going_away = True
+        self._close_if_finished()
+
+    def _close_if_finished(self) -> None:
+        if self._going_away and not self._pending:
+            self._connection.close("all answers are there")
+
+    def _check_deadlines(self) -> None:
+        now = self._loop.time()
+        self._timer = self._loop.call_later(DEADLINE_CHECK, self._check_deadlines) if self._pending else None
+        late = next((pending for pending in self._pending.values() if pending.deadline <= now), None)
+        if late is not None:
+            self._connection.abort(f"no answer on {late.path} for {now - late.sent_at:.1f} s")
+
+
+class Transport:
+    """Connections to the brokers that were asked for. Belongs to one loop."""
+
+    def __init__(self, on_change: Callable[[int], None]) -> None:
+        """`on_change(node_id)` is called when a connection is there, could not be made, or is gone."""
+        self._on_change = on_change
+        self._connections: dict[int, BrokerConnection] = {}
+        """The newest one to each broker."""
+        self._all: dict[BrokerConnection, None] = {}
+        self._none_left = asyncio.Event()
+        self._dialing: dict[int, asyncio.Task[None]] = {}
+        self._failures: dict[int, int] = {}
+        self._closed = False
+
+    def connection(self, node_id: int) -> BrokerConnection | None:
+        """The connection to this broker, if one is there to be used."""
+        connection = self._connections.get(node_id)
+        return connection if connection is not None and connection.usable else None
+
+    def connections(self) -> list[BrokerConnection]:
+        """All that are open, those that finish included."""
+        return list(self._all)
+
+    def dial(self, node_id: int, endpoint: Endpoint) -> None:
+        """See that there will be a connection to this broker, at this address. Returns at once."""
+        if self._closed or node_id in self._dialing:
+            return
+        known = self._connections.get(node_id)
+        if known is not None and known.usable:
+            if known.endpoint == endpoint:
+                return
+            known.close(f"node {node_id} moved to {endpoint}")
+        self._dialing[node_id] = asyncio.get_running_loop().create_task(self._dial(node_id, endpoint))
+
+    async def close(self) -> None:
+        """Give up all connections; what is in flight is lost."""
+        self._closed = True
+        for task in self._dialing.values():
+            task.cancel()
+        await asyncio.gather(*self._dialing.values(), return_exceptions=True)
+        self._none_left.clear()
+        for connection in self.connections():
+            connection.close("the client is closed")
+        if self._all:
+            await self._none_left.wait()
+
+    async def _dial(self, node_id: int, endpoint: Endpoint) -> None:
+        failures = self._failures.get(node_id, 0)
+        try:
+            if failures:
+                await asyncio.sleep(min(DIAL_BACKOFF_MIN * 2 ** min(failures - 1, 10), DIAL_BACKOFF_MAX))
+            made: list[BrokerConnection] = []
+
+            def on_closed(_: Http2Connection, reason: str) -> None:
+                if made:
+                    self._gone(made[0], reason)
+
+            connection = await connect(endpoint.host, endpoint.port, limits=Http2Limits(), on_closed=on_closed)
+            if connection.closed:
+                raise RetriableError("connection_lost", "closed at once")
+            made.append(BrokerConnection(node_id, endpoint, connection))
+            self._connections[node_id] = made[0]
+            self._all[made[0]] = None
+            self._failures.pop(node_id, None)
+        except RetriableError:
+            self._failures[node_id] = failures + 1
+        finally:
+            self._dialing.pop(node_id, None)
+        self._on_change(node_id)
+
+    def _gone(self, connection: BrokerConnection, reason: str) -> None:
+        if self._connections.get(connection.node_id) is connection:
+            del self._connections[connection.node_id]
+        self._all.pop(connection, None)
+        if not self._all:
+            self._none_left.set()
+        connection.gone(reason)
+        if not self._closed:
+            self._on_change(connection.node_id)

@@ -1,0 +1,418 @@
+"""A cluster in memory, for tests of the client: real HTTP/2 listeners and real HTTP APIs on free ports of this machine.
+
+It keeps what a client relies on. Logs are shared by all nodes (replication always works); the node that leads appends,
+the others answer `not_leader`. A leader appends a producer's sequence once and only after its predecessor, remembers
+the last five batches of each producer and answers repeats of those with their offsets.
+
+A test says what goes wrong: `FakeNode.on_produce` and `on_fetch` are asked about every request and answer with a `Fate`;
+connections can be dropped, nodes killed and started again, leaders moved.
+
+What is *not* here: a metadata quorum, durability, retention, HTTP beyond what the client calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.http2.listener import Http2Listener
+from raftlog.http2.stream import Http2Stream
+from raftlog.model import LeaderEpoch, Offset
+from raftlog.record_batch import RecordBatch, parse_header, stamp, validate
+from raftlog.wire import (
+    CONTENT_TYPE,
+    FetchedPartition,
+    FetchRequest,
+    FetchResponse,
+    FoundOffset,
+    OffsetsRequest,
+    OffsetsResponse,
+    ProducedPartition,
+    ProduceRequest,
+    ProduceResponse,
+    decode_request,
+    encode,
+    split_body,
+)
+
+WINDOW = 5
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of one request: it is refused with `error`, or carried out; then answered or not."""
+
+    error: str = ""
+    """A code: nothing is done, and every partition is answered with it."""
+    drop_before: bool = False
+    """The connection breaks, nothing is done."""
+    drop_after: bool = False
+    """It is done, then the connection breaks: the answer is lost."""
+    silent: bool = False
+    """It is done and never answered."""
+    ignore: bool = False
+    """It is neither done nor answered (a stopped process)."""
+    hold: asyncio.Event | None = None
+    """It is done, and answered when the event is set."""
+
+
+OK = Fate()
+
+
+@dataclass
+class FakePartition:
+    """A log that all nodes share, and who leads it."""
+
+    number: int
+    leader: int
+    leader_epoch: int = 1
+    batches: list[bytes] = field(default_factory=list)
+    start_offset: int = 0
+    end_offset: int = 0
+    windows: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    duplicates: int = 0
+    """Repeats that were answered from memory."""
+
+    def append(self, batch: bytes | memoryview) -> int | str:
+        """The base offset, or an error's code."""
+        header = validate(batch, max_batch_bytes=1 << 20)
+        if header.producer_id >= 0:
+            window = self.windows.setdefault(header.producer_id, [])
+            for sequence, count, offset in window:
+                if (sequence, count) == (header.base_sequence, header.record_count):
+                    self.duplicates += 1
+                    return offset
+            expected = window[-1][0] + window[-1][1] if window else 0
+            if header.base_sequence != expected:
+                return "out_of_order_sequence"
+            window.append((header.base_sequence, header.record_count, self.end_offset))
+            del window[:-WINDOW]
+        offset = self.end_offset
+        self.put(b"".join(map(bytes, stamp(batch, Offset(offset), LeaderEpoch(self.leader_epoch)))))
+        return offset
+
+    def put(self, batch: bytes) -> None:
+        """A batch that is stamped already."""
+        self.batches.append(batch)
+        self.end_offset = parse_header(batch).end_offset
+
+    def read(self, offset: int, max_bytes: int) -> list[bytes]:
+        found: list[bytes] = []
+        for batch in self.batches:
+            if parse_header(batch).end_offset > offset:
+                if found and sum(map(len, found)) + len(batch) > max_bytes:
+                    break
+                found.append(batch)
+        return found
+
+    def values(self) -> list[bytes | None]:
+        """Every record's value, in order."""
+        return [v for batch in self.batches if not parse_header(batch).is_control for v in RecordBatch(batch).values()]
+
+    def keys(self) -> list[bytes | None]:
+        return [key for batch in self.batches for key in RecordBatch(batch).keys()]
+
+
+@dataclass
+class FakeTopic:
+    """A topic with its partitions."""
+
+    name: str
+    partitions: list[FakePartition]
+    id: bytes = field(default_factory=lambda: os.urandom(16))
+    configs: dict[str, str] = field(default_factory=dict)
+
+
+class FakeCluster:
+    """`async with FakeCluster(nodes=3) as cluster`."""
+
+    def __init__(self, nodes: int = 1) -> None:
+        self.nodes = {number: FakeNode(self, number) for number in range(1, nodes + 1)}
+        self.topics: dict[str, FakeTopic] = {}
+        self.producer_ids = 0
+        self.describes = 0
+        self.changed = asyncio.Event()
+        """Set and replaced whenever something was appended."""
+
+    async def __aenter__(self) -> FakeCluster:
+        for node in self.nodes.values():
+            await node.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for node in self.nodes.values():
+            await node.kill()
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(node.api_address for node in self.nodes.values())
+
+    def create_topic(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> FakeTopic:
+        numbers = sorted(self.nodes)
+        made = [FakePartition(p, numbers[p % len(numbers)]) for p in range(partitions)]
+        topic = self.topics[name] = FakeTopic(name, made, configs=configs or {})
+        return topic
+
+    def topic_by_id(self, topic_id: bytes) -> FakeTopic | None:
+        return next((topic for topic in self.topics.values() if topic.id == topic_id), None)
+
+    def move_leader(self, topic: str, partition: int, leader: int) -> None:
+        moved = self.topics[topic].partitions[partition]
+        moved.leader, moved.leader_epoch = leader, moved.leader_epoch + 1
+
+    def wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class FakeNode:
+    """One node: its data listener and its API."""
+
+    def __init__(self, cluster: FakeCluster, number: int) -> None:
+        self.cluster = cluster
+        self.number = number
+        self.api_address = ""
+        self.data_address = ""
+        self.produces: list[ProduceRequest] = []
+        self.fetches: list[FetchRequest] = []
+        self.on_produce: Callable[[ProduceRequest], Fate] = lambda _: OK
+        self.on_fetch: Callable[[FetchRequest], Fate] = lambda _: OK
+        self.api_hangs = False
+        """The API takes requests and answers none."""
+        self.api_problem: dict[str, Any] | None = None
+        """What the API answers instead."""
+        self.api_calls: list[str] = []
+        self._listener: Http2Listener | None = None
+        self._runner: web.AppRunner | None = None
+        self._streams: dict[Http2Stream, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- Life ---------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """On free ports."""
+        self._listener = Http2Listener({"/v1/produce": self._accept, "/v1/fetch": self._accept})
+        self.data_address = f"127.0.0.1:{await self._listener.start('127.0.0.1', 0)}"
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._api)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.api_address = f"127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def kill(self) -> None:
+        """As SIGKILL would: no GOAWAY, nobody answers any more."""
+        self.drop_connections()
+        listener, self._listener = self._listener, None
+        runner, self._runner = self._runner, None
+        if listener is not None:
+            await listener.close(0.0)
+        if runner is not None:
+            await runner.cleanup()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def drop_connections(self) -> None:
+        for stream in list(self._streams):
+            stream.connection.abort("dropped by the test")
+
+    # --- Data ---------------------------------------------------------------------------------------------------------
+
+    def _accept(self, stream: Http2Stream) -> FakeNode:
+        self._streams[stream] = None
+        return self
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        request, body = decode_request(message)
+        if isinstance(request, ProduceRequest):
+            self.produces.append(request)
+            self._produce(stream, request, split_body(body, [part.length for part in request.partitions]))
+        elif isinstance(request, FetchRequest):
+            self.fetches.append(request)
+            self._spawn(self._fetch(stream, request))
+
+    def on_ended(self, stream: Http2Stream) -> None:
+        stream.end()
+
+    def on_closed(self, stream: Http2Stream, reason: str) -> None:
+        self._streams.pop(stream, None)
+
+    def _produce(self, stream: Http2Stream, request: ProduceRequest, batches: Sequence[memoryview]) -> None:
+        fate = self.on_produce(request)
+        if fate.drop_before:
+            stream.connection.abort("dropped by the test")
+        if fate.drop_before or fate.ignore:
+            return
+        answers = []
+        for part, batch in zip(request.partitions, batches, strict=True):
+            error, offset = fate.error, -1
+            if not error:
+                error, offset = self._append(part.topic_id, part.partition, batch)
+            answers.append(ProducedPartition(part.topic_id, part.partition, error, "from the fake", offset))
+        self.cluster.wake()
+        if fate.drop_after:
+            stream.connection.abort("dropped by the test")
+        elif not fate.silent and request.acks != 0:
+            self._spawn(self._answer(stream, ProduceResponse(request.correlation_id, answers), fate.hold))
+
+    def _append(self, topic_id: bytes, number: int, batch: memoryview) -> tuple[str, int]:
+        topic = self.cluster.topic_by_id(topic_id)
+        if topic is None:
+            return "unknown_topic", -1
+        partition = topic.partitions[number]
+        if partition.leader != self.number:
+            return "not_leader", -1
+        limit = int(topic.configs.get("max.message.bytes", 1 << 20))
+        if len(batch) > limit:
+            return "batch_too_large", -1
+        try:
+            answer = partition.append(batch)
+        except RaftlogError as error:
+            return error.code, -1
+        return (answer, -1) if isinstance(answer, str) else ("", answer)
+
+    async def _answer(self, stream: Http2Stream, response: ProduceResponse, hold: asyncio.Event | None) -> None:
+        if hold is not None:
+            await hold.wait()
+        if not stream.closed:
+            stream.send(encode(response))
+
+    async def _fetch(self, stream: Http2Stream, request: FetchRequest) -> None:
+        fate = self.on_fetch(request)
+        if fate.drop_before or fate.drop_after:
+            stream.connection.abort("dropped by the test")
+            return
+        if fate.ignore or fate.silent:
+            return
+        deadline = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
+        while True:
+            changed = self.cluster.changed
+            answers, body = self._read(request, fate.error)
+            if body or any(answer.error for answer in answers):
+                break
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+            except TimeoutError:
+                break
+        if not stream.closed:
+            stream.send(encode(FetchResponse(request.correlation_id, answers), body))
+
+    def _read(self, request: FetchRequest, error: str) -> tuple[list[FetchedPartition], list[bytes]]:
+        answers, body = [], []
+        for asked in request.partitions:
+            topic = self.cluster.topic_by_id(asked.topic_id)
+            partition = topic.partitions[asked.partition] if topic else None
+            code, found = error, []
+            if partition is None:
+                code = code or "unknown_topic"
+                answers.append(FetchedPartition(asked.topic_id, asked.partition, code))
+                continue
+            if partition.leader != self.number:
+                code = code or "not_leader"
+            elif not partition.start_offset <= asked.offset <= partition.end_offset:
+                code = code or "offset_out_of_range"
+            if not code:
+                found = partition.read(asked.offset, asked.max_bytes)
+            body += found
+            answers.append(
+                FetchedPartition(
+                    asked.topic_id, asked.partition, code, "from the fake", partition.end_offset, partition.end_offset,
+                    partition.start_offset, partition.leader_epoch, sum(map(len, found)), partition.leader,
+                )
+            )  # fmt: skip
+        return answers, body
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- API ----------------------------------------------------------------------------------------------------------
+
+    async def _api(self, request: web.Request) -> web.Response:
+        self.api_calls.append(f"{request.method} {request.path}")
+        if self.api_hangs:
+            await asyncio.sleep(3600)
+        if self.api_problem is not None:
+            return web.json_response(self.api_problem, status=self.api_problem["status"])
+        try:
+            return await self._route(request)
+        except InvalidRequest as error:
+            problem = {"code": error.code, "detail": error.detail, "status": error.status, "title": "no"}
+            return web.json_response(problem, status=error.status, content_type="application/problem+json")
+
+    async def _route(self, request: web.Request) -> web.Response:
+        method, path = request.method, request.path.removeprefix("/v1/").split("/")
+        if (method, path) == ("GET", ["cluster"]):
+            return web.json_response(self._cluster())
+        if (method, path) == ("POST", ["producers"]):
+            self.cluster.producer_ids += 1
+            return web.json_response({"producer_id": self.cluster.producer_ids, "producer_epoch": 0})
+        if (method, path) == ("POST", ["offsets"]):
+            return self._offsets(await request.read())
+        if method == "GET" and path[0] == "topics" and len(path) == 2:
+            self.cluster.describes += 1
+            topic = self.cluster.topics.get(path[1])
+            if topic is None:
+                raise InvalidRequest("unknown_topic", f"there is no topic {path[1]!r}")
+            return web.json_response(self._describe(topic))
+        raise InvalidRequest("not_found", request.path)
+
+    def _cluster(self) -> dict[str, Any]:
+        nodes = [
+            {"id": node.number, "api": node.api_address, "data": node.data_address, "rack": "", "fenced": False,
+             "incarnation": 1}
+            for node in self.cluster.nodes.values()
+        ]  # fmt: skip
+        return {"cluster_id": "fake", "version": "0", "feature_level": 1, "controller": 1, "nodes": nodes}
+
+    def _describe(self, topic: FakeTopic) -> dict[str, Any]:
+        numbers = sorted(self.cluster.nodes)
+        partitions = [
+            {"partition": p.number, "leader": None if p.leader < 0 else p.leader, "leader_epoch": p.leader_epoch,
+             "partition_epoch": p.leader_epoch, "replicas": numbers, "isr": numbers, "commit_set": numbers,
+             "not_eligible": [], "min_insync_replicas": 1}
+            for p in topic.partitions
+        ]  # fmt: skip
+        return {
+            "name": topic.name, "id": topic.id.hex(), "partition_count": len(partitions),
+            "replication_factor": len(numbers), "configs": topic.configs, "partitions": partitions,
+        }  # fmt: skip
+
+    def _offsets(self, message: bytes) -> web.Response:
+        request, _ = decode_request(message)
+        assert isinstance(request, OffsetsRequest)
+        found = []
+        for asked in request.partitions:
+            topic = self.cluster.topic_by_id(asked.topic_id)
+            if topic is None:
+                found.append(FoundOffset(asked.topic_id, asked.partition, "unknown_topic", "gone"))
+                continue
+            partition = topic.partitions[asked.partition]
+            offset, time_ms = self._find(partition, asked.timestamp_ms)
+            found.append(
+                FoundOffset(asked.topic_id, asked.partition, "", "", offset, time_ms, partition.leader_epoch, 1)
+            )
+        body = b"".join(map(bytes, encode(OffsetsResponse(request.correlation_id, found))))  # type: ignore[arg-type]
+        return web.Response(body=body, content_type=CONTENT_TYPE)
+
+    @staticmethod
+    def _find(partition: FakePartition, timestamp_ms: int) -> tuple[int, int]:
+        if timestamp_ms == -1:
+            return partition.end_offset, -1
+        if timestamp_ms == -2:
+            return partition.start_offset, -1
+        for batch in map(RecordBatch, partition.batches):
+            for offset, time_ms in zip(batch.offsets(), batch.timestamps_ms(), strict=True):
+                if time_ms >= timestamp_ms:
+                    return offset, time_ms
+        return -1, -1
