@@ -34,9 +34,15 @@ class QuorumLinks:
     """All links of one node, feeding one `QuorumNode`. Its `send` is the node's `send`."""
 
     def __init__(
-        self, identity: QuorumIdentity, *, on_dropped: Callable[[RemoteProtocolError], None] = lambda error: None
+        self,
+        identity: QuorumIdentity,
+        *,
+        on_dropped: Callable[[RemoteProtocolError], None] = lambda error: None,
+        on_heard: Callable[[BrokerId], None] = lambda peer: None,
     ) -> None:
-        """`on_dropped` is told of each link that was closed because its peer broke the protocol (for the log)."""
+        """`on_dropped` is told of each link that was closed because its peer broke the protocol (for the log),
+        `on_heard` of each peer that dialed this node: it is there, so it may be worth dialing."""
+        self._on_heard = on_heard
         self._identity = identity
         self._on_dropped = on_dropped
         self._hello = encode(
@@ -119,6 +125,7 @@ class QuorumLinks:
         self._receiving[peer] = link
         if former is not None and former is not link:
             former.close()
+        self._on_heard(peer)
 
     def peer_of(self, link: Link) -> BrokerId | None:
         """Who may send on this accepted link: None before its hello, or after a newer link took its place."""

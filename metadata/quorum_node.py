@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from raftlog.config import MIB, TimingConfig
-from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, RemoteProtocolError
+from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError
 from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Incarnation, QuorumStatus
 from raftlog.ports import Buffer, Clock, Disk, Random
 
@@ -137,7 +137,7 @@ class QuorumNode:
         self._sequence = 0
         self._barriers = Barriers(self._propose_barrier)
         self._questions = StatusQuestions(first_id)
-        self._stopped_by: RaftlogError | None = None
+        self._stopped_by: BaseException | None = None
 
     # --- Links -------------------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class QuorumNode:
 
     def propose(self, command: Command, done: Done, *, timeout: float = 5.0) -> None:
         """Bring a command to the quorum's leader, wherever it is. `done` is called exactly once, from a later `tick`,
-        within `timeout` seconds. Raises `InvalidRequest` for a command that no node could decode."""
+        within `timeout` seconds."""
         if len(self._proposals) >= self._limits.proposals_max:
             self._proposals.refuse(done, "too many proposals wait for an outcome")
             return
@@ -194,9 +194,14 @@ class QuorumNode:
         if not isinstance(command, NoOp):
             self._sequence += 1
             session = ClientSession(self._session_id, self._sequence, self._machine.applied_index)
+        try:
+            envelope = encode(command, session=session)
+        except InvalidRequest as error:
+            self._proposals.refuse(done, error.detail)
+            return
         urgent = isinstance(command, AlterIsr | ElectLeaders | FenceBroker | UnfenceBroker | RegisterBroker | NoOp)
         deadline = self._clock.monotonic() + timeout
-        self._proposals.add(encode(command, session=session), urgent=urgent, deadline=deadline, done=done)
+        self._proposals.add(envelope, urgent=urgent, deadline=deadline, done=done)
 
     def read_barrier(self, done: Done, *, timeout: float = 5.0) -> None:
         """`done` gets an index that includes everything acknowledged before this call: a view that has come so far
@@ -339,7 +344,7 @@ class QuorumNode:
             yield
         except RemoteProtocolError:
             raise
-        except RaftlogError as error:
+        except BaseException as error:
             self._stopped_by = error
             raise
 

@@ -1,28 +1,60 @@
 """The quorum's own thread: an asyncio loop beside the broker's, with the quorum's connections, ticks and fsyncs.
 
 Votes, appends and broker heartbeats leave from here, so that neither a busy broker loop nor a slow fsync of a
-partition deposes anybody. The broker's loop talks to it through `call_soon_threadsafe` only, in both directions.
+partition deposes anybody. The two threads share nothing but calls: the broker's loop hands in proposals, and gets
+events, outcomes and hints back, in exactly the order in which the quorum gave them, by `call_soon_threadsafe`. A long
+batch of events is handed over in slices, so that it does not hold the broker's loop.
 
-What is *not* here: any decision (`quorum_node.py`).
+Every node dials each other voter's data listener and sends on that connection only; what others send comes on
+connections that they dialed, which the listener hands to this loop by their path (`loop_for_path`). Under TLS such a
+connection stays on the listener's loop, and its messages are passed on.
+
+What is *not* here: any decision (`quorum_node.py`), streams as links (`quorum_streams.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl as ssl_module
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from raftlog.config import TimingConfig
+import structlog
+
+from raftlog.config import MIB, TimingConfig
+from raftlog.errors import InvariantViolation, RaftlogError, RemoteProtocolError
+from raftlog.http2.dialer import ReconnectingDialer
+from raftlog.http2.limits import Http2Limits
 from raftlog.http2.stream import StreamAcceptor
-from raftlog.model import BrokerId, Endpoint, QuorumStatus
+from raftlog.model import NO_BROKER, BrokerId, Endpoint, QuorumStatus
 from raftlog.ports import Clock, Disk, Random
 
 from .commands import Command, RegisterBroker
-from .engine import Outcome
+from .engine import Fate, Outcome
 from .image_events import MetadataEvent
-from .quorum_node import QuorumIdentity, QuorumLimits
+from .quorum_links import QuorumLinks
+from .quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
+from .quorum_protocol import QUORUM_PATH
+from .quorum_streams import AcceptedStreams, DialedStream
 
-QUORUM_PATH = "/raftlog.quorum"
+__all__ = ["QUORUM_PATH", "QuorumThread"]
+
+TICK_SECONDS = 0.02
+
+SLICE_SECONDS = 0.005
+"""How long one batch of callbacks may hold the broker's loop before others get a turn."""
+
+START_SECONDS = 60.0
+"""A journal is bounded: opening one that takes longer is hanging."""
+
+LIMITS = Http2Limits(
+    connect_timeout_s=1.0, ping_interval_s=1.0, ping_timeout_s=1.5, stall_timeout_s=3.0, max_queued_bytes=64 * MIB
+)
+"""Of dialed connections: a peer that was cut off is given up within seconds, and dialed again."""
+
+T = TypeVar("T")
 
 
 class QuorumThread:
@@ -39,49 +71,321 @@ class QuorumThread:
         timing: TimingConfig,
         on_events: Callable[[int, Sequence[MetadataEvent]], None],
         on_fatal: Callable[[BaseException], None],
+        on_leader: Callable[[BrokerId], None] | None = None,
         limits: QuorumLimits | None = None,
         ssl: ssl_module.SSLContext | None = None,
     ) -> None:
-        """`peers`: where to dial each other voter's data listener. Called on the broker's running loop."""
-        raise NotImplementedError
+        """`peers`: where to dial each other voter's data listener. Called on the broker's running loop. `random` is
+        the thread's alone from now on; `on_fatal` is told once why this node must stop."""
+        missing = set(identity.peers) - set(peers)
+        if missing:
+            raise InvariantViolation(f"voters {sorted(missing)} have no address")
+        self._identity = identity
+        self._peers = {peer: peers[peer] for peer in identity.peers}
+        self._random = random
+        self._ssl = ssl
+        self._on_events = on_events
+        self._on_fatal = on_fatal
+        self._bridge = _Bridge(asyncio.get_running_loop())
+        self._log = structlog.get_logger()
+        self._make_node: Callable[[QuorumLinks], QuorumNode] = lambda links: QuorumNode(
+            identity,
+            disk=disk,
+            clock=clock,
+            random=random,
+            timing=timing,
+            send=links.send,
+            on_events=lambda index, events: self._bridge.post(self._events, index, events),
+            on_leader=lambda leader: self._leads(leader, on_leader),
+            limits=limits,
+        )
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started: asyncio.Future[None] = self._bridge.loop.create_future()
+        self._status = QuorumStatus(identity.node_id, NO_BROKER, 0, 0, 0, 0, identity.voters)
+        # The thread's own:
+        self._node: QuorumNode | None = None
+        self._stop = asyncio.Event()
+        self._dialers: dict[BrokerId, ReconnectingDialer] = {}
+        self._dialed: dict[BrokerId, DialedStream] = {}
+        self._accepted: AcceptedStreams | None = None
+        self._tick_due = False
+
+    # --- On the broker's loop ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Open the journal and start the thread; returns when messages can be taken. Raises as `QuorumNode` does."""
-        raise NotImplementedError
+        self._thread = threading.Thread(target=self._run, name="raftlog-quorum", daemon=True)
+        self._thread.start()
+        async with asyncio.timeout(START_SECONDS):
+            await self._started
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The thread's loop, for `Http2Listener(loop_for_path={QUORUM_PATH: quorum.loop})`. There after `start`."""
-        raise NotImplementedError
+        assert self._loop is not None, "not started"
+        return self._loop
 
     @property
     def acceptor(self) -> StreamAcceptor:
-        """The listener's handler of `QUORUM_PATH`; it is called on the thread's loop."""
-        raise NotImplementedError
+        """The listener's handler of `QUORUM_PATH`; called on the thread's loop, or under TLS on the listener's."""
+        assert self._accepted is not None, "not started"
+        return self._accepted.accept
 
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
         """See `QuorumNode.register`."""
-        raise NotImplementedError
+        self._hand_in(lambda node: node.register(command, self._bridge.carry(done)), done)
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
         """See `MetadataQuorum`."""
-        raise NotImplementedError
+        self._hand_in(lambda node: node.propose(command, self._bridge.carry(done), timeout=timeout), done)
 
     def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
         """See `MetadataQuorum`."""
-        raise NotImplementedError
+        self._hand_in(lambda node: node.read_barrier(self._bridge.carry(done), timeout=timeout), done)
 
     def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
         """See `QuorumNode.leader_status`."""
-        raise NotImplementedError
+
+        def stopped(outcome: Outcome) -> None:
+            done(self._status)
+
+        self._hand_in(lambda node: node.leader_status(self._bridge.carry(done), timeout=timeout), stopped)
+
+    def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
+        """See `QuorumNode.stop_broker`."""
+        self._hand_in(lambda node: node.stop_broker(self._bridge.carry(done), timeout=timeout), lambda _: done(False))
 
     def status(self) -> QuorumStatus:
         """As this node knew it at its last tick."""
-        raise NotImplementedError
+        return self._status
 
     def voters(self) -> Sequence[BrokerId]:
-        raise NotImplementedError
+        """Fixed for the life of the cluster."""
+        return self._identity.voters
 
     async def close(self) -> None:
         """Stop the thread, close its connections, sync the journal. Waiting proposals end as unknown."""
-        raise NotImplementedError
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            if self._loop is not None and thread.is_alive():
+                self._call(self._stop.set)
+            await asyncio.to_thread(thread.join)
+
+    def _hand_in(self, call: Callable[[QuorumNode], None], stopped: Callable[[Outcome], None]) -> None:
+        """Have the thread do this to its node; `stopped` is told where it never will."""
+
+        def refuse() -> None:
+            stopped(Outcome(Fate.REFUSED, detail="the quorum of this node has stopped"))
+
+        def on_thread() -> None:
+            if self._node is None:
+                self._bridge.post(refuse)
+                self._bridge.flush()
+            else:
+                self._do(call)
+
+        if not self._call(on_thread):
+            self._bridge.loop.call_soon(refuse)
+
+    def _call(self, callback: Callable[[], None]) -> bool:
+        """On the thread's loop, soon; False where that has ended (or never began)."""
+        if self._loop is None:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            return False
+        return True
+
+    # --- On the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # noqa: BLE001  nobody else would hear of it: this node must stop
+            self._report(error)
+
+    async def _main(self) -> None:
+        links = QuorumLinks(self._identity, on_dropped=self._link_dropped, on_heard=self._heard)
+        loop = asyncio.get_running_loop()
+        self._accepted = AcceptedStreams(links.accepted, loop, self._do_guarded)
+        try:
+            node = self._make_node(links)
+        except BaseException as error:
+            self._bridge.call(self._refuse_start, error)
+            if not isinstance(error, RaftlogError):
+                raise
+            return
+        links.attach(node)
+        self._node = node
+        for peer in self._peers:
+            self._dialed[peer] = DialedStream(peer, links.dialed, self._do_guarded)
+            self._dial(peer)
+        self._loop = loop
+        self._bridge.call(self._say_started)
+        try:
+            self._beat()
+            await self._stop.wait()
+        finally:
+            await self._end(node)
+
+    def _beat(self) -> None:
+        if self._node is not None:
+            self._tick()
+            asyncio.get_running_loop().call_later(TICK_SECONDS, self._beat)
+
+    def _dial(self, peer: BrokerId) -> None:
+        stream, where = self._dialed[peer], self._peers[peer]
+        self._dialers[peer] = ReconnectingDialer(
+            where.host,
+            where.port,
+            QUORUM_PATH,
+            stream,
+            random=self._random,
+            limits=LIMITS,
+            ssl=self._ssl,
+            on_opened=stream.on_opened,
+        )
+
+    def _heard(self, peer: BrokerId) -> None:
+        """A peer dialed us, so it is there: no need to sit out a long delay before dialing it."""
+        dialer = self._dialers.get(peer)
+        if dialer is not None and dialer.stream is None and not self._stop.is_set():
+            task = asyncio.get_running_loop().create_task(self._dial_again(peer, dialer))
+            task.add_done_callback(lambda ended: ended.result() if not ended.cancelled() else None)
+
+    async def _dial_again(self, peer: BrokerId, dialer: ReconnectingDialer) -> None:
+        await dialer.close()
+        if self._dialers.get(peer) is dialer and not self._stop.is_set():
+            self._dial(peer)
+
+    def _do(self, call: Callable[[QuorumNode], None]) -> None:
+        node = self._node
+        assert node is not None
+        self._do_guarded(lambda: call(node))
+
+    def _do_guarded(self, call: Callable[[], None]) -> None:
+        """An input: staged now, carried out at the end of this turn of the loop, with all others of it."""
+        if self._node is None:
+            return
+        try:
+            call()
+        except RemoteProtocolError:
+            raise
+        except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
+            self._fail(error)
+            return
+        if not self._tick_due:
+            self._tick_due = True
+            asyncio.get_running_loop().call_soon(self._tick)
+
+    def _tick(self) -> None:
+        self._tick_due = False
+        node = self._node
+        if node is None:
+            return
+        try:
+            node.tick()
+            self._status = node.status()
+        except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
+            self._fail(error)
+        self._bridge.flush()
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing leaves this node any more."""
+        self._report(error)
+        self._stop.set()
+
+    def _report(self, error: BaseException) -> None:
+        self._bridge.call(self._fatal, error)
+
+    async def _end(self, node: QuorumNode) -> None:
+        self._node = None
+        for dialer in list(self._dialers.values()):
+            await dialer.close()
+        if self._accepted is not None:
+            await self._accepted.close()
+        node.close()
+        self._bridge.flush()
+
+    def _link_dropped(self, error: RemoteProtocolError) -> None:
+        self._log.warning("quorum_link_dropped", detail=error.detail)
+
+    def _leads(self, leader: BrokerId, told: Callable[[BrokerId], None] | None) -> None:
+        self._log.info("quorum_leader", leader=leader)
+        if told is not None:
+            self._bridge.post(told, leader)
+
+    # --- Back on the broker's loop -----------------------------------------------------------------------------------
+
+    def _say_started(self) -> None:
+        if not self._started.done():
+            self._started.set_result(None)
+
+    def _refuse_start(self, error: BaseException) -> None:
+        if not self._started.done():
+            self._started.set_exception(error)
+
+    def _events(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        try:
+            self._on_events(index, events)
+        except BaseException as error:
+            # What follows would be applied to a view with a hole in it.
+            self._on_events = lambda index, events: None
+            self._fatal(error)
+            raise
+
+    def _fatal(self, error: BaseException) -> None:
+        if not self._started.done():
+            self._started.set_exception(error)
+        else:
+            told, self._on_fatal = self._on_fatal, lambda _: None
+            told(error)
+
+
+class _Bridge:
+    """Calls from the thread to the broker's loop: collected, then carried over together, in order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._collected: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._arrived: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+
+    def post(self, callback: Callable[..., None], *args: Any) -> None:
+        """On the thread: call this over there, with the next `flush`."""
+        self._collected.append((callback, args))
+
+    def carry(self, callback: Callable[[T], None]) -> Callable[[T], None]:
+        """The callback as the thread may call it."""
+        return lambda value: self.post(callback, value)
+
+    def call(self, callback: Callable[..., None], *args: Any) -> None:
+        """Post and flush."""
+        self.post(callback, *args)
+        self.flush()
+
+    def flush(self) -> None:
+        """On the thread: carry over what was collected."""
+        if self._collected:
+            collected, self._collected = self._collected, []
+            try:
+                self.loop.call_soon_threadsafe(self._take, collected)
+            except RuntimeError:
+                return  # the broker's loop is closed: nobody is left to be told
+
+    def _take(self, collected: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
+        idle = not self._arrived
+        self._arrived.extend(collected)
+        if idle:
+            self._slice()
+
+    def _slice(self) -> None:
+        until = self.loop.time() + SLICE_SECONDS
+        try:
+            while self._arrived and self.loop.time() < until:
+                callback, args = self._arrived.popleft()
+                callback(*args)
+        finally:
+            if self._arrived:
+                self.loop.call_soon(self._slice)

@@ -1,0 +1,159 @@
+"""HTTP/2 streams as the links that `QuorumLinks` wants, on the quorum's loop.
+
+A dialed stream and an accepted one differ only in who opened them. An accepted stream may live on another loop (under
+TLS a connection cannot change its loop): then what it receives is passed to the quorum's loop and what is sent is
+passed back, in order.
+
+What is *not* here: handshakes and meaning (`quorum_links.py`), connections (`raftlog/http2/`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from raftlog.http2.stream import Http2Stream, StreamHandler
+from raftlog.model import NO_BROKER, BrokerId
+from raftlog.ports import LinkHandler, Part
+
+Guard = Callable[[Callable[[], None]], None]
+"""Runs an input of the node, and has the node ticked after it."""
+
+
+class StreamLink:
+    """A `Link` on one stream. `peer` is whom we dialed, or -1 on an accepted one."""
+
+    def __init__(self, peer: BrokerId, stream: Http2Stream, loop: asyncio.AbstractEventLoop) -> None:
+        self._peer = peer
+        self._stream = stream
+        self._stream_loop = stream.connection.loop
+        self._local = self._stream_loop is loop
+
+    @property
+    def peer(self) -> int:
+        return self._peer
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Queue one message."""
+        self._on_stream_loop(lambda: self._stream.send(parts))
+
+    def close(self) -> None:
+        """Drop the connection: it has no other stream."""
+        self._on_stream_loop(self._close)
+
+    def abort(self) -> None:
+        """Drop the connection now."""
+        self._on_stream_loop(lambda: self._stream.connection.abort("the quorum of this node stops"))
+
+    def _close(self) -> None:
+        self._stream.connection.close("the quorum drops this link")
+
+    def _on_stream_loop(self, call: Callable[[], None]) -> None:
+        if self._local:
+            call()
+            return
+        try:
+            self._stream_loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            return  # that loop is closed, and its connections with it
+
+
+class DialedStream:
+    """The streams that a `ReconnectingDialer` opens to one peer, one after the other."""
+
+    def __init__(self, peer: BrokerId, handler: LinkHandler, guard: Guard) -> None:
+        self._peer = peer
+        self._handler = handler
+        self._guard = guard
+        self._links: dict[Http2Stream, StreamLink] = {}
+
+    def on_opened(self, stream: Http2Stream) -> None:
+        """The peer accepted a stream."""
+        link = self._links[stream] = StreamLink(self._peer, stream, stream.connection.loop)
+        self._guard(lambda: self._handler.on_opened(link))
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        link = self._links.get(stream)
+        if link is not None:
+            self._guard(lambda: self._handler.on_message(link, message))
+
+    def on_ended(self, stream: Http2Stream) -> None:
+        """The peer ends its side of a link: it is over."""
+        stream.connection.close("the peer ended the quorum's stream")
+
+    def on_closed(self, stream: Http2Stream, reason: str) -> None:
+        link = self._links.pop(stream, None)
+        if link is not None:
+            self._guard(lambda: self._handler.on_closed(link))
+
+
+class AcceptedStreams:
+    """The streams that peers opened here."""
+
+    def __init__(self, handler: LinkHandler, loop: asyncio.AbstractEventLoop, guard: Guard) -> None:
+        self._handler = handler
+        self._loop = loop
+        self._guard = guard
+        self._links: dict[StreamLink, None] = {}
+
+    def accept(self, stream: Http2Stream) -> StreamHandler:
+        """The listener's acceptor: on the quorum's loop, or on that of a connection that could not be moved."""
+        link = StreamLink(NO_BROKER, stream, self._loop)
+        self._run(lambda: self._opened(link))
+        return _AcceptedStream(self, link)
+
+    def _opened(self, link: StreamLink) -> None:
+        self._links[link] = None
+        self._guard(lambda: self._handler.on_opened(link))
+
+    def message(self, link: StreamLink, message: memoryview) -> None:
+        """One frame came."""
+        if link in self._links or asyncio.get_running_loop() is not self._loop:
+            self._run(lambda: self._guarded(link, lambda: self._handler.on_message(link, message)))
+
+    def _guarded(self, link: StreamLink, call: Callable[[], None]) -> None:
+        if link in self._links:
+            self._guard(call)
+
+    def closed(self, link: StreamLink) -> None:
+        """The stream is over."""
+
+        def forget() -> None:
+            if self._links.pop(link, 0) is None:
+                self._guard(lambda: self._handler.on_closed(link))
+
+        self._run(forget)
+
+    def _run(self, call: Callable[[], None]) -> None:
+        if asyncio.get_running_loop() is self._loop:
+            call()
+            return
+        try:
+            self._loop.call_soon_threadsafe(call)
+        except RuntimeError:
+            return  # the quorum's loop is closed
+
+    async def close(self) -> None:
+        """Drop all of them; those of this loop are gone when this returns."""
+        for link in list(self._links):
+            link.abort()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+class _AcceptedStream:
+    """One of them, as its handler."""
+
+    def __init__(self, streams: AcceptedStreams, link: StreamLink) -> None:
+        self._streams = streams
+        self._link = link
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        self._streams.message(self._link, message)
+
+    def on_ended(self, stream: Http2Stream) -> None:
+        """The peer ends its side of a link: it is over."""
+        self._link.close()
+
+    def on_closed(self, stream: Http2Stream, reason: str) -> None:
+        self._streams.closed(self._link)

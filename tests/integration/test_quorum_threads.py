@@ -1,0 +1,299 @@
+"""Three quorum threads in one process, over real sockets and real disks: elections, forwarding, restarts, a broker's
+loop that stalls."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metadata.commands import CreateTopic, Done, NoOp, RegisterBroker, Registered
+from metadata.engine import Fate, Outcome
+from metadata.image_events import MetadataEvent
+from metadata.quorum_node import QuorumIdentity, prepare_quorum
+from metadata.quorum_thread import QUORUM_PATH, QuorumThread
+from metadata.view import ClusterView
+from raftlog.clock import SystemClock
+from raftlog.config import TimingConfig
+from raftlog.disk import LocalDisk
+from raftlog.errors import InvalidRequest
+from raftlog.http2.dialer import connect
+from raftlog.http2.listener import Http2Listener
+from raftlog.model import BrokerId, DirectoryId, Endpoint, TopicId
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = 10.0
+
+
+async def eventually(holds: Any, what: str, seconds: float = PATIENCE) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, f"not in time: {what}"
+        await asyncio.sleep(0.01)
+
+
+class Member:
+    """One node of the test's cluster."""
+
+    def __init__(self, cluster: Cluster, number: int) -> None:
+        self.cluster = cluster
+        self.number = BrokerId(number)
+        self.identity = QuorumIdentity("test", self.number, DirectoryId(bytes([number]) * 16), cluster.voters)
+        folder = cluster.folder / str(number)
+        folder.mkdir()
+        self.disk = LocalDisk(str(folder))
+        prepare_quorum(self.disk, self.identity)
+        self.port = 0
+        self.starts = 0
+        self.view = ClusterView()
+        self.indexes: list[int] = []
+        self.fatal: list[BaseException] = []
+        self.quorum: QuorumThread | None = None
+        self.listener: Http2Listener | None = None
+
+    async def start(self) -> None:
+        """Listen first, to know the ports; the listener's loop map needs the thread, so the thread comes before."""
+        self.starts += 1
+        self.view, self.indexes = ClusterView(), []
+        peers = {m.number: Endpoint("127.0.0.1", m.port) for m in self.cluster.members if m is not self}
+        self.quorum = QuorumThread(
+            self.identity,
+            peers=peers,
+            disk=self.disk,
+            clock=SystemClock(),
+            random=random.Random(),
+            timing=TimingConfig(),
+            on_events=self._on_events,
+            on_fatal=self.fatal.append,
+        )
+        await self.quorum.start()
+        self.listener = Http2Listener(
+            {QUORUM_PATH: self.quorum.acceptor}, loop_for_path={QUORUM_PATH: self.quorum.loop}
+        )
+        await self.listener.start("127.0.0.1", self.port)
+
+    def _on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        self.indexes.append(index)
+        self.view.on_events(index, events)
+
+    async def stop(self) -> None:
+        if self.listener is not None:
+            await self.listener.close(0.0)
+        if self.quorum is not None:
+            await self.quorum.close()
+        self.listener = self.quorum = None
+
+    def live(self) -> QuorumThread:
+        assert self.quorum is not None
+        return self.quorum
+
+    async def propose(self, command: Any, timeout: float = 5.0) -> Outcome:
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.live().propose(command, future.set_result, timeout=timeout)
+        return await future
+
+    async def register(self) -> Outcome:
+        where = Endpoint("127.0.0.1", self.port)
+        command = RegisterBroker.of(
+            self.number,
+            self.identity.directory_id,
+            self.starts,
+            api=where,
+            data=where,
+            rack="",
+            feature_level=1,
+            reports=[],
+        )
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.live().register(command, future.set_result)
+        outcome = await future
+        await eventually(lambda: self.view.alive(self.number), "the registered broker is unfenced")
+        return outcome
+
+    async def create(self, name: str) -> Outcome:
+        """A topic with its one replica here."""
+        topic_id = TopicId(hashlib.sha256(name.encode()).digest()[:16])
+        return await self.propose(CreateTopic(name, topic_id, ((self.number,),), ()))
+
+    def leads(self) -> bool:
+        return self.quorum is not None and self.quorum.status().leader == self.number
+
+
+class Cluster:
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        self.voters = tuple(BrokerId(number) for number in range(1, size + 1))
+        self.members: list[Member] = []
+        self.members += [Member(self, number) for number in self.voters]
+
+    async def reserve_ports(self) -> None:
+        """Free ports, found by listening once: addresses must be known before anybody dials."""
+        for member in self.members:
+            listener = Http2Listener({})
+            member.port = await listener.start("127.0.0.1", 0)
+            await listener.close(0.0)
+
+    def leader(self) -> Member | None:
+        agreed = {m.live().status().leader for m in self.members if m.quorum is not None}
+        leader = next((m for m in self.members if m.leads()), None)
+        return leader if len(agreed) == 1 else None
+
+    async def await_leader(self) -> Member:
+        await eventually(lambda: self.leader() is not None, "an agreed leader")
+        leader = self.leader()
+        assert leader is not None
+        return leader
+
+
+@asynccontextmanager
+async def running(folder: Path, size: int = 3) -> AsyncIterator[Cluster]:
+    cluster = Cluster(folder, size)
+    await cluster.reserve_ports()
+    try:
+        for member in cluster.members:
+            await member.start()
+        yield cluster
+    finally:
+        for member in cluster.members:
+            await member.stop()
+    assert [member.fatal for member in cluster.members] == [[] for _ in cluster.members]
+
+
+async def test_commands_from_any_node_reach_every_view_in_order(tmp_path: Path) -> None:
+    async with running(tmp_path) as cluster:
+        for member in cluster.members:
+            outcome = await member.register()
+            assert isinstance(outcome.result, Registered)
+        for number, member in enumerate(cluster.members * 3):
+            outcome = await member.create(f"topic-{number}")
+            assert outcome.fate is Fate.APPLIED and outcome.result == Done(), outcome
+            await eventually(
+                lambda m=member, o=outcome: m.view.index >= o.index, "the proposer's view shows what it proposed"
+            )
+        await eventually(lambda: all(len(m.view.topics()) == 9 for m in cluster.members), "nine topics everywhere")
+        for member in cluster.members:
+            assert member.indexes == list(range(2, member.view.index + 1))
+        await eventually(lambda: all(m.view.alive(BrokerId(3)) for m in cluster.members), "broker 3 unfenced")
+
+
+async def test_a_dead_leader_is_replaced_and_comes_back(tmp_path: Path) -> None:
+    async with running(tmp_path) as cluster:
+        for member in cluster.members:
+            await member.register()
+        leader = await cluster.await_leader()
+        outcome = await leader.create("before")
+        assert outcome.result == Done()
+        await leader.stop()
+        others = [member for member in cluster.members if member is not leader]
+        outcome = await others[0].create("after")
+        assert outcome.fate is Fate.APPLIED
+        await eventually(lambda: not others[1].view.alive(leader.number), "the dead broker is fenced")
+        await leader.start()
+        await eventually(lambda: len(leader.view.topics()) == 2, "the restarted node catches up")
+        assert leader.indexes == list(range(leader.indexes[0], leader.view.index + 1))
+        await leader.register()
+        await eventually(lambda: others[1].view.alive(leader.number), "the restarted broker is unfenced")
+
+
+async def test_a_stalled_broker_loop_deposes_and_fences_nobody(tmp_path: Path) -> None:
+    """Every member's callbacks are on this test's loop: it stalls for twice a broker's session."""
+    async with running(tmp_path) as cluster:
+        for member in cluster.members:
+            await member.register()
+        await eventually(lambda: all(m.view.alive(BrokerId(n)) for m in cluster.members for n in (1, 2, 3)), "all live")
+        leader = await cluster.await_leader()
+        term, index = leader.live().status().term, leader.view.index
+        time.sleep(2.0)  # noqa: ASYNC251  the stall is the test
+        await asyncio.sleep(0.1)
+        assert leader.live().status().term == term
+        assert leader.leads()
+        assert all(m.view.alive(BrokerId(n)) for m in cluster.members for n in (1, 2, 3))
+        assert leader.view.index == index, "nothing was decided meanwhile"
+
+
+async def test_linearizable_reads_and_the_leaders_status(tmp_path: Path) -> None:
+    async with running(tmp_path) as cluster:
+        leader = await cluster.await_leader()
+        follower = next(member for member in cluster.members if member is not leader)
+        await leader.register()
+        outcome = await leader.create("read-me")
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        follower.live().read_barrier(future.set_result)
+        barrier = await future
+        assert barrier.fate is Fate.APPLIED and barrier.index > outcome.index
+        await eventually(lambda: follower.view.index >= barrier.index, "the view comes to the barrier")
+        assert follower.view.topic("read-me") is not None
+        asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        follower.live().leader_status(asked.set_result)
+        status = await asked
+        assert status.node_id == leader.number and set(status.match_index) == set(cluster.voters)
+
+
+async def test_without_a_majority_outcomes_are_never_failed(tmp_path: Path) -> None:
+    async with running(tmp_path) as cluster:
+        leader = await cluster.await_leader()
+        await leader.register()
+        others = [member for member in cluster.members if member is not leader]
+        for member in others:
+            await member.stop()
+        outcome = await leader.propose(NoOp(), timeout=1.0)
+        assert outcome.fate is Fate.UNKNOWN
+        await eventually(lambda: leader.live().status().leader == -1, "it no longer believes that it leads")
+        refused = await leader.propose(NoOp(), timeout=0.3)
+        assert refused.fate is Fate.REFUSED
+        for member in others:
+            await member.start()
+        outcome = await leader.propose(NoOp())
+        assert outcome.fate is Fate.APPLIED
+
+
+async def test_a_lone_voter_serves(tmp_path: Path) -> None:
+    async with running(tmp_path, size=1) as cluster:
+        (only,) = cluster.members
+        assert isinstance((await only.register()).result, Registered)
+        began = time.monotonic()
+        for number in range(50):
+            assert (await only.create(f"t{number}")).result == Done()
+        assert time.monotonic() - began < PATIENCE
+        await only.stop()
+        await only.start()
+        await eventually(lambda: len(only.view.topics()) == 50, "all is there after a restart")
+
+
+async def test_a_folder_that_was_never_prepared_is_refused(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 1)
+    cluster.members[0].disk.remove("quorum")
+    with pytest.raises(InvalidRequest, match="missing"):
+        await cluster.members[0].start()
+    await cluster.members[0].stop()
+
+
+async def test_strangers_and_garbage_are_dropped_and_nothing_else_happens(tmp_path: Path) -> None:
+    async with running(tmp_path) as cluster:
+        leader = await cluster.await_leader()
+        term = leader.live().status().term
+        for garbage in (b"", b"\x80\x04.", b"\xff" * 2000, bytes(100)):
+            ended = asyncio.Event()
+
+            class Stranger:
+                def on_message(self, stream: Any, message: memoryview) -> None: ...
+                def on_ended(self, stream: Any) -> None: ...
+                def on_closed(self, stream: Any, reason: str, ended: asyncio.Event = ended) -> None:
+                    ended.set()
+
+            connection = await connect("127.0.0.1", leader.port)
+            connection.open_stream(QUORUM_PATH, {}, Stranger()).send([garbage])
+            async with asyncio.timeout(PATIENCE):
+                await ended.wait()
+            connection.close()
+        await leader.register()
+        assert (await leader.create("still-there")).result == Done()
+        assert leader.live().status().term == term
