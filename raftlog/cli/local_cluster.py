@@ -1,0 +1,292 @@
+"""A cluster of child processes on this machine: what `raftlog dev`, the demo and the integration tests stand on.
+
+Each node is `python -P -m raftlog.cli.main server` with a folder of its own below one data folder, which survives
+restarts: the first start prepares it, later ones find it. `-P` keeps the working folder out of the children's import path, so a
+user's own `metadata.py` is never taken for ours.
+
+Children end with their parent, however that ends: each holds the read end of a pipe whose only write end is here, and
+stops in order when it closes (`server --stop-with-stdin`).
+
+What is *not* here: waiting on a cluster's health over HTTP beyond "is it ready" (the client's `Admin` does the rest).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from raftlog.broker.identity import NODE_FILE, init_data_folder, new_cluster_id
+from raftlog.config import BASE_PORT
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.model import Endpoint
+
+PORTS_PER_NODE = 10
+NODE_COUNTS = (1, 3, 5)
+STOP_SECONDS = 15.0
+LOG_FILE = "log.jsonl"
+SETTINGS_FILE = "node.toml"
+
+
+@dataclass(slots=True)
+class LocalNode:
+    """One child: its folder, its addresses, and its process while it runs."""
+
+    node_id: int
+    folder: str
+    api: Endpoint
+    data: Endpoint
+    process: subprocess.Popen[bytes] | None = None
+    expected_to_run: bool = False
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def log_path(self) -> str:
+        return os.path.join(self.folder, LOG_FILE)
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The end of its log, for people."""
+        with contextlib.suppress(FileNotFoundError), open(self.log_path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(file.tell() - 64 * 1024, 0))
+            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+        return ""
+
+
+@dataclass(slots=True)
+class LocalCluster:
+    """Nodes 0 to n-1 on loopback. `start` prepares what is missing and starts what does not run."""
+
+    folder: str
+    node_count: int = 3
+    base_port: int = BASE_PORT
+    host: str = "127.0.0.1"
+    racks: bool = False
+    """Each node in a rack of its own."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Further lines of every `node.toml`: name → TOML value."""
+    nodes: list[LocalNode] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.node_count not in NODE_COUNTS:
+            counts = ", ".join(map(str, NODE_COUNTS))
+            raise InvalidRequest("invalid_config", f"a local cluster has {counts} nodes, not {self.node_count}")
+        if not 1 <= self.base_port <= 65535 - PORTS_PER_NODE * self.node_count:
+            raise InvalidRequest("invalid_config", f"base port {self.base_port} leaves no room for the nodes' ports")
+        for node_id in range(self.node_count):
+            port = self.base_port + PORTS_PER_NODE * node_id
+            folder = os.path.join(self.folder, f"node-{node_id}")
+            self.nodes.append(LocalNode(node_id, folder, Endpoint(self.host, port), Endpoint(self.host, port + 1)))
+
+    @property
+    def bootstrap(self) -> str:
+        """The API addresses, as clients take them."""
+        return ",".join(str(node.api) for node in self.nodes)
+
+    # --- Start ---
+
+    def start(self) -> None:
+        """Prepare the folder on the first start, then start every node. Raises `InvalidRequest` with what is wrong."""
+        self._prepare()
+        for node in self.nodes:
+            if not node.running:
+                self._check_ports(node)
+        for node in self.nodes:
+            self.start_node(node.node_id)
+
+    def start_node(self, node_id: int) -> None:
+        """Start one node, if it does not run."""
+        node = self.nodes[node_id]
+        if node.running:
+            return
+        self._write_settings(node)
+        command = [sys.executable, "-P", "-m", "raftlog.cli.main", "server", "run", "--stop-with-stdin"]
+        command += ["--config", os.path.join(node.folder, SETTINGS_FILE)]
+        with open(node.log_path, "ab") as log:
+            node.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                # A Ctrl-C at the terminal is the parent's to handle: it stops the nodes in order.
+                start_new_session=True,
+            )
+        node.expected_to_run = True
+
+    def wait_ready(self, timeout: float = 30.0) -> None:
+        """Until every node says that it takes requests. Raises `RetriableError` with the last lines of a node that died
+        or was not ready in time."""
+        deadline = time.monotonic() + timeout
+        for node in self.nodes:
+            while not is_ready(node.api):
+                if node.process is not None and node.process.poll() is not None:
+                    raise RetriableError(
+                        "shutting_down",
+                        f"node {node.node_id} ended with exit code {node.process.returncode}:\n{node.log_tail()}",
+                    )
+                if time.monotonic() > deadline:
+                    raise RetriableError(
+                        "request_timed_out",
+                        f"node {node.node_id} is not ready after {timeout:.0f} s:\n{node.log_tail()}",
+                    )
+                time.sleep(0.05)
+
+    # --- Stop ---
+
+    def kill_node(self, node_id: int) -> None:
+        """SIGKILL: nothing is flushed, nobody is told."""
+        node = self.nodes[node_id]
+        node.expected_to_run = False
+        if node.process is not None:
+            node.process.kill()
+            self._reap(node)
+
+    def kill_all(self) -> None:
+        """SIGKILL to all, and only then wait."""
+        for node in self.nodes:
+            node.expected_to_run = False
+            if node.process is not None:
+                node.process.kill()
+        for node in self.nodes:
+            self._reap(node)
+
+    def pause_node(self, node_id: int) -> None:
+        """SIGSTOP."""
+        self._signal(node_id, signal.SIGSTOP)
+
+    def resume_node(self, node_id: int) -> None:
+        """SIGCONT."""
+        self._signal(node_id, signal.SIGCONT)
+
+    def stop(self) -> dict[int, int]:
+        """Stop all in order; one that does not in time is killed. Exit codes by node."""
+        for node in self.nodes:
+            node.expected_to_run = False
+            if node.running and node.process is not None:
+                node.process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        codes = {}
+        for node in self.nodes:
+            if node.process is None:
+                continue
+            try:
+                node.process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                node.process.kill()
+            codes[node.node_id] = self._reap(node)
+        return codes
+
+    def died(self) -> list[LocalNode]:
+        """Nodes that should run and do not."""
+        return [node for node in self.nodes if node.expected_to_run and not node.running]
+
+    def __enter__(self) -> LocalCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # --- Inside ---
+
+    def _prepare(self) -> None:
+        prepared = [os.path.exists(os.path.join(node.folder, NODE_FILE)) for node in self.nodes]
+        if all(prepared):
+            return
+        if any(prepared):
+            lost = ", ".join(str(n.node_id) for n, found in zip(self.nodes, prepared, strict=True) if not found)
+            raise InvalidRequest(
+                "invalid_config",
+                f"{self.folder} holds a cluster, but not of {self.node_count} nodes, or node {lost} lost its folder: "
+                "start it with the same --nodes, or choose another folder",
+            )
+        cluster_id = new_cluster_id()
+        voters = {node.node_id: node.data for node in self.nodes}
+        for node in self.nodes:
+            os.makedirs(node.folder, exist_ok=True)
+            init_data_folder(
+                os.path.join(node.folder, "data"), cluster_id=cluster_id, node_id=node.node_id, voters=voters
+            )
+
+    def _write_settings(self, node: LocalNode) -> None:
+        lines = ['data_folder = "data"']
+        if self.racks:
+            lines.append(f'rack = "rack-{node.node_id}"')
+        lines += [f"{name} = {value}" for name, value in self.settings.items()]
+        for listener, endpoint in (("api", node.api), ("data", node.data)):
+            lines += [f"[{listener}.listen]", f"host = {json.dumps(endpoint.host)}", f"port = {endpoint.port}"]
+        # Where peers listen may have changed since the folder was prepared: the ports come from this start's base.
+        for peer in self.nodes:
+            if peer.node_id != node.node_id:
+                lines += [f"[peers.{peer.node_id}.data]", f"host = {json.dumps(peer.data.host)}"]
+                lines.append(f"port = {peer.data.port}")
+        with open(os.path.join(node.folder, SETTINGS_FILE), "w") as file:
+            file.write("\n".join(lines) + "\n")
+
+    def _check_ports(self, node: LocalNode) -> None:
+        for endpoint in (node.api, node.data):
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                try:
+                    probe.bind((endpoint.host, endpoint.port))
+                except OSError as error:
+                    raise InvalidRequest(
+                        "invalid_config",
+                        f"cannot listen at {endpoint}: {error.strerror}. Is another cluster running? "
+                        "Choose other ports with --base-port",
+                    ) from None
+
+    def _signal(self, node_id: int, number: signal.Signals) -> None:
+        process = self.nodes[node_id].process
+        if process is not None:
+            process.send_signal(number)
+
+    @staticmethod
+    def _reap(node: LocalNode) -> int:
+        if node.process is None:
+            return 0
+        code = node.process.wait()
+        if node.process.stdin is not None:
+            node.process.stdin.close()
+        node.process = None
+        return code
+
+
+def is_ready(api: Endpoint, timeout: float = 1.0) -> bool:
+    """Whether the node behind this API takes requests."""
+    connection = http.client.HTTPConnection(api.host, api.port, timeout=timeout)
+    try:
+        connection.request("GET", "/v1/ready")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def free_base_port(node_count: int, host: str = "127.0.0.1") -> int:
+    """A base port at which `node_count` nodes find all their ports free now: for tests and demonstrations."""
+    for base in range(20_000 + os.getpid() % 2_000 * 10, 60_000, PORTS_PER_NODE * 7):
+        ports = [base + PORTS_PER_NODE * node + offset for node in range(node_count) for offset in (0, 1)]
+        if all(_is_free(host, port) for port in ports):
+            return base
+    raise RetriableError("overloaded", "no free ports were found")
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,97 @@
+"""`raftlog <noun> <verb>`: the entry point. Commands are loaded when named, so `raftlog --help` loads nothing heavy.
+
+Every `RaftlogError` ends here as one line that says whose fault it is and what to do, without a traceback. Exit codes:
+0 done, 1 failed, 2 wrong usage, 10 unhealthy. Other packages add commands through the entry point group
+`raftlog.commands`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+
+import rich_click as click
+
+from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
+from raftlog.version import __version__
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_UNHEALTHY = 10
+
+COMMANDS = {
+    "cluster": "raftlog.cli.cluster:cluster",
+    "consume": "raftlog.cli.consume:consume",
+    "dev": "raftlog.cli.dev:dev",
+    "produce": "raftlog.cli.produce:produce",
+    "quorum": "raftlog.cli.quorum:quorum",
+    "server": "raftlog.cli.server:server",
+    "topic": "raftlog.cli.topic:topic",
+}
+"""Name → where it is."""
+
+ENTRY_POINT_GROUP = "raftlog.commands"
+
+
+class LazyGroup(click.RichGroup):
+    """Finds commands by name, and only loads the one that is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*COMMANDS, *(point.name for point in _entry_points())})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            module, _, attribute = COMMANDS[cmd_name].partition(":")
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+            return command
+        for point in _entry_points():
+            if point.name == cmd_name:
+                loaded: click.Command = point.load()
+                return loaded
+        return None
+
+
+def _entry_points() -> list[importlib.metadata.EntryPoint]:
+    return sorted(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="raftlog")
+@click.option(
+    "--bootstrap",
+    envvar="RAFTLOG_BOOTSTRAP",
+    default="127.0.0.1:9640",
+    show_default=True,
+    metavar="HOST:PORT,...",
+    help="API addresses of some nodes.",
+)
+@click.pass_context
+def cli(context: click.Context, bootstrap: str) -> None:
+    """raftlog: a replicated commit log that coordinates itself."""
+    context.obj = bootstrap
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(EXIT_USAGE)
+    except InvariantViolation as error:
+        click.echo(f"Error: a bug of raftlog: {error.detail}", err=True)
+        sys.exit(EXIT_FAILED)
+    except RaftlogError as error:
+        advice = " (it may work later: try again)" if error.retriable and not isinstance(error, InvalidRequest) else ""
+        click.echo(f"Error: {error.detail}{advice}", err=True)
+        sys.exit(EXIT_FAILED)
+    except (BrokenPipeError, KeyboardInterrupt):
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Logs, configured once: JSON lines for machines, a readable form on a terminal.
+
+Every line carries its time, level, cluster and node; what speaks of a partition binds partition and epoch itself.
+Writers get their logger from `structlog.get_logger()`; the standard library's loggers (aiohttp's, asyncio's) end in the
+same stream. What is *not* here: what is logged.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure_logging(
+    level: str = "info",
+    *,
+    cluster_id: str = "",
+    node_id: int | None = None,
+    as_json: bool | None = None,
+    stream: TextIO | None = None,
+) -> None:
+    """`as_json` None: JSON unless the stream (default stderr) is a terminal."""
+    target = stream or sys.stderr
+    if as_json is None:
+        as_json = not target.isatty()
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _Identity(cluster_id, node_id),
+    ]
+    renderer: structlog.typing.Processor
+    if as_json:
+        renderer = structlog.processors.JSONRenderer()
+        last: list[structlog.typing.Processor] = [structlog.processors.format_exc_info, renderer]
+    else:
+        renderer = structlog.dev.ConsoleRenderer(colors=True)
+        last = [renderer]
+    structlog.configure(
+        processors=[*shared, *last],
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=target),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last], foreign_pre_chain=shared
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    # Other libraries' small talk is not ours.
+    root.setLevel(max(LEVELS[level], logging.WARNING))
+
+
+class _Identity:
+    """Says of every line whose it is."""
+
+    def __init__(self, cluster_id: str, node_id: int | None) -> None:
+        self._fields = {"cluster": cluster_id} if cluster_id else {}
+        if node_id is not None:
+            self._fields["node"] = str(node_id)
+
+    def __call__(self, logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        for name, value in self._fields.items():
+            event.setdefault(name, value)
+        return event
