@@ -27,6 +27,7 @@ from metadata.commands import (
     encode,
 )
 from metadata.image import ClusterImage
+from metadata.image_elections import recovery_winners
 from raftlog.model import (
     BrokerId,
     Endpoint,
@@ -53,14 +54,17 @@ class RandomCommands:
         self.image = image
         self.random = Random(seed)
         self._starts = [0] * BROKERS
-        self._kinds: list[tuple[Callable[[], Command], int]] = [
-            (self._register, 4), (self._fence, 4), (self._unfence, 8), (self._create, 2), (self._delete, 1),
+        self._kinds: list[tuple[Callable[[], Command], float]] = [
+            (self._register, 4), (self._fence, 3), (self._unfence, 10), (self._create, 5), (self._delete, 0.5),
             (self._alter, 1), (self._grow, 1), (self._elect, 12), (self._alter_isr, 12), (self._grant, 1),
             (self._level, 1), (self._no_op, 1),
         ]  # fmt: skip
+        self._prelude = [self._create, *[self._unfence] * 2 * BROKERS, *[self._register] * 2 * BROKERS]
 
     def next(self) -> Envelope:
         """Some come with a session of which few numbers are used, so that retries happen."""
+        if self._prelude:
+            return decode(encode(self._prelude.pop()()))
         kinds, weights = [kind for kind, _ in self._kinds], [weight for _, weight in self._kinds]
         (make,) = self.random.choices(kinds, weights)
         session = None
@@ -88,6 +92,8 @@ class RandomCommands:
 
     def _partition(self) -> PartitionRecord | None:
         topic = self._topic()
+        if self.image.leaderless and self.random.random() < 0.5:
+            return self.image.partitions[self.random.choice(list(self.image.leaderless))]
         return None if topic is None else self.random.choice(self.image.partitions_of(topic))
 
     def _register(self) -> Command:
@@ -95,8 +101,9 @@ class RandomCommands:
         if self.random.random() < 0.9:
             self._starts[broker] += 1
         disk = broker if self.random.random() < 0.9 else 10 + broker
+        cut = self.random.choice((0.1, 0.9))
         reports = [
-            ReplicaReport(tp, True, LeaderEpoch(self._upto(3) - 1), Offset(self._upto(5)), self.random.random() < 0.3)
+            ReplicaReport(tp, True, LeaderEpoch(self._upto(3) - 1), Offset(self._upto(5)), self.random.random() < cut)
             for tp in self.image.replicas_of(broker)
             if self.random.random() < 0.9
         ]
@@ -124,12 +131,12 @@ class RandomCommands:
 
     def _configs(self) -> tuple[tuple[str, str], ...]:
         choices = [("min.insync.replicas", str(self._upto(3))), ("retention.ms", "5"), ("no.such", "1")]
-        return tuple(choice for choice in choices if self.random.random() < 0.3)
+        return tuple(choice for choice in choices if self.random.random() < 0.15)
 
     def _create(self) -> Command:
         factor = 1 + self._upto(2)
         replicas = tuple(self._assignment(factor) for _ in range(1 + self._upto(2)))
-        name = self.random.choice(("a", "b", "c", "not/legal"))
+        name = self.random.choice(("a", "a", "b", "c", "c", "not/legal"))
         return CreateTopic(name, TopicId(self.random.randbytes(16)), replicas, self._configs())
 
     def _delete(self) -> Command:
@@ -157,6 +164,9 @@ class RandomCommands:
             if record is not None:
                 tp, candidate = record.topic_partition, self.random.choice(record.replicas)
                 recovery = self.random.random() < 0.4
+                winners = recovery_winners(record, self.image.tickets_of(tp), self.image.brokers)
+                if winners and self.random.random() < 0.5:
+                    candidate, recovery = winners[0], True
                 incarnation = self._incarnation(candidate)
                 elections.append(
                     Election(tp.topic_id, tp.partition, candidate, incarnation, self._epoch(record), recovery)
