@@ -141,6 +141,8 @@ class Inbound:
     def data_begins(self, stream_id: int, length: int, flags: int) -> StreamState | None:
         if not self._settings_seen or self._header_stream:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA before SETTINGS, or within a header block")
+        if not stream_id:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA on stream 0")
         owner, ends = self._owner, flags & FLAG_END_STREAM
         self._window -= length
         if self._window < self._low_window:

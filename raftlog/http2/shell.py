@@ -123,9 +123,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         """Drop the connection without a word."""
         self._aborted = True
         self._reason = self._reason or reason
-        self._core.abandon(self._reason)
-        if self._writer is not None:
-            self._writer.close()
+        self._abandon()
         if self._transport is not None:
             self._transport.abort()
 
@@ -187,9 +185,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._reason = self._reason or told
         if self._timer is not None:
             self._timer.cancel()
-        if self._writer is not None:
-            self._writer.close()
-        self._core.abandon(self._reason)
+        self._abandon()
         try:
             self._dispatch()
         finally:
@@ -267,6 +263,13 @@ class ConnectionShell(asyncio.BufferedProtocol):
         if sent != self._sent or not self.queued_bytes:
             self._sent, self._sent_at = sent, now
         return now - self._sent_at >= self.limits.stall_timeout_s
+
+    def _abandon(self) -> None:
+        """Nothing more can be sent."""
+        self._core.abandon(self._reason)
+        if self._writer is not None:
+            self._writer.close()
+        release_regions(self._core.take_output(0))
 
     # --- Closing -----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,169 @@
+"""Everything that a peer can make us do or keep is bounded, and honest traffic stays below the bounds."""
+
+from __future__ import annotations
+
+import pytest
+from hyperframe.frame import PingFrame
+
+from raftlog.http2.events import RequestReceived
+from raftlog.http2.frames import ErrorCode
+from raftlog.http2.limits import Http2Limits
+from tests.support.http2_peer import (
+    RawPeer,
+    data_frame,
+    only,
+    prefixed,
+    raw_frame,
+    reset,
+    settings_frame,
+    window_update,
+)
+
+LIMITS = Http2Limits(control_frames_per_second=100, control_frames_burst=200)
+
+FLOODS = {
+    "PING": lambda number: raw_frame(6, 0, 0, b"8 bytes!"),
+    "PING answers": lambda number: raw_frame(6, 1, 0, b"8 bytes!"),
+    "SETTINGS": lambda number: settings_frame(),
+    "SETTINGS answers": lambda number: settings_frame(ack=True),
+    "PRIORITY": lambda number: raw_frame(2, 0, 2 * number + 1, b"\0\0\0\0\0"),
+    "RST_STREAM of closed streams": lambda number: reset(1),
+    "empty DATA": lambda number: data_frame(3, b""),
+    "nothing but padding": lambda number: data_frame(3, b"", padding=100),
+    "unknown frames": lambda number: raw_frame(200, 0, 0),
+    "GOAWAY": lambda number: raw_frame(7, 0, 0, b"\0" * 8),
+    "stream errors": lambda number: raw_frame(8, 0, 3, b"\0\0\0\0") if number == 0 else raw_frame(6, 0, 0, b"8 bytes!"),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_frames_that_carry_nothing_are_rationed(flood: str) -> None:
+    peer = RawPeer(limits=LIMITS)
+    peer.open(1)
+    peer.feed(reset(1))
+    peer.open(3)
+    peer.frames()
+    for number in range(150):
+        peer.feed(FLOODS[flood](number))
+    assert not peer.core.failed, "a burst is nobody's fault"
+    for number in range(150, 1000):
+        peer.feed(FLOODS[flood](number))
+    code, text = peer.goaway()
+    assert code == ErrorCode.ENHANCE_YOUR_CALM and "too many" in text
+
+
+def test_the_same_frames_over_some_time_are_welcome() -> None:
+    peer = RawPeer(limits=LIMITS)
+    for _ in range(1000):
+        peer.now += 0.02
+        peer.feed(raw_frame(6, 0, 0, b"8 bytes!"))
+    assert len(only(peer.frames(), PingFrame)) == 1000
+
+
+def test_rapid_reset() -> None:
+    """CVE-2023-44487: streams opened and reset at once stay below the bound on open streams, and cost work."""
+    peer = RawPeer(limits=LIMITS)
+    peer.frames()
+    opened = 0
+    while not peer.core.failed:
+        stream_id = 2 * opened + 1
+        peer.feed(peer.headers(stream_id, peer.request()) + reset(stream_id))
+        opened += 1
+        assert opened < 1000
+    assert 150 < opened < 250
+    assert peer.goaway()[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_made_you_reset() -> None:
+    """CVE-2025-8671: the same, with resets that the victim was made to send."""
+    peer = RawPeer(limits=LIMITS)
+    opened = 0
+    while not peer.core.failed:
+        stream_id = 2 * opened + 1
+        peer.feed(peer.headers(stream_id, peer.request()) + raw_frame(8, 0, stream_id, b"\0\0\0\0"))
+        opened += 1
+        assert opened < 1000
+    assert peer.goaway()[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_requests_that_must_be_refused_are_rationed() -> None:
+    peer = RawPeer(limits=LIMITS)
+    opened = 0
+    while not peer.core.failed:
+        peer.feed(peer.headers(2 * opened + 1, peer.request(), end=True))
+        for event in only(peer.events(), RequestReceived):
+            peer.core.refuse(event.stream, 404, "not here")
+        opened += 1
+        assert opened < 1000
+    assert peer.goaway()[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_streams_beyond_the_bound_are_rationed() -> None:
+    peer = RawPeer(limits=Http2Limits(max_concurrent_streams=1, control_frames_burst=200))
+    for number in range(1000):
+        peer.feed(peer.headers(2 * number + 1, peer.request()))
+    assert peer.goaway()[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_continuation_flood() -> None:
+    """CVE-2024-27316: a header block without end."""
+    peer = RawPeer()
+    peer.feed(raw_frame(1, 0, 1, b""))
+    for _ in range(1000):
+        peer.feed(raw_frame(9, 0, 1, b""))
+    assert peer.core.failed
+
+
+def test_data_and_windows_of_an_honest_peer_are_not_rationed() -> None:
+    peer = RawPeer(limits=LIMITS)
+    stream = peer.open()
+    peer.frames()
+    for _ in range(5_000):
+        peer.feed(data_frame(1, prefixed(b"x")) + window_update(0, 1) + window_update(1, 1))
+    assert len(peer.messages()) == 5_000
+    assert stream.send_window == 65_535 + 5_000
+
+
+def test_many_unfinished_messages_reset_the_stream_that_asks_for_too_much() -> None:
+    peer = RawPeer(limits=Http2Limits(max_message_bytes=1 << 20, max_partial_bytes=3 << 20))
+    announced = (1 << 20).to_bytes(4, "big")
+    for number in range(3):
+        peer.open(2 * number + 1)
+        peer.feed(data_frame(2 * number + 1, announced))
+    peer.open(7)
+    peer.frames()
+    peer.feed(data_frame(7, announced))
+    assert peer.reset_code() == ErrorCode.ENHANCE_YOUR_CALM
+    peer.feed(data_frame(7, b"still under way") + reset(1))
+    peer.events()
+    peer.open(9)
+    peer.feed(data_frame(9, announced))
+    assert 9 in peer.core.streams, "there is room again"
+
+
+def test_a_message_that_outgrows_the_budget_while_it_is_received_resets_its_stream() -> None:
+    peer = RawPeer(limits=Http2Limits(max_message_bytes=3 << 20, max_partial_bytes=3 << 20))
+    for stream_id in (1, 3):
+        peer.open(stream_id)
+        peer.feed(data_frame(stream_id, (3 << 20).to_bytes(4, "big") + b"x" * 1000))
+    peer.frames()
+    wire = raw_frame(0, 0, 3, b"y" * (2 << 20))
+    peer.feed(wire)
+    assert peer.reset_code() == ErrorCode.ENHANCE_YOUR_CALM
+    peer.feed(raw_frame(6, 0, 0, b"8 bytes!"))
+    assert len(peer.frames()) == 1, "the rest of the frame was skipped to its end"
+
+
+def test_hpack_state_for_what_we_send_does_not_grow_as_the_peer_likes() -> None:
+    peer = RawPeer(settings={1: 2**31})
+    peer.open()
+    assert peer.core._h2.encoder.header_table_size == 4096
+
+
+def test_a_message_announced_above_the_limit_ends_the_connection_before_it_is_buffered() -> None:
+    peer = RawPeer(limits=Http2Limits(max_message_bytes=1000, max_partial_bytes=1000))
+    peer.open()
+    peer.frames()
+    peer.feed(data_frame(1, (1001).to_bytes(4, "big") + b"x" * 1001)[:13])
+    assert peer.goaway() == (ErrorCode.ENHANCE_YOUR_CALM, "message of 1001 bytes announced, the limit is 1000")
+    assert peer.core._inbound.partial_bytes == 0

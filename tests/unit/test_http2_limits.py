@@ -1,0 +1,88 @@
+"""The numbers: what they must keep among themselves, how rates and deadlines are counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.http2.keepalive import Keepalive, Verdict
+from raftlog.http2.limits import Http2Limits, RateLimit
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"max_frame_bytes": 2**14 - 1},
+        {"max_frame_bytes": 2**24},
+        {"window_bytes": 65_534},
+        {"window_bytes": 2**31},
+        {"max_partial_bytes": 1},
+        {"max_message_bytes": 0},
+        {"max_control_frame_bytes": 100},
+        {"max_header_block_bytes": 100},
+        {"max_concurrent_streams": 0},
+        {"ping_timeout_s": 0},
+    ],
+)
+def test_impossible_limits_are_refused(broken: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="limits must keep"):
+        Http2Limits(**broken)  # type: ignore[arg-type]
+
+
+def test_a_bucket_gives_its_burst_and_then_its_rate() -> None:
+    bucket = RateLimit(10.0, 5, now=100.0)
+    assert [bucket.allow(100.0) for _ in range(6)] == [True] * 5 + [False]
+    bucket = RateLimit(10.0, 5, now=100.0)
+    assert all(bucket.allow(100.0 + i / 10) for i in range(1000))
+    assert [bucket.allow(1e6) for _ in range(6)] == [True] * 5 + [False]  # a long rest saves no more than the burst
+    assert not bucket.allow(99.0)  # a clock that goes back gives nothing
+
+
+LIMITS = Http2Limits(handshake_timeout_s=5, ping_interval_s=10, ping_timeout_s=3, idle_timeout_s=60)
+
+
+def check(keepalive: Keepalive, now: float, *, ready: bool = True, streams: int = 1, reading: bool = True) -> Verdict:
+    return keepalive.check(now, ready=ready, streams=streams, reading=reading)
+
+
+def test_a_half_open_connection_has_a_deadline() -> None:
+    keepalive = Keepalive(LIMITS, 0.0, serves=True)
+    keepalive.received(4.9)  # bytes alone do not count: SETTINGS must come
+    assert check(keepalive, 4.9, ready=False) is Verdict.NOTHING
+    assert check(keepalive, 5.0, ready=False) is Verdict.HALF_OPEN
+
+
+def test_a_silent_peer_is_pinged_and_then_given_up() -> None:
+    keepalive = Keepalive(LIMITS, 0.0, serves=False)
+    assert check(keepalive, 9.9) is Verdict.NOTHING
+    assert check(keepalive, 10.0) is Verdict.PING
+    assert check(keepalive, 12.9) is Verdict.NOTHING
+    assert check(keepalive, 13.0) is Verdict.SILENT
+
+
+def test_any_bytes_prove_that_the_peer_lives() -> None:
+    keepalive = Keepalive(LIMITS, 0.0, serves=False)
+    for second in range(10, 200, 10):
+        assert check(keepalive, float(second)) is Verdict.PING
+        keepalive.received(second + 2.0)
+        assert check(keepalive, second + 4.0) is Verdict.NOTHING
+
+
+def test_nobody_is_accused_while_we_do_not_read() -> None:
+    keepalive = Keepalive(LIMITS, 0.0, serves=False)
+    assert check(keepalive, 10.0) is Verdict.PING
+    assert check(keepalive, 20.0, reading=False) is Verdict.NOTHING
+    assert check(keepalive, 20.1) is Verdict.PING
+    assert check(keepalive, 23.1) is Verdict.SILENT
+
+
+@pytest.mark.parametrize(("serves", "verdict"), [(True, Verdict.IDLE), (False, Verdict.NOTHING)])
+def test_only_a_listener_ends_idle_connections(serves: bool, verdict: Verdict) -> None:
+    keepalive = Keepalive(LIMITS, 0.0, serves=serves)
+    for second in range(10, 60, 10):
+        assert check(keepalive, float(second), streams=0) is Verdict.PING
+        keepalive.received(second + 0.1)
+    assert check(keepalive, 59.9, streams=0) is Verdict.NOTHING
+    keepalive._ping_due = 1e9
+    assert check(keepalive, 60.0, streams=0) is verdict
+    assert check(keepalive, 61.0, streams=1) is Verdict.NOTHING
+    assert check(keepalive, 61.1, streams=0) is Verdict.NOTHING
