@@ -1,8 +1,8 @@
 """A cluster of child processes on this machine: what `raftlog dev`, the demo and the integration tests stand on.
 
 Each node is `python -P -m raftlog.cli.main server` with a folder of its own below one data folder, which survives
-restarts: the first start prepares it, later ones find it. `-P` keeps the working folder out of the children's import path, so a
-user's own `metadata.py` is never taken for ours.
+restarts: the first start prepares it, later ones find it. `-P` keeps the working folder out of the children's import
+path, so a user's own `metadata.py` is never taken for ours.
 
 Children end with their parent, however that ends: each holds the read end of a pipe whose only write end is here, and
 stops in order when it closes (`server --stop-with-stdin`).

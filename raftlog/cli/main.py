@@ -12,6 +12,7 @@ import importlib.metadata
 import sys
 
 import rich_click as click
+from click.exceptions import Abort, ClickException
 
 from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.version import __version__
@@ -76,9 +77,9 @@ def main() -> None:
     """Run the command line and exit."""
     try:
         code = cli.main(standalone_mode=False)
-    except click.exceptions.Abort:
+    except Abort:
         sys.exit(130)
-    except click.ClickException as error:
+    except ClickException as error:
         error.show()
         sys.exit(EXIT_USAGE)
     except InvariantViolation as error:
