@@ -26,13 +26,12 @@ import sys
 import structlog
 
 from http_api.app import build_app, start_api
-from metadata.commands import FenceBroker
 from metadata.quorum_node import QuorumIdentity
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
 from raftlog.clock import SystemClock
 from raftlog.config import NodeConfig, load_node_config
 from raftlog.disk import LocalDisk
-from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.errors import InvalidRequest
 from raftlog.http2 import Http2Listener
 from raftlog.logs import configure_logging
 from raftlog.model import NO_INCARNATION, BrokerId, Endpoint
@@ -127,6 +126,7 @@ class Node:
             timing=config.timing,
             on_events=self.broker.on_events,
             on_fatal=self.on_fatal,
+            on_leader=self._on_quorum_leader,
         )
         self._forwarder = Forwarder(self.data_address_of)
         administrator = TopicAdministrator(self.broker.view, self._quorum, self._random, self.broker.when_view_reaches)
@@ -215,6 +215,9 @@ class Node:
         override = self._config.peers.get(str(peer))
         return known if override is None else override.data.endpoint
 
+    def _on_quorum_leader(self, leader: BrokerId) -> None:
+        self.broker.view.controller = leader
+
     def stop_soon(self) -> None:
         """A signal came."""
         self._stopping.set()
@@ -266,11 +269,7 @@ class Node:
         """Leaderships move to others before this broker goes. Bounded: where the quorum is gone too, nobody waits."""
         if self.broker.incarnation == NO_INCARNATION:
             return
-        answered = asyncio.Event()
-        fence = FenceBroker(self.identity.node_id, self.broker.incarnation)
-        try:
-            self._quorum.propose(fence, lambda _: answered.set(), timeout=HAND_OVER_SECONDS)
-            async with asyncio.timeout(HAND_OVER_SECONDS + 0.5):
-                await answered.wait()
-        except (RaftlogError, TimeoutError) as error:
-            self._log.warning("hand_over_failed", error=str(error))
+        handed_over: asyncio.Future[bool] = self._loop.create_future()
+        self._quorum.stop_broker(lambda fenced: resolve(handed_over, fenced), timeout=HAND_OVER_SECONDS)
+        if not await handed_over:
+            self._log.warning("hand_over_failed", reason="the quorum did not answer in time")

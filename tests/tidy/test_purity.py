@@ -41,7 +41,7 @@ IMPURE_MODULES = {
 
 # Shells that the simulator runs as they are: everything of the world must come through their constructors.
 SIMULATED = ("metadata", "partitions", "raftlog.broker.wiring")
-SIMULATED_EXCEPT = ("metadata.quorum_thread", "metadata.pysyncobj")
+SIMULATED_EXCEPT = ("metadata.quorum_thread", "metadata.quorum_streams", "metadata.pysyncobj")
 
 # call → modules that may make it
 BANNED_CALLS: dict[str, tuple[str, ...]] = {
