@@ -23,6 +23,9 @@ from .service import BrokerService
 P = ParamSpec("P")
 T = TypeVar("T")
 
+HELD_BYTES: web.RequestKey[int] = web.RequestKey("held_bytes", int)
+"""Bytes that a request makes the node hold."""
+
 
 def wall_ms() -> int:
     """The time that records without one are given: milliseconds since 1970."""
@@ -97,11 +100,12 @@ class ApiContext:
         if self._held_bytes + count > self.limits.max_held_bytes:
             raise RetriableError("overloaded", "bodies of other requests fill the memory set aside for them")
         self._held_bytes += count
-        request["held_bytes"] = request.get("held_bytes", 0) + count
+        request[HELD_BYTES] = request.get(HELD_BYTES, 0) + count
 
     def release(self, request: web.Request) -> None:
         """The request is answered: what it held is free."""
-        self._held_bytes -= request.pop("held_bytes", 0)
+        self._held_bytes -= request.get(HELD_BYTES, 0)
+        request[HELD_BYTES] = 0
 
     # --- Partitions --------------------------------------------------------------------------------------------------
 

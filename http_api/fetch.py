@@ -41,7 +41,7 @@ from .limits import DEFAULT_READ_BYTES, DEFAULT_READ_RECORDS, MAX_READ_BYTES, MA
 from .negotiation import negotiate
 from .offsets import find_offset
 from .problems import ApiError
-from .query import MAX_INT64, Query, integer, partition_of, timestamp, topic_of
+from .query import MAX_OFFSET, Query, integer, partition_of, timestamp, topic_of
 from .raw import decode_message
 from .records_out import Page, PageOptions, join_parts, page, read_region, release, weight
 from .replies import bulk_reply
@@ -110,7 +110,8 @@ async def read_records(request: web.Request) -> web.StreamResponse:
         show_value=FORMATS[query.choice("value_format", FORMATS, "auto")],
         lines=media_type == NDJSON_TYPE,
     )
-    offset = await _first_offset(context, partition, query.text("offset") or EARLIEST)
+    text = query.text("offset")
+    offset = await _first_offset(context, partition, EARLIEST if text is None else text)
     asked = FetchPartition(topic.topic_id, partition.topic_partition.partition, offset, max_bytes)
     answer, parts = await _fetch(context, FetchRequest(0, max_wait_ms, min_bytes, max_bytes, [asked], isolation))
     fetched = answer.partitions[0]
@@ -152,7 +153,7 @@ async def _join(context: ApiContext, parts: list[Part]) -> bytes:
 async def _first_offset(context: ApiContext, partition: PartitionRecord, text: str) -> int:
     """Where to begin, for `offset=`."""
     if text not in {EARLIEST, LATEST} and not text.startswith("@"):
-        return integer("offset (earliest, latest, @milliseconds or a number)", text, 0, MAX_INT64 - 1)
+        return integer("offset (earliest, latest, @milliseconds or a number)", text, 0, MAX_OFFSET)
     if text == EARLIEST:
         return (await find_offset(context, partition, TIMESTAMP_EARLIEST)).offset
     if text != LATEST:

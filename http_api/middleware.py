@@ -26,6 +26,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ALWAYS_ANSWERED = frozenset({"/v1/health", "/v1/ready"})
 """Whoever watches the node must see it when it is overloaded, too."""
 
+REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _EXPOSED = (
     "X-Request-Id, Retry-After, Location, X-Raftlog-Next-Offset, X-Raftlog-High-Watermark, "
@@ -38,11 +39,11 @@ _log = structlog.get_logger(__name__)
 
 def request_id_of(request: web.BaseRequest) -> str:
     """The client's `X-Request-Id` where it is a sane one, otherwise a new one; the same for the whole request."""
-    known: str | None = request.get("request_id")
+    known = request.get(REQUEST_ID)
     if known is None:
         given = request.headers.get("X-Request-Id", "")
         known = given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
-        request["request_id"] = known
+        request[REQUEST_ID] = known
     return known
 
 

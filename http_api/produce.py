@@ -73,12 +73,12 @@ async def produce_records(request: web.Request) -> web.StreamResponse:
     answer = await context.finish(
         context.service.produce(sent, [memoryview(one.batch) for one in packed]), timeout_ms / 1000 + _GRACE_S
     )
-    batches = [_outcome(one, told, acks) for one, told in zip(packed, answer.partitions, strict=True)]
+    if acks is Acks.NONE:
+        return json_reply(_sent(target.topic, packed), status=202)
+    batches = [_outcome(one, told) for one, told in zip(packed, answer.partitions, strict=True)]
     _raise_failures(answer.partitions, batches)
     count = sum(batch.record_count for batch in batches)
     document = ProducedRecords(target.topic.name, count, batches)
-    if acks is Acks.NONE:
-        return json_reply(document, status=202)
     if listed == "each" or (listed == "auto" and count <= OFFSETS_LISTED):
         document.offsets = await context.threads.run(64 * count, _offsets, packed, answer.partitions, count)
     return json_reply(document)
@@ -194,11 +194,17 @@ def _octets(text: str) -> bytes:
 # --- What the answer says --------------------------------------------------------------------------------------------
 
 
-def _outcome(packed: PackedBatch, told: ProducedPartition, acks: Acks) -> ProducedBatch:
+def _sent(topic: TopicRecord, packed: Sequence[PackedBatch]) -> ProducedRecords:
+    """What is known with `acks=0`."""
+    batches = [ProducedBatch(one.partition, len(one.records)) for one in packed]
+    return ProducedRecords(topic.name, sum(batch.record_count for batch in batches), batches)
+
+
+def _outcome(packed: PackedBatch, told: ProducedPartition) -> ProducedBatch:
     batch = ProducedBatch(packed.partition, len(packed.records))
     if told.error:
         batch.error = error_member(error_from_code(told.error, told.detail, told.leader))
-    elif acks is not Acks.NONE:
+    else:
         batch.base_offset = told.base_offset
         batch.log_append_time = told.log_append_time_ms if told.log_append_time_ms >= 0 else None
     return batch

@@ -16,6 +16,8 @@ from raftlog.model import PartitionRecord, TopicPartition, TopicRecord
 from .service import BrokerService
 
 MAX_INT64 = 2**63 - 1
+MAX_OFFSET = 2**62
+"""The greatest that a fetch request can carry."""
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,40}", re.ASCII)
 
 

@@ -231,7 +231,7 @@ class FakeBroker:
         answers = [self._produce_one(asked, batch) for asked, batch in zip(request.partitions, batches, strict=True)]
         self._wake()
         if request.acks == 0:
-            answers = [ProducedPartition(answer.topic_id, answer.partition) for answer in answers]
+            answers = []
         return ProduceResponse(request.correlation_id, answers)
 
     def _produce_one(self, asked: ProducePartition, batch: memoryview) -> ProducedPartition:

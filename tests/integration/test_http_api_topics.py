@@ -1,0 +1,218 @@
+"""Topics, offsets, producers, cluster, health and the API's own description, over a socket."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from http_api.cluster import OPENAPI
+from http_api.service import Health
+from raftlog.errors import InvalidRequest, InvariantViolation, RetriableError
+from raftlog.record_batch import encode
+from tests.support.fake_broker import FakeBroker
+from tests.support.http_api_client import Api, running_api
+
+pytestmark = pytest.mark.integration
+
+
+@pytest_asyncio.fixture
+async def api() -> AsyncIterator[Api]:
+    broker = FakeBroker()
+    broker.add_topic("orders", 3, {"retention.ms": "60000"})
+    async with running_api(broker) as running:
+        yield running
+
+
+async def test_a_topic_is_created_described_changed_grown_listed_and_deleted(api: Api) -> None:
+    created = await api.post("/v1/topics", {"name": "new", "partitions": 2, "configs": {"retention.ms": 1000}})
+    assert created.status == 201
+    assert created.headers["Location"] == "/v1/topics/new"
+    assert created.document["configs"]["retention.ms"] == "1000"
+    assert created.document["overrides"] == ["retention.ms"]
+    assert [partition["partition"] for partition in created.document["partitions"]] == [0, 1]
+    assert (await api.get("/v1/topics/new")).document == created.document
+
+    changed = await api.call(
+        "PATCH", "/v1/topics/new", json={"set": {"flush": "os", "segment.bytes": 4096}, "remove": ["retention.ms"]}
+    )
+    assert changed.status == 200
+    assert changed.document["overrides"] == ["flush", "segment.bytes"]
+    assert changed.document["configs"]["retention.ms"] == "604800000"
+
+    grown = await api.post("/v1/topics/new/partitions", {"count": 4})
+    assert (grown.status, grown.document["partition_count"], len(grown.document["partitions"])) == (200, 4, 4)
+
+    listed = (await api.get("/v1/topics")).document["topics"]
+    assert [(topic["name"], topic["partition_count"]) for topic in listed] == [("new", 4), ("orders", 3)]
+
+    deleted = await api.call("DELETE", "/v1/topics/new")
+    assert (deleted.status, deleted.body) == (204, b"")
+    (await api.get("/v1/topics/new")).problem("unknown_topic")
+
+
+async def test_a_description_has_what_the_quorum_agreed(api: Api) -> None:
+    api.broker.set_leader("orders", 2, -1)
+    described = (await api.get("/v1/topics/orders")).document
+    topic = api.broker.view.topic("orders")
+    assert topic is not None
+    assert described["id"] == topic.topic_id.hex()
+    assert described["replication_factor"] == 1
+    assert described["partitions"][0] == {
+        "partition": 0,
+        "leader": 1,
+        "leader_epoch": 3,
+        "partition_epoch": 5,
+        "replicas": [1],
+        "isr": [1],
+        "commit_set": [1],
+        "not_eligible": [],
+        "min_insync_replicas": 1,
+    }
+    assert described["partitions"][2]["leader"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"name": "orders"}, "topic_exists"),
+        ({"name": "no/slash"}, "invalid_topic_name"),
+        ({"name": ""}, "invalid_topic_name"),
+        ({"name": "x" * 250}, "invalid_topic_name"),
+        ({"name": "t", "configs": {"retention.msec": "1"}}, "invalid_config"),
+        ({"name": "t", "configs": {"segment.bytes": 1}}, "invalid_config"),
+        ({"name": "t", "partitions": 10_001}, "invalid_request"),
+        ({"name": "t", "replication_factor": 9}, "invalid_request"),
+        ({}, "invalid_request"),
+    ],
+)
+async def test_a_topic_that_cannot_be_is_refused_and_not_made(api: Api, body: object, code: str) -> None:
+    (await api.post("/v1/topics", body)).problem(code)
+    assert [topic.name for topic in api.broker.view.topics()] == ["orders"]
+
+
+async def test_paths_of_unknown_topics_and_partitions(api: Api) -> None:
+    for method, path, body in (
+        ("GET", "/v1/topics/none", None),
+        ("DELETE", "/v1/topics/none", None),
+        ("PATCH", "/v1/topics/none", {}),
+        ("POST", "/v1/topics/none/partitions", {"count": 2}),
+        ("POST", "/v1/topics/none/records", {"records": [{"value": 1}]}),
+        ("GET", "/v1/topics/none/partitions/0/records", None),
+        ("GET", "/v1/topics/none/partitions/0/offsets", None),
+        ("GET", "/v1/topics/%00%F0%9F%98%80%2F..%2F/partitions/0/offsets", None),
+    ):
+        (await api.call(method, path, json=body)).problem("unknown_topic")
+    for number in ("3", "2147483647"):
+        (await api.get(f"/v1/topics/orders/partitions/{number}/offsets")).problem("unknown_partition")
+    for number in ("-1", "x", "0x0", "1_0", "%20", "99999999999999999999", "%D9%A1"):
+        refused = (await api.get(f"/v1/topics/orders/partitions/{number}/records")).problem("invalid_request")
+        assert "partition" in refused["detail"]
+
+
+async def test_offsets_by_position_and_by_time(api: Api) -> None:
+    path = "/v1/topics/orders/partitions/1/offsets"
+    assert (await api.get(path)).document == {"earliest": 0, "latest": 0, "leader_epoch": 3}
+    api.broker.append("orders", encode([b"a", b"b"], timestamps_ms=[100, 200], base_timestamp_ms=0), 1)
+    assert (await api.get(path)).document == {"earliest": 0, "latest": 2, "leader_epoch": 3}
+    for time, offset, timestamp in ((0, 0, 100), (100, 0, 100), (101, 1, 200), (201, None, None)):
+        found = (await api.get(path, params={"timestamp": time})).document
+        assert found == {"offset": offset, "timestamp": timestamp, "leader_epoch": 3}
+    for far in ("-1", str(2**63), "9" * 40):
+        (await api.get(path, params={"timestamp": far})).problem("timestamp_out_of_range")
+    (await api.get(path, params={"timestamp": "yesterday"})).problem("invalid_request")
+    api.broker.partition_errors[1] = "not_leader"
+    assert (await api.get(path)).problem("not_leader")["retriable"]
+
+
+async def test_producer_ids(api: Api) -> None:
+    assert (await api.post("/v1/producers")).document == {"producer_id": 1, "producer_epoch": 0}
+    assert (await api.post("/v1/producers", {})).document == {"producer_id": 2, "producer_epoch": 0}
+    (await api.post("/v1/producers", {"transactional_id": "x"})).problem("invalid_request")
+    (await api.post("/v1/producers", b"x", "text/plain")).problem("unsupported_media_type")
+    api.broker.fail["allocate_producer_id"] = RetriableError("quorum_unavailable", "no leader")
+    (await api.post("/v1/producers")).problem("quorum_unavailable")
+
+
+async def test_cluster_and_quorum(api: Api) -> None:
+    cluster = (await api.get("/v1/cluster")).document
+    assert cluster["cluster_id"] == "fake-cluster"
+    assert cluster["controller"] is None
+    assert cluster["nodes"] == [
+        {
+            "id": 1,
+            "api": "127.0.0.1:9640",
+            "data": "127.0.0.1:9641",
+            "rack": "rack-a",
+            "fenced": False,
+            "incarnation": 7,
+        }
+    ]
+    api.broker.view.controller = api.broker.node_id
+    assert (await api.get("/v1/cluster")).document["controller"] == 1
+    quorum = (await api.get("/v1/quorum")).document
+    assert (quorum["leader"], quorum["term"], quorum["voters"]) == (1, 4, [1, 2])
+    assert quorum["match_index"] == {"1": 11, "2": 10}
+
+
+@pytest.mark.parametrize(
+    ("found", "health", "ready"),
+    [
+        (Health(True, ()), 200, 200),
+        (Health(True, ("partition 3 has no leader",)), 503, 200),
+        (Health(False, ("not registered",)), 503, 503),
+        (Health(False, ()), 503, 503),
+    ],
+)
+async def test_health_and_readiness(api: Api, found: Health, health: int, ready: int) -> None:
+    api.broker.health_now = found
+    told = await api.get("/v1/health")
+    assert told.status == health
+    assert told.document == {"ready": found.ready, "problems": list(found.problems)}
+    assert (await api.get("/v1/ready")).status == ready
+    head = await api.call("HEAD", "/v1/ready")
+    assert (head.status, head.body) == (ready, b"")
+    assert (await api.call("HEAD", "/v1/health")).status == health
+
+
+async def test_the_api_describes_itself(api: Api) -> None:
+    told = await api.get("/openapi.json")
+    assert told.body == OPENAPI
+    again = await api.get("/openapi.json", headers={"If-None-Match": told.headers["ETag"]})
+    assert (again.status, again.body) == (304, b"")
+
+
+async def test_what_a_call_raises_is_what_the_client_is_told(api: Api) -> None:
+    api.broker.fail["create_topic"] = InvalidRequest("invalid_config", "too strange")
+    assert (await api.post("/v1/topics", {"name": "t"})).problem("invalid_config")["detail"] == "too strange"
+    api.broker.fail["create_topic"] = RetriableError("outcome_unknown", "perhaps")
+    assert (await api.post("/v1/topics", {"name": "t"})).problem("outcome_unknown")["applied"] == "unknown"
+    api.broker.fail["delete_topic"] = InvariantViolation("two leaders")
+    (await api.call("DELETE", "/v1/topics/orders")).problem("internal_error")
+
+
+async def test_what_nobody_expected_is_told_without_its_details(api: Api) -> None:
+    api.broker.fail["quorum_status"] = ZeroDivisionError("a secret")
+    told = await api.get("/v1/quorum", headers={"X-Request-Id": "find-me-1"})
+    assert told.problem("internal_error")["request_id"] == "find-me-1"
+    assert b"secret" not in told.body
+    await api.is_well()
+
+
+async def test_request_ids_are_taken_over_when_they_are_sane(api: Api) -> None:
+    assert (await api.get("/v1/topics", headers={"X-Request-Id": "a.b-c_1:2"})).headers["X-Request-Id"] == "a.b-c_1:2"
+    for strange in ("", "with space", "x" * 65, "ü", "<script>"):
+        given = (await api.get("/v1/topics", headers={"X-Request-Id": strange})).headers["X-Request-Id"]
+        assert given != strange
+        assert len(given) == 16
+    first, second = [(await api.get("/nope")).headers["X-Request-Id"] for _ in range(2)]
+    assert first != second
+
+
+async def test_answers_carry_safe_headers(api: Api) -> None:
+    for path in ("/v1/topics", "/nope"):
+        headers = (await api.get(path)).headers
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["Server"] == "raftlog"

@@ -1,0 +1,123 @@
+"""A running HTTP API in front of a fake broker, and a client for it: whole answers, problems, raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from http_api.app import build_app, start_api
+from http_api.context import CONTEXT, ApiContext
+from http_api.limits import Limits
+from raftlog.errors import CODES
+
+from .fake_broker import FakeBroker
+
+PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    def problem(self, code: str) -> dict[str, Any]:
+        """The problem document, which is well-formed and has this code."""
+        assert self.headers["Content-Type"].startswith("application/problem+json"), self
+        document: dict[str, Any] = self.document
+        assert document["code"] == code, document
+        row = CODES[code]
+        assert self.status == document["status"] == row.status
+        assert document["type"] == f"urn:raftlog:problem:{code}"
+        assert document["retriable"] is row.retriable
+        assert ("Retry-After" in self.headers) is row.retriable
+        assert document["request_id"] == self.headers["X-Request-Id"]
+        assert document["title"] and document["detail"]
+        return document
+
+
+class Api:
+    """A running API."""
+
+    def __init__(self, broker: FakeBroker, runner: web.AppRunner, port: int, session: aiohttp.ClientSession) -> None:
+        self.broker = broker
+        self.runner = runner
+        self.context: ApiContext = runner.app[CONTEXT]
+        self.port = port
+        self.session = session
+
+    async def call(self, method: str, path: str, **options: Any) -> Answer:
+        """One request, with aiohttp's options; the whole answer."""
+        async with self.session.request(method, path, **options) as response:
+            return Answer(response.status, response.headers, await response.read())
+
+    async def get(self, path: str, **options: Any) -> Answer:
+        return await self.call("GET", path, **options)
+
+    async def post(self, path: str, body: Any = None, content_type: str = "application/json", **options: Any) -> Answer:
+        """`body`: bytes as they are, anything else as JSON."""
+        data: Any = body
+        if body is not None and not hasattr(body, "__aiter__"):
+            # A file, since aiohttp warns of large bytes.
+            data = io.BytesIO(body if isinstance(body, bytes) else msgspec.json.encode(body))
+        headers = {"Content-Type": content_type, **options.pop("headers", {})}
+        return await self.call("POST", path, data=data, headers=headers, **options)
+
+    async def raw(self, request: bytes, *, patience_s: float = PATIENCE_S) -> bytes:
+        """Bytes to the port, and all that comes back until the server closes."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            writer.write(request)
+            async with asyncio.timeout(patience_s):
+                return await reader.read()
+        finally:
+            writer.transport.abort()
+
+    async def is_well(self) -> None:
+        """The server goes on, and holds nothing of requests that are over."""
+        assert (await self.get("/v1/ready")).status == 200
+        await eventually(lambda: self.context.held_bytes == 0 and self.context.requests_under_way == 0)
+
+
+@asynccontextmanager
+async def running_api(
+    broker: FakeBroker,
+    *,
+    limits: Limits | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    client_ssl: ssl.SSLContext | bool = True,
+    **options: Any,
+) -> AsyncIterator[Api]:
+    """`options` go to `build_app`. When the test is over nothing may be held, and no region of a file."""
+    app = build_app(broker, limits=limits, **options)
+    runner, port = await start_api(app, "127.0.0.1", 0, ssl_context=ssl_context)
+    scheme = "http" if ssl_context is None else "https"
+    connector = aiohttp.TCPConnector(ssl=client_ssl, limit=0)
+    try:
+        async with aiohttp.ClientSession(f"{scheme}://127.0.0.1:{port}", connector=connector) as session:
+            yield Api(broker, runner, port, session)
+    finally:
+        await runner.cleanup()
+        broker.close()
+    assert broker.regions_held == 0
+    assert app[CONTEXT].held_bytes == 0
+
+
+async def eventually(holds: Callable[[], bool], *, patience_s: float = PATIENCE_S) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(patience_s):
+        while not holds():  # noqa: ASYNC110 - no event tells when the other side changes
+            await asyncio.sleep(0.005)

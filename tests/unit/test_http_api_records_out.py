@@ -1,0 +1,128 @@
+"""Stored batches → pages: from the offset asked for, bounded, without control batches, never past what is corrupt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from http_api import records_out
+from http_api.codec import FORMATS
+from http_api.records_out import Page, PageOptions, page, weight
+from raftlog.errors import RaftlogError
+from raftlog.record_batch import Codec, encode, encode_control
+
+
+def batch(base_offset: int, values: list[bytes | None], **options: Any) -> bytes:
+    return encode(values, base_offset=base_offset, base_timestamp_ms=1000 + base_offset, **options)
+
+
+def options(max_records: int = 1000, max_bytes: int = 1 << 20, *, lines: bool = False) -> PageOptions:
+    return PageOptions(max_records, max_bytes, FORMATS["text"], FORMATS["text"], lines)
+
+
+def offsets(found: Page) -> list[int]:
+    return [record["offset"] for record in msgspec.json.decode(found.body(lines=False))]
+
+
+THREE = batch(10, [b"a", b"b", b"c"]) + batch(13, [b"d"]) + batch(14, [b"e", b"f"])
+
+
+def test_records_below_the_offset_are_left_out() -> None:
+    found = page(THREE, 12, options())
+    assert offsets(found) == [12, 13, 14, 15]
+    assert (found.next_offset, found.records) == (16, 4)
+
+
+def test_a_record_has_offset_timestamp_key_value_and_headers() -> None:
+    stored = batch(5, [b"v", None], keys=[b"k", None], timestamps_ms=[7, 8], headers=[[("h", b"x"), ("h", None)], None])
+    assert msgspec.json.decode(page(stored, 5, options()).body(lines=False)) == [
+        {
+            "offset": 5,
+            "timestamp": 7,
+            "key": "k",
+            "value": "v",
+            "headers": [{"key": "h", "value": "x"}, {"key": "h", "value": None}],
+        },
+        {"offset": 6, "timestamp": 8, "key": None, "value": None, "headers": []},
+    ]
+
+
+def test_lines_hold_a_record_each() -> None:
+    lines = page(THREE, 10, options(lines=True)).body(lines=True)
+    assert [msgspec.json.decode(line)["value"] for line in lines.splitlines()] == list("abcdef")
+    assert lines.endswith(b"\n")
+
+
+@pytest.mark.parametrize(("most", "seen", "next_offset"), [(1, [11], 12), (2, [11, 12], 13), (3, [11, 12, 13], 14)])
+def test_a_page_ends_after_so_many_records(most: int, seen: list[int], next_offset: int) -> None:
+    found = page(THREE, 11, options(max_records=most))
+    assert (offsets(found), found.next_offset) == (seen, next_offset)
+
+
+def test_a_page_ends_before_so_many_bytes_but_has_one_record() -> None:
+    stored = batch(0, [b"x" * 100] * 5) + batch(5, [b"y" * 100] * 5)
+    assert offsets(page(stored, 0, options(max_bytes=250))) == [0, 1]
+    assert offsets(page(stored, 4, options(max_bytes=250))) == [4, 5]
+    assert offsets(page(stored, 0, options(max_bytes=1))) == [0]
+    assert page(stored, 0, options(max_bytes=1)).next_offset == 1
+    assert offsets(page(stored, 0, options(max_bytes=500))) == [0, 1, 2, 3, 4]
+
+
+def test_control_batches_are_passed_over() -> None:
+    control = encode_control(1, [(1, 0, 3)], base_timestamp_ms=1, base_offset=3)
+    assert offsets(page(batch(0, [b"a"] * 3) + control + batch(4, [b"b"]), 0, options())) == [0, 1, 2, 4]
+    alone = page(control, 3, options())
+    assert (offsets(alone), alone.next_offset) == ([], 4)
+
+
+def test_nothing_is_an_empty_page_at_the_same_offset() -> None:
+    assert page(b"", 7, options()) == Page(7)
+    assert page(b"", 7, options()).body(lines=False) == b"[]"
+
+
+def test_a_corrupt_batch_ends_the_page_before_it_and_is_told_when_it_is_first() -> None:
+    broken = bytearray(batch(13, [b"secret"]))
+    broken[-1] ^= 1
+    good = batch(10, [b"a", b"b", b"c"])
+    found = page(good + bytes(broken), 10, options())
+    assert (offsets(found), found.next_offset) == ([10, 11, 12], 13)
+    with pytest.raises(RaftlogError) as caught:
+        page(bytes(broken), 13, options())
+    assert caught.value.code == "internal_error"
+
+
+def test_compressed_batches_weigh_more_than_their_bytes() -> None:
+    plain = batch(0, [b"x" * 1000] * 50)
+    packed = batch(0, [b"x" * 1000] * 50, codec=Codec.ZSTD)
+    assert weight(plain) > len(plain)
+    assert weight(packed) > 10 * len(packed)
+    assert offsets(page(packed, 49, options())) == [49]
+
+
+@given(
+    st.lists(st.lists(st.binary(max_size=20), min_size=1, max_size=8), min_size=1, max_size=6),
+    st.integers(1, 10),
+    st.integers(1, 60),
+)
+def test_reading_page_by_page_gives_every_record_once(
+    batches: list[list[bytes]], max_records: int, max_bytes: int
+) -> None:
+    stored, end = b"", 0
+    for values in batches:
+        stored += batch(end, list(values))
+        end += len(values)
+    seen: list[int] = []
+    offset = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records_out, "SLICE_BYTES", 16)
+        while offset < end:
+            found = page(stored, offset, options(max_records, max_bytes))
+            assert 1 <= found.records <= max_records
+            assert found.size <= max_bytes or found.records == 1
+            seen += offsets(found)
+            offset = found.next_offset
+    assert seen == list(range(end))
