@@ -37,12 +37,15 @@ def create_topic(state: ImageState, command: CreateTopic) -> CommandResult:
     if len(state.topics) >= MAX_TOPICS:
         return Refused("invalid_request", f"the cluster has {MAX_TOPICS} topics, which is the most")
     factor = len(command.replicas[0]) if command.replicas else 0
+    refused = _no_placement(state, command.replicas, factor, existing_partitions=0)
+    if refused is not None:
+        return refused
     try:
         check_topic_name(command.name)
         minimum = settled_config(dict(command.configs), factor).min_insync_replicas
     except InvalidRequest as error:
         return Refused(error.code, error.detail)
-    refused = _bad_placement(state, command.replicas, factor, minimum, existing_partitions=0)
+    refused = _too_few_live(state, command.replicas, minimum)
     if refused is not None:
         return refused
     configs = tuple(sorted(dict(command.configs).items()))
@@ -58,10 +61,11 @@ def add_partitions(state: ImageState, command: AddPartitions) -> CommandResult:
         return _unknown(command.topic_id)
     if command.first_partition != topic.partition_count:
         return Refused("stale_partition_epoch", f"topic {topic.name!r} has {topic.partition_count} partitions by now")
-    minimum = settled_config(dict(topic.configs), topic.replication_factor).min_insync_replicas
-    refused = _bad_placement(
-        state, command.replicas, topic.replication_factor, minimum, existing_partitions=topic.partition_count
-    )
+    factor = topic.replication_factor
+    minimum = settled_config(dict(topic.configs), factor).min_insync_replicas
+    refused = _no_placement(
+        state, command.replicas, factor, existing_partitions=topic.partition_count
+    ) or _too_few_live(state, command.replicas, minimum)
     if refused is not None:
         return refused
     state.put_topic(replace(topic, partition_count=topic.partition_count + len(command.replicas)))
@@ -108,16 +112,11 @@ def _unknown(topic_id: TopicId) -> Refused:
     return Refused("unknown_topic", f"there is no topic with the id {topic_id.hex()}")
 
 
-def _bad_placement(
-    state: ImageState,
-    replicas: Sequence[tuple[BrokerId, ...]],
-    factor: int,
-    minimum: int,
-    *,
-    existing_partitions: int,
+def _no_placement(
+    state: ImageState, replicas: Sequence[tuple[BrokerId, ...]], factor: int, *, existing_partitions: int
 ) -> Refused | None:
-    """Why partitions cannot have these replicas, if they cannot."""
-    if not 1 <= existing_partitions + len(replicas) <= MAX_PARTITIONS_PER_TOPIC or not replicas:
+    """Why partitions cannot be laid out like this, if they cannot."""
+    if not replicas or existing_partitions + len(replicas) > MAX_PARTITIONS_PER_TOPIC:
         return Refused("invalid_request", f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, and grows by some")
     if len(state.partitions) + len(replicas) > MAX_PARTITIONS:
         return Refused("invalid_request", f"the cluster has room for {MAX_PARTITIONS} partitions in all")
@@ -129,6 +128,12 @@ def _bad_placement(
         strangers = [broker_id for broker_id in assigned if broker_id not in state.brokers]
         if strangers:
             return Refused("invalid_request", f"broker {strangers[0]} is not registered")
+    return None
+
+
+def _too_few_live(state: ImageState, replicas: Sequence[tuple[BrokerId, ...]], minimum: int) -> Refused | None:
+    """A partition that could take no write with `acks=all` is not begun."""
+    for assigned in replicas:
         live = len(_live(state, assigned))
         if live < minimum:
             return Refused(

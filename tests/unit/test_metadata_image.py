@@ -1,0 +1,480 @@
+"""What each command does to the cluster image, beside elections."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+from dataclasses import replace
+
+import pytest
+
+import metadata
+from metadata.commands import (
+    AddPartitions,
+    AlterIsr,
+    AlterTopic,
+    ClientSession,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Done,
+    FenceBroker,
+    GrantProducerIds,
+    IsrAltered,
+    IsrMember,
+    NoOp,
+    ProducerIdsGranted,
+    Refused,
+    Registered,
+    SetFeatureLevel,
+    UnfenceBroker,
+    decode,
+    encode,
+)
+from metadata.image import MAX_ANSWERS, MAX_PRODUCER_IDS_PER_GRANT, ClusterImage
+from metadata.image_brokers import MAX_BROKERS
+from metadata.image_topics import MAX_PARTITIONS
+from raftlog.errors import CODES, InvariantViolation
+from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation, TopicId
+from tests.support.metadata_cluster import TOPIC, Cluster, report
+
+OTHER = TopicId(b"topic-number-002")
+
+
+def brokers(*numbers: int) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(number) for number in numbers)
+
+
+# --- Registration ----------------------------------------------------------------------------------------------------
+
+
+def test_a_broker_starts_fenced_in_a_new_incarnation() -> None:
+    cluster = Cluster(0)
+    first = cluster.start(0)
+    assert cluster.image.brokers[BrokerId(0)].fenced
+    assert not cluster.view.alive(BrokerId(0))
+    second = cluster.start(0)
+    assert second > first
+    assert first == 1, "the incarnation is the index of the registration"
+
+
+def test_registering_the_same_start_twice_is_the_same_life() -> None:
+    cluster = Cluster()
+    incarnation = cluster.incarnation(1)
+    again = cluster.do(cluster.registration(1, start_number=1))
+    assert again == Registered(incarnation)
+    assert cluster.events == []
+    assert cluster.view.alive(BrokerId(1))
+
+
+def test_a_late_registration_of_an_earlier_start_is_refused() -> None:
+    cluster = Cluster()
+    cluster.restart(1)
+    assert cluster.refusal(cluster.registration(1, start_number=1)) == "stale_incarnation"
+
+
+def test_a_clean_restart_loses_leaderships_and_nothing_else() -> None:
+    cluster = Cluster()
+    before = cluster.partition
+    cluster.start(0, report(0, 9))
+    after = cluster.partition
+    assert (after.leader, after.leader_incarnation) == (NO_BROKER, NO_INCARNATION)
+    assert after.leader_epoch == before.leader_epoch + 1
+    assert after.partition_epoch == before.partition_epoch + 1
+    assert (after.isr, after.commit_set, after.not_eligible) == ((0, 1, 2), (0, 1, 2), ())
+
+
+def test_a_clean_restart_of_a_follower_changes_no_partition() -> None:
+    cluster = Cluster()
+    before = cluster.partition
+    cluster.start(1, report(0, 9))
+    assert cluster.partition is before
+
+
+@pytest.mark.parametrize("how", ["cut", "other directory", "not reported"])
+def test_what_a_follower_cannot_vouch_for_leaves_the_isr(how: str) -> None:
+    cluster = Cluster()
+    before = cluster.partition
+    if how == "cut":
+        cluster.start(1, report(0, 9, cut=True))
+    elif how == "other directory":
+        cluster.start(1, report(0, 9), disk=9)
+    else:
+        cluster.do(cluster.registration(1, ()))
+    assert cluster.partition.isr == cluster.partition.commit_set == (0, 2)
+    assert cluster.partition.leader == 0
+    assert cluster.partition.leader_epoch == before.leader_epoch
+    assert cluster.partition.partition_epoch == before.partition_epoch + 1
+
+
+def test_reports_of_strange_replicas_are_ignored() -> None:
+    cluster = Cluster()
+    before = cluster.partition
+    strange = report(0, 9, cut=True, tp=replace(before.topic_partition, partition=77))
+    cluster.start(1, report(), strange)
+    assert cluster.partition is before
+
+
+def test_a_broker_of_an_older_release_cannot_join_a_newer_cluster() -> None:
+    cluster = Cluster(0)
+    cluster.do(cluster.registration(0, feature_level=2))
+    cluster.do(SetFeatureLevel(2))
+    assert cluster.refusal(cluster.registration(1, feature_level=1)) == "unsupported_version"
+
+
+def test_the_number_of_brokers_is_bounded() -> None:
+    cluster = Cluster(0)
+    image = cluster.image
+    for number in range(MAX_BROKERS):
+        image.apply(number + 1, 1, decode(encode(cluster.registration(number))))
+    assert cluster.refusal(cluster.registration(MAX_BROKERS)) == "invalid_request"
+    assert isinstance(cluster.do(cluster.registration(3)), Registered)
+
+
+# --- Fencing ---------------------------------------------------------------------------------------------------------
+
+
+def test_fencing_takes_leadership_and_membership() -> None:
+    cluster = Cluster()
+    before = cluster.partition
+    cluster.fence(0)
+    after = cluster.partition
+    assert (after.leader, after.isr) == (NO_BROKER, (1, 2))
+    assert after.leader_epoch == before.leader_epoch + 1
+    assert cluster.view.broker(BrokerId(0)) == cluster.image.brokers[BrokerId(0)]
+    assert not cluster.view.alive(BrokerId(0))
+
+
+def test_the_last_member_stays_when_it_is_fenced() -> None:
+    cluster = Cluster()
+    cluster.fence(0, 1, 2)
+    assert cluster.partition.isr == (2,)
+    assert cluster.partition.leader == NO_BROKER
+
+
+def test_a_broker_that_registered_and_died_leaves_the_isr_when_fenced_again() -> None:
+    cluster = Cluster()
+    cluster.start(1, report())
+    assert cluster.partition.isr == (0, 1, 2)
+    cluster.fence(1)
+    assert cluster.partition.isr == (0, 2)
+    cluster.fence(1)
+    assert cluster.events == []
+
+
+@pytest.mark.parametrize("kind", [FenceBroker, UnfenceBroker])
+def test_an_older_life_is_neither_fenced_nor_unfenced(kind: type[FenceBroker] | type[UnfenceBroker]) -> None:
+    cluster = Cluster()
+    old = cluster.incarnation(1)
+    cluster.start(1, report())
+    assert cluster.refusal(kind(BrokerId(1), old)) == "stale_incarnation"
+    assert cluster.refusal(kind(BrokerId(8), old)) == "stale_incarnation"
+
+
+def test_unfencing_twice_is_once() -> None:
+    cluster = Cluster()
+    cluster.unfence(1)
+    assert cluster.events == []
+
+
+# --- The controller's term -------------------------------------------------------------------------------------------
+
+
+def test_a_command_of_another_term_is_refused() -> None:
+    cluster = Cluster()
+    command = FenceBroker(BrokerId(0), cluster.incarnation(0))
+    cluster.term = 4
+    for term in (3, 5):
+        result = cluster.apply(command, term=term)
+        assert isinstance(result, Refused)
+        assert result.code == "not_controller"
+    assert cluster.apply(command, term=4) == Done()
+
+
+def test_entries_come_in_order() -> None:
+    image = ClusterImage()
+    image.apply(5, 1, decode(encode(NoOp())))
+    with pytest.raises(InvariantViolation):
+        image.apply(5, 1, decode(encode(NoOp())))
+    image.apply(9, 1, decode(encode(NoOp())))
+    assert image.index == 9
+
+
+# --- ISR changes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_shrinks_and_expands() -> None:
+    cluster = Cluster()
+    epoch = cluster.partition.partition_epoch
+    assert cluster.do(cluster.isr_proposal(0, 1)) == IsrAltered(cluster.partition.partition_epoch)
+    assert cluster.partition.partition_epoch == epoch + 1
+    assert cluster.partition.isr == (0, 1)
+    cluster.do(cluster.isr_proposal(0, 1, 2))
+    assert cluster.partition.isr == (0, 1, 2)
+
+
+def test_an_isr_that_stays_the_same_still_is_a_new_version() -> None:
+    """So a proposal always ends with a higher partition epoch, and a copy of it is stale."""
+    cluster = Cluster()
+    proposal = cluster.isr_proposal(0, 1, 2)
+    assert isinstance(cluster.do(proposal), IsrAltered)
+    assert cluster.refusal(proposal) == "stale_partition_epoch"
+
+
+def test_a_starting_member_may_be_kept() -> None:
+    cluster = Cluster()
+    cluster.start(1, report())
+    cluster.set_isr(0, 1)
+
+
+def alter(proposal: AlterIsr, **changes: object) -> AlterIsr:
+    fields = {name: getattr(proposal, name) for name in AlterIsr.__struct_fields__}
+    return AlterIsr(**{**fields, **changes})
+
+
+def test_an_isr_by_anybody_but_its_leader_is_refused() -> None:
+    cluster = Cluster()
+    cluster.elect(1)
+    good = cluster.isr_proposal(0, 1)
+    cases = {
+        "unknown_partition": {"partition": 7},
+        "fenced_leader_epoch": {"leader_epoch": good.leader_epoch - 1},
+        "unknown_leader_epoch": {"leader_epoch": good.leader_epoch + 1},
+        "not_leader": {"leader": BrokerId(0)},
+        "stale_incarnation": {"leader_incarnation": Incarnation(good.leader_incarnation - 1)},
+        "stale_partition_epoch": {"partition_epoch": good.partition_epoch - 1},
+    }
+    for code, changes in cases.items():
+        assert cluster.refusal(alter(good, **changes)) == code
+        assert cluster.events == []
+    assert isinstance(cluster.do(good), IsrAltered)
+
+
+@pytest.mark.parametrize("members", [(), (1, 2), (0, 0), (0, 9)])
+def test_what_is_no_isr_is_refused(members: tuple[int, ...]) -> None:
+    cluster = Cluster(4)
+    topic = CreateTopic("three", OTHER, (brokers(0, 1, 2),))
+    cluster.do(topic)
+    good = cluster.isr_proposal(0, 1)
+    isr = tuple(IsrMember(BrokerId(m), cluster.incarnation(m) if m < 4 else Incarnation(1)) for m in members)
+    assert cluster.refusal(alter(good, isr=isr)) == "invalid_request"
+
+
+# --- Topics ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_topic_settles_its_minimum() -> None:
+    cluster = Cluster(5)
+    assert cluster.partition.min_insync_replicas == 3
+    cluster.do(CreateTopic("two", OTHER, (brokers(0, 1),), (("min.insync.replicas", "1"),)))
+    topic = cluster.view.topic("two")
+    assert topic is not None
+    assert topic.configs == (("min.insync.replicas", "1"),)
+    assert [record.min_insync_replicas for record in cluster.view.partitions_of(OTHER)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (CreateTopic("orders", OTHER, (brokers(0),)), "topic_exists"),
+        (CreateTopic("other", TOPIC, (brokers(0),)), "invalid_request"),
+        (CreateTopic("no/slash", OTHER, (brokers(0),)), "invalid_topic_name"),
+        (CreateTopic("other", OTHER, ()), "invalid_request"),
+        (CreateTopic("other", OTHER, ((),)), "invalid_request"),
+        (CreateTopic("other", OTHER, (brokers(0, 0),)), "invalid_request"),
+        (CreateTopic("other", OTHER, (brokers(0, 1), brokers(0))), "invalid_request"),
+        (CreateTopic("other", OTHER, (brokers(0, 7),)), "invalid_request"),
+        (CreateTopic("other", OTHER, (brokers(0),), (("retention.ms", "soon"),)), "invalid_config"),
+        (CreateTopic("other", OTHER, (brokers(0),), (("min.insync.replicas", "2"),)), "invalid_config"),
+        (CreateTopic("other", OTHER, (brokers(0),) * 10_001), "invalid_request"),
+        (DeleteTopic(OTHER), "unknown_topic"),
+        (AlterTopic(OTHER, ()), "unknown_topic"),
+        (AlterTopic(TOPIC, (("retention.mss", "5"),)), "invalid_config"),
+        (AlterTopic(TOPIC, (), ("retention.mss",)), "invalid_config"),
+        (AlterTopic(TOPIC, (("min.insync.replicas", "4"),)), "invalid_config"),
+        (AddPartitions(OTHER, 0, (brokers(0, 1, 2),)), "unknown_topic"),
+        (AddPartitions(TOPIC, 0, (brokers(0, 1, 2),)), "stale_partition_epoch"),
+        (AddPartitions(TOPIC, 1, (brokers(0, 1),)), "invalid_request"),
+        (AddPartitions(TOPIC, 1, ()), "invalid_request"),
+    ],
+    ids=range(20),
+)
+def test_what_a_topic_cannot_be_is_refused_by_name(command: Command, code: str) -> None:
+    assert Cluster().refusal(command) == code
+
+
+def test_creating_a_topic_twice_with_one_id_is_once() -> None:
+    cluster = Cluster()
+    assert cluster.do(CreateTopic("orders", TOPIC, (brokers(0, 1, 2),))) == Done()
+    assert cluster.events == []
+
+
+def test_a_topic_needs_enough_live_brokers() -> None:
+    cluster = Cluster()
+    cluster.fence(1, 2)
+    assert cluster.refusal(CreateTopic("other", OTHER, (brokers(0, 1, 2),))) == "not_enough_replicas"
+    cluster.unfence(2)
+    cluster.do(CreateTopic("other", OTHER, (brokers(1, 2, 0),)))
+    (record,) = cluster.view.partitions_of(OTHER)
+    assert (record.leader, record.isr, record.commit_set) == (2, (0, 2), (0, 2))
+
+
+def test_the_number_of_partitions_of_a_cluster_is_bounded() -> None:
+    cluster = Cluster(1)
+    image = cluster.image
+    for topic in range(MAX_PARTITIONS // 10_000):
+        name, topic_id = f"t{topic}", TopicId(topic.to_bytes(16, "big"))
+        count = 10_000 if topic else 9_999
+        envelope = decode(encode(CreateTopic(name, topic_id, (brokers(0),) * count)))
+        assert image.apply(image.index + 1, 1, envelope)[0] == Done()
+    assert len(image.partitions) == MAX_PARTITIONS
+    result, _ = image.apply(image.index + 1, 1, decode(encode(CreateTopic("more", OTHER, (brokers(0),)))))
+    assert isinstance(result, Refused)
+    assert result.code == "invalid_request"
+
+
+def test_a_deleted_topic_is_gone_and_its_name_is_free() -> None:
+    cluster = Cluster()
+    cluster.do(DeleteTopic(TOPIC))
+    assert cluster.view.topics() == cluster.view.partitions() == []
+    assert cluster.image.replicas_of(BrokerId(0)) == []
+    cluster.do(CreateTopic("orders", OTHER, (brokers(0, 1, 2),)))
+    topic = cluster.view.topic("orders")
+    assert topic is not None
+    assert topic.topic_id == OTHER
+    assert cluster.view.topic_by_id(TOPIC) is None
+    cluster.fence(0)
+
+
+def test_partitions_are_added_with_the_settings_of_the_topic() -> None:
+    cluster = Cluster()
+    cluster.do(AlterTopic(TOPIC, (("min.insync.replicas", "3"),)))
+    cluster.do(AddPartitions(TOPIC, 1, (brokers(2, 1, 0), brokers(1, 0, 2))))
+    records = cluster.view.partitions_of(TOPIC)
+    assert [record.leader for record in records] == [0, 2, 1]
+    assert {record.min_insync_replicas for record in records} == {3}
+
+
+def test_settings_are_set_and_put_back() -> None:
+    cluster = Cluster()
+    cluster.do(AlterTopic(TOPIC, (("retention.ms", "5"), ("flush", "os"))))
+    config = cluster.view.topic_config(TOPIC)
+    assert config is not None
+    assert (config.retention_ms, config.flush, config.min_insync_replicas) == (5, "os", 2)
+    cluster.do(AlterTopic(TOPIC, (), ("retention.ms",)))
+    topic = cluster.view.topic("orders")
+    assert topic is not None
+    assert topic.configs == (("flush", "os"),)
+    cluster.do(AlterTopic(TOPIC, (("flush", "os"),), ("retention.ms",)))
+    assert cluster.events == []
+
+
+def test_another_minimum_is_another_version_of_every_partition() -> None:
+    cluster = Cluster(partitions=2)
+    epochs = [record.partition_epoch for record in cluster.view.partitions()]
+    cluster.do(AlterTopic(TOPIC, (("min.insync.replicas", "1"),)))
+    assert [record.partition_epoch for record in cluster.view.partitions()] == [epoch + 1 for epoch in epochs]
+    cluster.do(AlterTopic(TOPIC, (("retention.ms", "1"),)))
+    assert [record.partition_epoch for record in cluster.view.partitions()] == [epoch + 1 for epoch in epochs]
+
+
+def test_a_lower_minimum_takes_hold_of_the_commit_set_at_once() -> None:
+    """0 leads alone and may acknowledge alone from now on: 1 does not have everything any more."""
+    cluster = Cluster()
+    cluster.fence(2, 1)
+    assert cluster.partition.commit_set == (0, 1)
+    cluster.do(AlterTopic(TOPIC, (("min.insync.replicas", "1"),)))
+    assert cluster.partition.commit_set == (0,)
+
+
+# --- Producer ids and feature levels ---------------------------------------------------------------------------------
+
+
+def test_producer_ids_are_granted_once() -> None:
+    cluster = Cluster()
+    grant = GrantProducerIds(BrokerId(1), cluster.incarnation(1), 1000)
+    assert cluster.do(grant) == ProducerIdsGranted(0, 1000)  # type: ignore[arg-type]
+    assert cluster.do(grant) == ProducerIdsGranted(1000, 1000)  # type: ignore[arg-type]
+    old = cluster.incarnation(1)
+    cluster.start(1)
+    assert cluster.refusal(GrantProducerIds(BrokerId(1), old, 1)) == "stale_incarnation"
+    for count in (0, MAX_PRODUCER_IDS_PER_GRANT + 1):
+        assert cluster.refusal(GrantProducerIds(BrokerId(1), cluster.incarnation(1), count)) == "invalid_request"
+
+
+def test_the_feature_level_rises_when_all_understand_it() -> None:
+    cluster = Cluster(0)
+    cluster.do(cluster.registration(0, feature_level=2))
+    cluster.do(cluster.registration(1, feature_level=1))
+    assert cluster.refusal(SetFeatureLevel(2)) == "unsupported_version"
+    cluster.do(cluster.registration(1, feature_level=3))
+    cluster.do(SetFeatureLevel(2))
+    assert cluster.view.feature_level == cluster.image.feature_level == 2
+    assert cluster.refusal(SetFeatureLevel(1)) == "unsupported_version"
+    assert cluster.do(SetFeatureLevel(2)) == Done()
+    assert cluster.events == []
+
+
+# --- Client sessions -------------------------------------------------------------------------------------------------
+
+
+def session(sequence: int, applied_index: int) -> ClientSession:
+    return ClientSession(b"s" * 16, sequence, applied_index)
+
+
+def test_a_retry_gets_the_first_answer_and_does_nothing() -> None:
+    cluster = Cluster()
+    grant = GrantProducerIds(BrokerId(1), cluster.incarnation(1), 10)
+    mine = session(0, cluster.image.index)
+    first = cluster.apply(grant, session=mine)
+    assert cluster.apply(grant, session=mine) == first
+    assert cluster.image.next_producer_id == 10
+    assert cluster.apply(grant, session=session(1, cluster.image.index)) != first
+    other = ClientSession(b"t" * 16, 0, 0)
+    assert cluster.apply(grant, session=other) == ProducerIdsGranted(20, 10)  # type: ignore[arg-type]
+
+
+def test_a_refusal_is_an_answer_too() -> None:
+    cluster = Cluster()
+    mine = session(0, cluster.image.index)
+    refused = cluster.apply(DeleteTopic(OTHER), session=mine)
+    cluster.do(CreateTopic("other", OTHER, (brokers(0, 1, 2),)))
+    assert cluster.apply(DeleteTopic(OTHER), session=mine) == refused
+    assert cluster.view.topic("other") is not None
+
+
+def test_a_forgotten_answer_is_unknown_and_a_new_command_is_not() -> None:
+    cluster = Cluster()
+    image = cluster.image
+    before = image.index
+    mine = session(0, before)
+    grant = GrantProducerIds(BrokerId(1), cluster.incarnation(1), 1)
+    cluster.apply(grant, session=mine)
+    for sequence in range(MAX_ANSWERS):
+        envelope = decode(encode(NoOp(), session=ClientSession(b"t" * 16, sequence, image.index)))
+        image.apply(image.index + 1, 1, envelope)
+    assert len(image.answers) == MAX_ANSWERS
+    retried = cluster.apply(grant, session=mine)
+    assert isinstance(retried, Refused)
+    assert retried.code == "outcome_unknown"
+    assert image.next_producer_id == 1
+    assert isinstance(cluster.apply(grant, session=session(1, image.index)), ProducerIdsGranted)
+
+
+def test_a_command_of_a_deposed_controller_takes_no_session() -> None:
+    cluster = Cluster()
+    mine = session(0, cluster.image.index)
+    assert isinstance(cluster.apply(NoOp(), term=9, session=mine), Refused)
+    assert cluster.apply(NoOp(), session=mine) == Done()
+
+
+def test_every_refusal_has_a_code_of_the_table() -> None:
+    folder = pathlib.Path(metadata.__file__).parent
+    codes = set()
+    for path in sorted(folder.glob("image*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refused":
+                (code, _) = node.args
+                codes.add(code.value if isinstance(code, ast.Constant) else "internal_error")
+    assert len(codes) > 10
+    assert codes <= set(CODES)
