@@ -9,7 +9,7 @@ SECONDS_SIMULATED ?= 60
 .PHONY: demo test check format sim soak clean
 
 demo: $(VENV)/.installed-demo  ## three nodes, real data, a killed leader, nothing lost
-	$(BIN)/python -P -m raftlog.cli.main demo
+	$(BIN)/python -P examples/demo.py
 
 test: $(VENV)/.installed-dev  ## the whole suite
 	$(BIN)/python -P -m pytest -q
