@@ -9,71 +9,41 @@ job is outstanding, so the disk always follows the same path as the memory did, 
 * `stable_end_offset`: everything below was fsynced (written, where the topic has `flush=os`) and still stands. A job's
   result holds up to the smallest of the log end when it was taken and of every truncation since.
 
-After a failed write or fsync the log is `failed` for ever. A full disk is milder: see `full`.
+After a failed write or fsync, or when what is read is not what was written, the log is `failed` for ever. A full disk
+is milder: see `full`.
 
-What is *not* here: who may append (`leader.py`, `follower.py`), the high watermark, threads.
+What is *not* here: who may append (`leader.py`, `follower.py`), the high watermark, threads. What the disk does not
+know yet is kept in `log_pending.py`, reads are in `log_reader.py`, opening after a crash is in `recovery.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from itertools import pairwise
 
-from raftlog.config import TopicConfig
-from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
-from raftlog.model import NO_EPOCH, LeaderEpoch, Offset
+from raftlog.config import MIB, TopicConfig
+from raftlog.errors import CorruptBatch, DiskFull, InvalidRequest, InvariantViolation, RaftlogError
+from raftlog.model import LeaderEpoch, Offset
 from raftlog.ports import Buffer, Disk
 from raftlog.record_batch import BatchHeader
 
-from .leader_epochs import LeaderEpochHistory
-from .log_slice import LogSlice
+from .batch_tail import BatchTail, FetchCache, TailBatch
+from .batch_walk import check_placement
+from .index_files import index_names
+from .log_job import LogJob
+from .log_pending import PendingWork
+from .log_reader import LogReader
+from .log_segments import LogSegments
+from .log_slice import LogDamaged, LogSlice
+from .producer_snapshots import ReplayedState, rebuild
+from .recovery import Recovered, Recovery, recover
+from .retention import retained_start
+from .time_search import TimeSearch
 
+__all__ = ["LogDamaged", "LogJob", "LogSlice", "PartitionLog", "Recovery", "ReplayedState"]
 
-class ReplayedState(Protocol):
-    """State that a log's batches determine (idempotent producers): storage keeps its snapshots and replays headers.
-
-    Storage calls `restore` and then `replay` for every batch after the snapshot, in `PartitionLog.open` and again after
-    every truncation. Between those the owner itself tells its state about each batch *before* it appends it, so that
-    `snapshot()`, which storage asks for when it takes a job, is the state at `log_end_offset`.
-    """
-
-    def restore(self, snapshot: bytes | None) -> None:
-        """Forget everything, then begin with this snapshot (None: begin empty)."""
-        ...
-
-    def replay(self, header: BatchHeader) -> None:
-        """The next batch of the log."""
-        ...
-
-    def snapshot(self) -> bytes:
-        """The state as bytes that `restore` takes; at most some megabytes."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What opening a log found and did."""
-
-    clean: bool
-    """The last stop was clean, and nothing was found wrong."""
-    cut_or_quarantined: bool
-    """Something that may have been acknowledged was removed, set aside or cannot be vouched for: S9. Also true for a
-    `flush=os` topic after an unclean stop."""
-    last_epoch: LeaderEpoch
-    log_start_offset: Offset
-    stable_end_offset: Offset
-    """The log's end: what was found is fsynced by now."""
-    notes: tuple[str, ...] = ()
-    """One line for each row of the decision table that was not «keep»."""
-
-
-class LogJob(Protocol):
-    """What the disk has to be told now."""
-
-    def run(self) -> None:
-        """On a worker thread: blocks, touches only files. Raises `DiskFailed` or `DiskFull`."""
-        ...
+OWN_CACHE_BYTES = 8 * MIB
+"""For a log that is opened without the cache that the logs of a node share."""
 
 
 class PartitionLog:
@@ -81,20 +51,51 @@ class PartitionLog:
 
     Invariant: `log_start_offset <= log_end_offset` and `stable_end_offset <= log_end_offset`.
     Invariant: offsets are dense: each batch begins where the one before it ends.
+    Invariant: segments follow one another without a gap; the first holds the log start, the last the log end.
     """
 
-    def __init__(self, config: TopicConfig, epochs: LeaderEpochHistory, producers: ReplayedState | None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        config: TopicConfig,
+        recovered: Recovered,
+        cache: FetchCache,
+        producers: ReplayedState | None,
+    ) -> None:
+        self.path = path
         self.config = config
-        self.epochs = epochs
+        """May be set to other settings at any time, `flush` apart."""
+        self.epochs = recovered.epochs
+        """To be looked at only: the log changes it."""
         self.producers = producers
-        self.log_start_offset = Offset(0)
-        self.log_end_offset = Offset(0)
-        self.stable_end_offset = Offset(0)
+        self.log_start_offset = recovered.recovery.log_start_offset
+        self.log_end_offset = self.stable_end_offset = recovered.recovery.stable_end_offset
         self.failed: RaftlogError | None = None
         """Set once, by a failed write or fsync or by damage found while reading: the replica is offline."""
         self.full = False
         """The last job met a full disk. What was appended stays readable and unstable, `append` raises `DiskFull`, and
         `take_job` gives the same work again (the `LogWriter` retries every second), until it succeeds."""
+        self._disk = disk
+        self._cache = cache
+        self._tail = BatchTail()
+        self._segments = LogSegments(
+            disk,
+            path,
+            config.index_interval_bytes,
+            self.epochs,
+            self._tail,
+            cache,
+            recovered.segments,
+            last_on_disk=recovered.last_on_disk,
+        )
+        self._reader = LogReader(self._segments)
+        self._pending = PendingWork(disk, path, recovered.checkpoint, self.log_end_offset, sync=config.flush == "fsync")
+        self._generation = 0
+        """Rises when batches go: what a worker read before says nothing about the log after."""
+        self._suspect: Offset | None = None
+        """Base of the segment that was found damaged."""
+        self._closed = False
 
     @classmethod
     def open(
@@ -105,25 +106,39 @@ class PartitionLog:
         *,
         clean_shutdown: bool,
         producers: ReplayedState | None = None,
+        cache: FetchCache | None = None,
     ) -> tuple[PartitionLog, Recovery]:
         """Open the log in folder `path`, or begin one where there is no such folder; recover first. Blocks.
 
         What was read is fsynced before this returns. Raises `DiskFailed` or `DiskFull`.
         """
-        log = cls(config, LeaderEpochHistory(), producers)
-        if producers is not None:
-            producers.restore(None)
-        return log, Recovery(True, False, NO_EPOCH, Offset(0), Offset(0))
+        recovered = recover(disk, path, config, clean_shutdown=clean_shutdown)
+        log = cls(disk, path, config, recovered, cache or FetchCache(OWN_CACHE_BYTES), producers)
+        log._rebuild_producers()
+        return log, recovered.recovery
+
+    # --- What it holds ---
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all batches, staged ones included."""
-        return 0
+        return self._segments.size_bytes
 
     @property
     def needs_job(self) -> bool:
         """Whether `take_job` would give one, were none outstanding."""
-        return False
+        if self.failed is not None or self._closed:
+            return False
+        return self._removable() or self._pending.is_due(self.log_start_offset, self.log_end_offset, self._segments.all)
+
+    def __str__(self) -> str:
+        state = f" failed: {self.failed}" if self.failed else " full" if self.full else ""
+        return (
+            f"start={self.log_start_offset} stable={self.stable_end_offset} end={self.log_end_offset} "
+            f"segments={len(self._segments)} epochs={self.epochs}{state}"
+        )
+
+    # --- Changes ---
 
     def append(self, header: BatchHeader, buffers: Sequence[Buffer]) -> None:
         """Add one stamped and checked batch, whose bytes must not change from now on. Readable at once, durable when
@@ -132,63 +147,254 @@ class PartitionLog:
         Raises `InvariantViolation` where it does not continue the log (base offset, leader epoch), `DiskFull`, or what
         made the log fail. Nothing was changed then.
         """
-        if header.base_offset != self.log_end_offset:
-            raise InvariantViolation(f"batch begins at {header.base_offset}, the log ends at {self.log_end_offset}")
-        raise NotImplementedError
+        self._refuse_if_failed()
+        if self.full:
+            raise DiskFull(f"{self.path}: no room for another batch")
+        epoch = LeaderEpoch(header.leader_epoch)
+        if epoch < self.epochs.latest_epoch:
+            raise InvariantViolation(f"{self.path}: leader epoch {epoch} after {self.epochs.latest_epoch}")
+        try:
+            check_placement(header, self.log_end_offset, epoch)
+        except CorruptBatch as error:
+            raise InvariantViolation(f"{self.path}: {error.detail}") from None
+        if self.epochs.assign(epoch, self.log_end_offset):
+            self._pending.epochs_changed = True
+        if self._segments.active.must_roll_before(header, self.config.segment_bytes, self.config.segment_ms):
+            self._segments.roll(self.log_end_offset)
+        active = self._segments.active
+        position = active.add(header)
+        batch = TailBatch(header, active.end_offset, buffers, header.total_bytes, active, position, self._tail)
+        self._tail.append(batch)
+        self._pending.appended(batch.length)
+        self.log_end_offset = active.end_offset
 
     def truncate_to(self, end_offset: Offset) -> None:
         """Drop every batch that reaches beyond `end_offset`. `log_end_offset` is then at most that: less where it lies
-        inside a batch, which goes as a whole. Does nothing at or above the log's end.
+        inside a batch, which goes as a whole. Does nothing at or above the log's end. May read a little from disk.
 
-        Raises `InvariantViolation` below `log_start_offset` (see `truncate_fully_and_start_at`).
+        Raises `InvariantViolation` below `log_start_offset` (see `truncate_fully_and_start_at`), `DiskFailed`.
         """
-        raise NotImplementedError
+        self._refuse_if_failed()
+        if end_offset >= self.log_end_offset:
+            return
+        if end_offset < self.log_start_offset:
+            raise InvariantViolation(f"{self.path}: truncation to {end_offset}, below start {self.log_start_offset}")
+        try:
+            kept_end, cut = self._segments.drop_from(end_offset, self._pending.issued_offset)
+        except CorruptBatch as error:
+            raise self._fail(LogDamaged(f"{self.path}: {error.detail}", end_offset, self._generation)) from None
+        except RaftlogError as error:
+            raise self._fail(error) from None
+        if self.epochs.truncate_end(kept_end):
+            self._pending.epochs_changed = True
+        self.log_end_offset = kept_end
+        self.log_start_offset = min(self.log_start_offset, kept_end)
+        self.stable_end_offset = min(self.stable_end_offset, kept_end)
+        self._generation += 1
+        self._pending.truncated(kept_end, cut)
+        self._rebuild_producers()
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
         """Drop everything and go on, empty, at `offset`: a follower whose log lies wholly below its leader's start."""
-        raise NotImplementedError
+        self._refuse_if_failed()
+        self._segments.drop_all_and_start_at(offset)
+        self.epochs.clear()
+        self.log_start_offset = self.log_end_offset = self.stable_end_offset = offset
+        self._generation += 1
+        self._pending.restarted(offset)
+        if self.producers is not None:
+            self.producers.restore(None)
+
+    def advance_log_start(self, offset: Offset) -> None:
+        """Records below `offset` are no longer readable; segments wholly below go with the next jobs. Never back.
+
+        Raises `InvariantViolation` beyond the log's end.
+        """
+        self._refuse_if_failed()
+        if offset > self.log_end_offset:
+            raise InvariantViolation(f"{self.path}: start {offset} beyond the end {self.log_end_offset}")
+        if offset <= self.log_start_offset:
+            return
+        self.log_start_offset = offset
+        if offset == self.log_end_offset and self._segments.active.size:
+            self._segments.roll(offset)
+
+    def retention(self, now_ms: int | None, end_bound: Offset) -> Offset:
+        """Where `retention.ms` and `retention.bytes` would move the start: at most `end_bound` (the high watermark), a
+        bounded number of segments further. None for the time: the clock is not to be trusted, only size counts.
+        The caller passes it to `advance_log_start`."""
+        return retained_start(self.config, self._segments.all, self.log_start_offset, end_bound, now_ms)
+
+    def loss_is_reported(self) -> None:
+        """The quorum has accepted a registration that said `cut_or_quarantined` of this log: the next recovery need
+        not say it again. Until then each one does."""
+        self._pending.unreported_loss = False
+
+    # --- Jobs ---
 
     def take_job(self) -> LogJob | None:
         """What must be written, fsynced, rolled, cut and removed now; None where nothing is due, or a job is
         outstanding, or the log failed. The caller runs it elsewhere and then calls `job_done`."""
-        raise NotImplementedError
+        if self._pending.outstanding is not None or not self.needs_job:
+            return None
+        return self._take_job()
 
     def job_done(self, job: LogJob, error: BaseException | None) -> None:
         """The outcome of the outstanding job, on the owner's thread. Moves `stable_end_offset`, or sets `full` or
         `failed`. Raises nothing."""
-        raise NotImplementedError
+        if isinstance(error, DiskFull):
+            self._pending.met_full_disk(job)
+            self.full = True
+        elif error is not None:
+            self._pending.failed(job)
+            known = isinstance(error, RaftlogError)
+            self._fail(error if known else InvariantViolation(f"{self.path}: {error!r}"))  # type: ignore[arg-type]
+        else:
+            self.full = False
+            stable = self._pending.done(job, self._cache, self._tail)
+            self.stable_end_offset = max(self.stable_end_offset, stable)
+        self._distrust()
+        if self._closed:
+            self._segments.let_go()
 
-    def read(
-        self, start_offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool = True
-    ) -> LogSlice:
+    def close(self, *, clean: bool) -> None:
+        """Let go of all files. Clean: everything is written, fsynced and checkpointed first, with no job outstanding
+        (blocks, raises `DiskFailed` or `DiskFull`)."""
+        if clean:
+            self._refuse_if_failed()
+            if self._pending.outstanding is not None:
+                raise InvariantViolation(f"{self.path}: closed with a job under way")
+            while (job := self.take_job()) is not None:
+                self._run_here(job)
+            if not self._pending.checkpoint.closed_clean:
+                self._run_here(self._take_job(closing=True))
+        self._closed = True
+        self._segments.let_go()
+
+    def _take_job(self, *, closing: bool = False) -> LogJob:
+        while self._removable():
+            self._pending.removed(self._segments.drop_first())
+            self._generation += 1
+            # Of the history only what covers no segment goes: the batches of the first one are still checked by it.
+            self.epochs.truncate_start(self._segments.all[0].base_offset)
+        return self._pending.take(
+            self.log_start_offset,
+            self.log_end_offset,
+            self._segments.all,
+            self._tail,
+            self.epochs,
+            None if self.producers is None else self.producers.snapshot,
+            closing=closing,
+        )
+
+    def _run_here(self, job: LogJob) -> None:
+        try:
+            job.run()
+        except RaftlogError as error:
+            self.job_done(job, error)
+            raise
+        self.job_done(job, None)
+
+    def _removable(self) -> bool:
+        """Whether the first segment lies wholly below the start, and nothing of it still waits to be written."""
+        bound = min(self.log_start_offset, self.stable_end_offset)
+        return len(self._segments) > 1 and self._segments.all[1].base_offset <= bound
+
+    # --- Reads ---
+
+    def read(self, start_offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool = True) -> LogSlice:
         """Whole batches from the one that holds `start_offset` on, none reaching beyond `end_offset`, at most
         `max_bytes` (the first apart, with `min_one_batch`).
 
         Raises `InvalidRequest("offset_out_of_range")` below the start or beyond the end of the log, and `DiskFailed`
         where the disk fails or what it gives is damaged; the log is then `failed`.
         """
-        raise InvalidRequest("offset_out_of_range", f"{start_offset}")
+        self._refuse_if_failed()
+        if not self.log_start_offset <= start_offset <= self.log_end_offset:
+            raise InvalidRequest(
+                "offset_out_of_range",
+                f"offset {start_offset} is not in {self.log_start_offset} to {self.log_end_offset}",
+            )
+        end = min(end_offset, self.log_end_offset)
+        try:
+            return self._reader.read(
+                start_offset, end, self.log_end_offset, max_bytes, min_one=min_one_batch, generation=self._generation
+            )
+        except LogDamaged as error:
+            self.damage_found(error)
+            raise
+        except RaftlogError as error:
+            raise self._fail(error) from None
+
+    def damage_found(self, error: LogDamaged) -> None:
+        """A worker's read says that the log is not what was written. The log fails, unless batches went since: then
+        the reader is to ask again."""
+        if error.generation == self._generation:
+            self._fail(error)
+            self._suspect = error.base_offset
+            if self._pending.outstanding is None:
+                self._distrust()
 
     def offset_for_timestamp(self, timestamp_ms: int, end_offset: Offset) -> tuple[Offset, int] | None:
         """(offset, timestamp) of the first record below `end_offset` whose timestamp is at least this. Blocks: for a
         worker use `timestamp_search`."""
-        raise NotImplementedError
+        return self.timestamp_search(timestamp_ms, end_offset).run()
+
+    def timestamp_search(self, timestamp_ms: int, end_offset: Offset) -> TimeSearch:
+        """The same as work for a worker: `run` touches only files and copies."""
+        self._refuse_if_failed()
+        end = min(end_offset, self.log_end_offset)
+        return self._reader.time_search(timestamp_ms, self.log_start_offset, end, self.log_end_offset, self._generation)
 
     def epoch_end_offset(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
         """The largest epoch of this log that is at most `epoch`, and where it ends (KIP-101, KIP-320)."""
         return self.epochs.end_offset_for(epoch, self.log_end_offset)
 
-    def advance_log_start(self, offset: Offset) -> None:
-        """Records below `offset` are no longer readable; segments wholly below go with the next jobs. Never back."""
-        raise NotImplementedError
+    # --- Parts ---
 
-    def retention(self, now_ms: int | None, end_bound: Offset) -> Offset:
-        """Where `retention.ms` and `retention.bytes` would move the start: at most `end_bound` (the high watermark), a
-        bounded number of segments further. None for the time: the clock is not to be trusted, only size counts.
-        The caller passes it to `advance_log_start`."""
-        return self.log_start_offset
+    def check_invariants(self) -> None:
+        """Raises `InvariantViolation` where the log is not what it says. For simulators and tests: walks all of it."""
+        segments = self._segments.all
+        good = (
+            self.log_start_offset <= self.log_end_offset
+            and self.stable_end_offset <= self.log_end_offset
+            and segments[0].base_offset <= self.log_start_offset
+            and segments[-1].end_offset == self.log_end_offset
+            and all(one.end_offset == two.base_offset for one, two in pairwise(segments))
+            and all(not segment.dropped for segment in segments)
+            and segments[-1].index is not None
+            and self._pending.written_offset <= self._pending.issued_offset <= self.log_end_offset
+            and self._tail.first_offset(self.log_end_offset) <= self._pending.written_offset
+        )
+        if not good:
+            raise InvariantViolation(f"{self.path}: {self}; {[str(segment) for segment in segments]}")
 
-    def close(self, *, clean: bool) -> None:
-        """Let go of all files. Clean: everything is written, fsynced and checkpointed first, with no job outstanding
-        (blocks, raises `DiskFailed` or `DiskFull`)."""
-        raise NotImplementedError
+    def _refuse_if_failed(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        assert not self._closed, self.path
+
+    def _fail(self, error: RaftlogError) -> RaftlogError:
+        if self.failed is None:
+            self.failed = error
+        return error
+
+    def _distrust(self) -> None:
+        """Without its index the next recovery reads all of the segment, and finds what was found here."""
+        if self._suspect is not None:
+            for name in index_names(self._suspect):
+                self._disk.remove(f"{self.path}/{name}")
+            self._suspect = None
+
+    def _rebuild_producers(self) -> None:
+        if self.producers is not None:
+            start, end = self._segments.all[0].base_offset, self.log_end_offset
+            rebuild(
+                self.producers,
+                self._disk,
+                self.path,
+                self.epochs,
+                start,
+                end,
+                lambda begin: self._segments.headers_from(begin, end),
+            )

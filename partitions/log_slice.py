@@ -12,8 +12,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from raftlog.errors import DiskFailed
 from raftlog.model import Offset
 from raftlog.ports import FileRegion, Part
+
+
+class LogDamaged(DiskFailed):
+    """What was read is not what was written."""
+
+    def __init__(self, detail: str, base_offset: Offset, generation: int) -> None:
+        super().__init__(detail)
+        self.base_offset = base_offset
+        """Of the segment."""
+        self.generation = generation
+        """Of the log when the read began: a truncation in between explains the difference."""
 
 
 @dataclass(slots=True)
@@ -33,7 +45,8 @@ class LogSlice:
     batch_count: int = 0
     load: Callable[[], LogSlice] | None = None
     """For a `Worker` where the slice is cold: blocks, touches only files, returns the slice as bytes (never cold).
-    Raises `DiskFailed`. To be called at most once."""
+    Raises `RetriableError("offset_not_available")` where the segment went meanwhile, and `LogDamaged`, which the
+    caller passes to `PartitionLog.damage_found`, or another `DiskFailed`, which the replica does not survive either."""
 
     @property
     def cold(self) -> bool:

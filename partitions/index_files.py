@@ -1,0 +1,66 @@
+"""The index files of a segment: read, read without waiting, or made anew from the batches' headers.
+
+An index is a convenience. Whoever reads one checks that it is whole (CRC), the segment's own, and covers what it
+should; otherwise it is as good as absent.
+
+What is *not* here: when they are written (`log_job.py`, `recovery.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from raftlog.model import FilePosition, Offset
+from raftlog.ports import Disk, File
+
+from .batch_walk import Cold, HeaderWalk
+from .checkpoint import DamagedFile, read_file
+from .leader_epochs import LeaderEpochHistory
+from .segment import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, SegmentIndex, segment_name
+
+
+def index_names(base_offset: Offset) -> tuple[str, str]:
+    """Of the offset index and the time index."""
+    return segment_name(base_offset, OFFSET_INDEX_SUFFIX), segment_name(base_offset, TIME_INDEX_SUFFIX)
+
+
+def read_index(disk: Disk, path: str, base_offset: Offset, interval_bytes: int) -> SegmentIndex | None:
+    """None where it is absent or damaged. How much of the segment it covers is the caller's to judge. Blocks."""
+    offsets, times = (read_file(disk, f"{path}/{name}") for name in index_names(base_offset))
+    return _decode(base_offset, offsets, times, interval_bytes)
+
+
+def read_index_cached(disk: Disk, path: str, base_offset: Offset, interval_bytes: int) -> SegmentIndex | None:
+    """The same, raising `Cold` where the files are not in memory."""
+    contents: list[bytes] = []
+    for name in index_names(base_offset):
+        try:
+            with contextlib.closing(disk.open(f"{path}/{name}")) as file:
+                content = file.pread_cached(file.size(), 0)
+        except FileNotFoundError:
+            return None
+        if content is None:
+            raise Cold
+        contents.append(content)
+    return _decode(base_offset, contents[0], contents[1], interval_bytes)
+
+
+def rebuild_index(
+    file: File, base_offset: Offset, size: int, epochs: LeaderEpochHistory, interval_bytes: int
+) -> SegmentIndex:
+    """From the headers of the first `size` bytes. Raises `CorruptBatch`. Blocks."""
+    index = SegmentIndex.empty(base_offset, interval_bytes)
+    for header in HeaderWalk(file.pread, epochs, FilePosition(0), base_offset, size):
+        index.add(header)
+    return index
+
+
+def _decode(
+    base_offset: Offset, offsets: bytes | None, times: bytes | None, interval_bytes: int
+) -> SegmentIndex | None:
+    if offsets is None or times is None:
+        return None
+    try:
+        return SegmentIndex.decode(base_offset, offsets, times, interval_bytes)
+    except DamagedFile:
+        return None

@@ -1,0 +1,194 @@
+"""What the disk has to be told: one job, made on the owner's thread, run on a worker's, of files and bytes alone.
+
+The steps are in the order that keeps every crash between them readable by `recovery.py`:
+
+    1. the checkpoint falls back (start moved, cut below the recovery point, first write after a clean close)
+    2. the cut: files beyond it are removed, the one it goes through is shortened and fsynced, then the folder
+    3. the leader epochs, ahead of the first batch of a new one
+    4. batches, each checked against its place once more; fsync; the folder, where it has new names
+    5. indexes of what will not grow, or of what a checkpoint covers
+    6. the producer snapshot and the checkpoint, now that everything below them is durable
+    7. segments below the start are removed
+
+Each step may be done twice: a job that met a full disk is made again from the same memory and run from its beginning.
+
+What is *not* here: when a job is due and what is in it (`log_pending.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from raftlog.errors import CorruptBatch, DiskFailed, DiskFull, InvariantViolation
+from raftlog.model import Offset
+from raftlog.ports import Buffer, Disk, File
+from raftlog.record_batch import HEADER_BYTES, BatchHeader, parse_header
+
+from .batch_walk import check_placement
+from .checkpoint import CHECKPOINT_NAME, LEADER_EPOCHS_NAME, LogCheckpoint, ProducerSnapshot
+from .producer_snapshots import prune_snapshots, snapshot_name
+from .segment import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    TIME_INDEX_SUFFIX,
+    Segment,
+    parse_segment_name,
+    segment_name,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The log was truncated: on disk, nothing may be left from `end_offset` on."""
+
+    end_offset: Offset
+    keep_base: Offset | None
+    """The segment that the cut goes through, which ends here from now on; None where it falls between two."""
+    keep_bytes: int
+
+
+@dataclass(slots=True)
+class SegmentWrite:
+    """What one segment's files get."""
+
+    segment: Segment
+    base_offset: Offset
+    position: int
+    batches: Sequence[tuple[BatchHeader, Sequence[Buffer]]]
+    file: File | None
+    """The open file, held for the job; None: the job opens it (and makes it where absent)."""
+    sync: bool
+    index_files: tuple[bytes, bytes] | None = None
+    seals_at: Offset | None = None
+    """The index files are complete, for the segment does not grow any more: it ends here."""
+    opened: File | None = None
+    """Set by `run`: the file that it opened. The owner takes it over, also after a failure."""
+
+
+@dataclass(slots=True, eq=False)
+class LogJob:
+    """See the module. `run` may be called once."""
+
+    disk: Disk
+    path: str
+    start_offset: Offset
+    end_offset: Offset
+    """The batches between are written. `end_offset` was the log's end when the job was taken: that far it is stable
+    when the job is done."""
+    checkpoint_before: LogCheckpoint | None = None
+    cut: Cut | None = None
+    leader_epochs: bytes | None = None
+    writes: list[SegmentWrite] = field(default_factory=list)
+    snapshot: ProducerSnapshot | None = None
+    checkpoint_after: LogCheckpoint | None = None
+    remove: tuple[Offset, ...] = ()
+    """Bases of segments below the start."""
+    again: bool = False
+    """A job before this one met a full disk: bytes of it may lie behind the position to write at."""
+
+    def run(self) -> None:
+        """On a worker's thread. Raises `DiskFailed`, `DiskFull`, or `InvariantViolation` where the files are not what
+        the owner knows them to be."""
+        if self.checkpoint_before is not None:
+            self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint_before.encode())
+        if self.cut is not None:
+            self._cut(self.cut)
+        if self.leader_epochs is not None:
+            self.disk.replace(self._name(LEADER_EPOCHS_NAME), self.leader_epochs)
+        for write in self.writes:
+            self._write(write)
+        for write in self.writes:
+            if write.sync:
+                self._file_of(write).fsync()
+        if any(write.opened is not None and not write.position for write in self.writes):
+            self.disk.fsync_directory(self.path)
+        for write in self.writes:
+            if write.index_files is not None:
+                offsets, times = write.index_files
+                self.disk.replace(self._name(segment_name(write.base_offset, OFFSET_INDEX_SUFFIX)), offsets)
+                self.disk.replace(self._name(segment_name(write.base_offset, TIME_INDEX_SUFFIX)), times)
+        if self.snapshot is not None:
+            self.disk.replace(self._name(snapshot_name(self.snapshot.offset)), self.snapshot.encode())
+            prune_snapshots(self.disk, self.path)
+        if self.checkpoint_after is not None:
+            self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint_after.encode())
+        for base_offset in self.remove:
+            for suffix in SEGMENT_SUFFIXES:
+                self.disk.remove(self._name(segment_name(base_offset, suffix)))
+
+    def _cut(self, cut: Cut) -> None:
+        for name in reversed(self.disk.list(self.path)):
+            for suffix in SEGMENT_SUFFIXES:
+                base_offset = parse_segment_name(name, suffix)
+                if base_offset is None:
+                    continue
+                # The indexes of the shortened segment go too: they cover what is cut off. They are written again below.
+                if base_offset >= cut.end_offset or (base_offset == cut.keep_base and suffix != LOG_SUFFIX):
+                    self.disk.remove(self._name(name))
+        prune_snapshots(self.disk, self.path, end_offset=cut.end_offset)
+        if cut.keep_base is not None:
+            with contextlib.closing(self._open(cut.keep_base)) as file:
+                if file.size() < cut.keep_bytes:
+                    raise InvariantViolation(f"{self.path}: segment {cut.keep_base} is shorter than its cut, {cut}")
+                file.truncate(cut.keep_bytes)
+                file.fsync()
+        self.disk.fsync_directory(self.path)
+
+    def _write(self, write: SegmentWrite) -> None:
+        buffers: list[Buffer] = []
+        position, offset = write.position, None
+        for header, pieces in write.batches:
+            check_bytes_to_write(header, pieces, Offset(header.base_offset if offset is None else offset))
+            offset = header.end_offset
+            position += header.total_bytes
+            buffers += pieces
+        if not buffers and not write.sync:
+            return
+        file = self._file_of(write)
+        size = file.size()
+        if size > write.position and self.again:
+            file.truncate(write.position)
+        elif size != write.position:
+            raise InvariantViolation(
+                f"{self.path}: segment {write.base_offset} has {size} bytes, {write.position} are known"
+            )
+        if buffers:
+            try:
+                file.pwritev(buffers, write.position)
+            except DiskFull:
+                # What was written of it is cut off again; where even that fails the log has failed.
+                file.truncate(write.position)
+                raise
+
+    def _file_of(self, write: SegmentWrite) -> File:
+        file = write.file or write.opened
+        if file is None:
+            file = write.opened = self.disk.open(self._name(segment_name(write.base_offset)), create=True)
+        return file
+
+    def _open(self, base_offset: Offset) -> File:
+        try:
+            return self.disk.open(self._name(segment_name(base_offset)))
+        except FileNotFoundError:
+            raise DiskFailed(f"{self.path}: segment {base_offset} is gone") from None
+
+    def _name(self, name: str) -> str:
+        return f"{self.path}/{name}"
+
+
+def check_bytes_to_write(header: BatchHeader, pieces: Sequence[Buffer], expected_offset: Offset) -> None:
+    """The bytes that are about to be written say what the log believes of them. Raises `InvariantViolation`."""
+    first = memoryview(pieces[0]).cast("B")
+    front = (
+        first if first.nbytes >= HEADER_BYTES else b"".join(memoryview(piece)[:HEADER_BYTES] for piece in pieces[:4])
+    )
+    try:
+        found = parse_header(front)
+        check_placement(found, expected_offset, header.leader_epoch)  # type: ignore[arg-type]
+    except CorruptBatch as error:
+        raise InvariantViolation(f"about to write a bad batch: {error.detail}") from None
+    if found.total_bytes != sum(memoryview(piece).nbytes for piece in pieces):
+        raise InvariantViolation(f"the batch at {expected_offset} has not the {found.total_bytes} bytes that it says")

@@ -1,0 +1,237 @@
+"""What the disk does not know yet, kept on the owner's thread, and the job that will tell it.
+
+Memory is ahead of the disk by a known distance: batches from `issued_offset` on were handed to no job; a cut, a moved
+start, changed leader epochs and finished segments wait here as well. A job takes all of it. When it is done the disk
+is as the memory was when it was taken; what happened since waits for the next one.
+
+A job that met a full disk counts as never run: `issued_offset` falls back to where it began, and the next job first
+cuts off what the failed one may have left behind.
+
+What is *not* here: the steps on disk (`log_job.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from raftlog.model import Offset
+from raftlog.ports import Disk
+
+from .batch_tail import BatchTail, FetchCache, TailBatch
+from .checkpoint import LogCheckpoint, ProducerSnapshot, encode_leader_epochs
+from .leader_epochs import LeaderEpochHistory
+from .log_job import Cut, LogJob, SegmentWrite
+from .segment import Segment
+
+CHECKPOINT_INTERVAL_BYTES = 64 * 1024 * 1024
+"""After so many bytes, and at each roll, indexes, producers and recovery point are written: what a crash leaves to be
+read again is at most this much and one job."""
+
+REMOVALS_PER_JOB = 4
+"""Unlinking a large file takes the file system tens of milliseconds, in which nothing of this log is fsynced."""
+
+
+class PendingWork:
+    """Invariant: at most one job is outstanding; `issued_offset` is never beyond the log's end."""
+
+    def __init__(self, disk: Disk, path: str, checkpoint: LogCheckpoint, end_offset: Offset, *, sync: bool) -> None:
+        self._disk = disk
+        self._path = path
+        self._sync = sync
+        """Each job fsyncs what it writes (`flush=fsync`); otherwise only checkpoints and finished segments do."""
+        self.checkpoint = checkpoint
+        """As it is on disk."""
+        self.unreported_loss = checkpoint.unreported_loss
+        self.issued_offset = end_offset
+        self.written_offset = end_offset
+        """Batches below are in files: readers may be sent there."""
+        self.outstanding: LogJob | None = None
+        self.epochs_changed = False
+        self.again = False
+        self._cut: Cut | None = None
+        self._removals: list[Offset] = []
+        self._bytes_since_checkpoint = 0
+        self._lowest_truncation: Offset | None = None
+        """Of those since the outstanding job was taken."""
+
+    # --- What happens to the log in memory ---
+
+    def appended(self, length: int) -> None:
+        self._bytes_since_checkpoint += length
+
+    def truncated(self, end_offset: Offset, cut: Cut | None) -> None:
+        """The log was truncated; `cut` where files may hold anything of what went."""
+        if self._lowest_truncation is None or end_offset < self._lowest_truncation:
+            self._lowest_truncation = end_offset
+        if cut is not None:
+            self._cut = _lower(self._cut, cut)
+        self.issued_offset = min(self.issued_offset, end_offset)
+        self.written_offset = min(self.written_offset, end_offset)
+
+    def restarted(self, offset: Offset) -> None:
+        """The log was emptied and goes on at `offset`, which may lie above its end: nothing of it may be left."""
+        self._lowest_truncation = Offset(0)
+        self._cut = Cut(Offset(0), None, 0)
+        self._removals.clear()
+        self.issued_offset = self.written_offset = offset
+
+    def removed(self, segment: Segment) -> None:
+        """A segment below the start is no longer part of the log."""
+        self._removals.append(segment.base_offset)
+
+    def is_due(self, log_start: Offset, log_end: Offset, segments: Sequence[Segment]) -> bool:
+        return (
+            self.issued_offset < log_end
+            or self._cut is not None
+            or self.epochs_changed
+            or bool(self._removals)
+            or log_start > self.checkpoint.log_start_offset
+            or self.unreported_loss != self.checkpoint.unreported_loss
+            or not segments[-1].on_disk
+            or (len(segments) > 1 and segments[-2].index is not None)
+        )
+
+    # --- Jobs ---
+
+    def take(
+        self,
+        log_start: Offset,
+        log_end: Offset,
+        segments: Sequence[Segment],
+        tail: BatchTail,
+        epochs: LeaderEpochHistory,
+        producer_state: Callable[[], bytes] | None,
+        *,
+        closing: bool = False,
+    ) -> LogJob:
+        """A job of everything that is due. `closing`: the last one of a clean close."""
+        assert self.outstanding is None
+        unsealed = _unsealed(segments)
+        due = closing or len(unsealed) > 1 or self._bytes_since_checkpoint >= CHECKPOINT_INTERVAL_BYTES
+        job = LogJob(self._disk, self._path, self.issued_offset, log_end, cut=self._cut, again=self.again)
+        job.checkpoint_before = self._checkpoint_before(log_start, self._cut)
+        job.remove = tuple(self._removals[:REMOVALS_PER_JOB])
+        if self.epochs_changed:
+            job.leader_epochs = encode_leader_epochs(epochs.entries)
+        batches: dict[Segment, list[TailBatch]] = {segment: [] for segment in unsealed}
+        for batch in tail.from_offset(self.issued_offset):
+            batches[batch.segment].append(batch)
+        for segment in unsealed:
+            write = self._segment_write(segment, batches[segment], due=due, seals=segment is not unsealed[-1])
+            if write is not None:
+                job.writes.append(write)
+        if due:
+            job.checkpoint_after = LogCheckpoint(log_start, max(log_start, log_end), closing, self.unreported_loss)
+            if producer_state is not None:
+                epoch = epochs.epoch_at(Offset(log_end - 1))
+                job.snapshot = ProducerSnapshot(log_end, epoch, producer_state())
+            self._bytes_since_checkpoint = 0
+        self.outstanding = job
+        self.issued_offset = log_end
+        self.epochs_changed = False
+        self._cut = None
+        self._lowest_truncation = None
+        return job
+
+    def done(self, job: LogJob, cache: FetchCache, tail: BatchTail) -> Offset:
+        """The job did what it should. How far the log is stable by it."""
+        assert job is self.outstanding
+        self.outstanding = None
+        self.again = False
+        self.checkpoint = job.checkpoint_after or job.checkpoint_before or self.checkpoint
+        del self._removals[: len(job.remove)]
+        for write in job.writes:
+            self._hand_back(write, keep=not write.segment.dropped)
+            _settle(write, cache, synced=write.sync)
+        stands = job.end_offset if self._lowest_truncation is None else min(job.end_offset, self._lowest_truncation)
+        if stands > self.written_offset:
+            cache.written([batch for batch in tail.from_offset(self.written_offset) if batch.end_offset <= stands])
+            self.written_offset = stands
+        return stands
+
+    def met_full_disk(self, job: LogJob) -> None:
+        """As if the job had never been taken, except that something of it may be on disk."""
+        assert job is self.outstanding
+        self.outstanding = None
+        self.again = True
+        self.epochs_changed = True
+        # Which checkpoint is on disk is not certain now: the next job writes it in any case.
+        for write in job.writes:
+            self._hand_back(write, keep=not write.segment.dropped and write.base_offset <= job.start_offset)
+        left_over = Cut(Offset(job.start_offset + 1), None, 0)
+        self._cut = _lower(left_over, _lower(job.cut, self._cut))
+        self.issued_offset = min(self.issued_offset, job.start_offset)
+        self._bytes_since_checkpoint += CHECKPOINT_INTERVAL_BYTES if job.checkpoint_after is not None else 0
+
+    def failed(self, job: LogJob) -> None:
+        assert job is self.outstanding
+        self.outstanding = None
+        for write in job.writes:
+            self._hand_back(write, keep=False)
+
+    # --- Parts of those ---
+
+    def _checkpoint_before(self, log_start: Offset, cut: Cut | None) -> LogCheckpoint | None:
+        on_disk = self.checkpoint
+        recovery_point = on_disk.recovery_point if cut is None else min(on_disk.recovery_point, cut.end_offset)
+        fallen = LogCheckpoint(log_start, max(log_start, recovery_point), False, self.unreported_loss)
+        return fallen if fallen != on_disk or self.again else None
+
+    def _segment_write(
+        self, segment: Segment, batches: Sequence[TailBatch], *, due: bool, seals: bool
+    ) -> SegmentWrite | None:
+        index = segment.index
+        assert index is not None
+        sync = (bool(batches) and self._sync) or not segment.on_disk
+        if due:
+            sync = sync or bool(batches) or segment.unsynced
+        if not batches and not sync and not due:
+            return None
+        return SegmentWrite(
+            segment=segment,
+            base_offset=segment.base_offset,
+            position=batches[0].position if batches else segment.size,
+            batches=[(batch.header, batch.buffers) for batch in batches],
+            file=segment.file.acquire() if segment.pinned else None,
+            sync=sync,
+            index_files=(index.offsets.encode(), index.times.encode()) if due else None,
+            seals_at=segment.end_offset if seals else None,
+        )
+
+    def _hand_back(self, write: SegmentWrite, *, keep: bool) -> None:
+        """The files that the job held, or opened."""
+        if write.file is not None:
+            write.segment.file.release()
+        if write.opened is not None:
+            if keep:
+                write.segment.pin(write.opened)
+            else:
+                write.opened.close()
+            write.opened = None
+
+
+def _unsealed(segments: Sequence[Segment]) -> list[Segment]:
+    """The last segment, and those before it whose index files are not complete."""
+    first = len(segments) - 1
+    while first > 0 and segments[first - 1].index is not None:
+        first -= 1
+    return list(segments[first:])
+
+
+def _settle(write: SegmentWrite, cache: FetchCache, *, synced: bool) -> None:
+    """The segment after its part of a job was done."""
+    segment = write.segment
+    segment.on_disk = True
+    segment.unsynced = not synced and (segment.unsynced or bool(write.batches))
+    if write.seals_at is not None and not segment.dropped and segment.end_offset == write.seals_at:
+        assert segment.index is not None
+        cache.keep_index(segment, segment.index)
+        segment.index = None
+        segment.unpin()
+
+
+def _lower(one: Cut | None, other: Cut | None) -> Cut | None:
+    """The one that cuts more, which does what the other does; of equal ones the first."""
+    if one is None or other is None:
+        return one or other
+    return one if one.end_offset <= other.end_offset else other

@@ -1,0 +1,132 @@
+"""From an offset to where its batch may be found: sparse, relative, rebuilt when in doubt.
+
+An entry (offset, position) says that a batch with this base offset begins at this position of the segment file. At most
+one entry for every `interval_bytes` of the file; whoever looks an offset up gets the entry at or before it and walks
+the headers from there. The first batch needs no entry. Offsets are relative to the segment's base so that both numbers
+fit 32 bits.
+
+On disk (envelope of `checkpoint.py`, integers big-endian): i64 base offset, i64 end offset and i64 bytes of the part of
+the segment that the index covers, then all relative offsets (u32), then all positions (u32).
+
+What is *not* here: timestamps (`time_index.py`), the walk (`batch_walk.py`), the file (`index_files.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+
+from raftlog.model import FilePosition, Offset
+
+from .checkpoint import DamagedFile, Kind, unwrap, wrap
+
+MAX_RELATIVE_OFFSET = 2**32 - 1
+"""A segment that would need more begins anew."""
+
+_HEAD = struct.Struct(">qqq")
+_ENTRY_BYTES = 8
+
+
+class OffsetIndex:
+    """Entries of one segment.
+
+    Invariant: offsets and positions both rise strictly, from above (base offset, 0) to below the covered end.
+    """
+
+    def __init__(self, base_offset: Offset, interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        """The index covers the batches from `base_offset` to here ..."""
+        self.size = 0
+        """... which are this many bytes of the file."""
+        self._interval_bytes = interval_bytes
+        self._offsets = array("I")
+        self._positions = array("I")
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def memory_bytes(self) -> int:
+        return _ENTRY_BYTES * len(self._offsets)
+
+    def add(self, end_offset: Offset, length: int) -> bool:
+        """The next batch: it begins where the covered part ends. True where it got an entry."""
+        last_position = self._positions[-1] if self._positions else 0
+        entered = self.size - last_position >= self._interval_bytes and self.size > 0
+        if entered:
+            self._offsets.append(self.end_offset - self.base_offset)
+            self._positions.append(self.size)
+        self.end_offset = end_offset
+        self.size += length
+        return entered
+
+    def floor(self, offset: Offset) -> tuple[Offset, FilePosition]:
+        """The last entry at or before `offset`; the segment's beginning where there is none."""
+        index = bisect_right(self._offsets, max(0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))) - 1
+        if index < 0:
+            return self.base_offset, FilePosition(0)
+        return Offset(self.base_offset + self._offsets[index]), FilePosition(self._positions[index])
+
+    def truncate(self, end_offset: Offset, size: int) -> None:
+        """The covered part ends here now, at a batch's boundary."""
+        assert self.base_offset <= end_offset <= self.end_offset, (self.base_offset, end_offset, self.end_offset)
+        keep = bisect_left(self._offsets, end_offset - self.base_offset)
+        del self._offsets[keep:], self._positions[keep:]
+        self.end_offset, self.size = end_offset, size
+
+    def copy(self) -> OffsetIndex:
+        other = OffsetIndex(self.base_offset, self._interval_bytes)
+        other.end_offset, other.size = self.end_offset, self.size
+        other._offsets, other._positions = self._offsets[:], self._positions[:]
+        return other
+
+    def encode(self) -> bytes:
+        head = _HEAD.pack(self.base_offset, self.end_offset, self.size)
+        return wrap(Kind.OFFSET_INDEX, head + big_endian(self._offsets) + big_endian(self._positions))
+
+    @classmethod
+    def decode(cls, content: bytes, interval_bytes: int) -> OffsetIndex:
+        """Raises `DamagedFile`."""
+        payload = unwrap(Kind.OFFSET_INDEX, content)
+        count, rest = divmod(len(payload) - _HEAD.size, _ENTRY_BYTES)
+        if count < 0 or rest:
+            raise DamagedFile(f"an offset index of {len(payload)} bytes")
+        base, end, size = _HEAD.unpack_from(payload)
+        index = cls(Offset(base), interval_bytes)
+        index.end_offset, index.size = Offset(end), size
+        middle = _HEAD.size + 4 * count
+        index._offsets = from_big_endian("I", payload[_HEAD.size : middle])
+        index._positions = from_big_endian("I", payload[middle:])
+        if not (
+            rises([0, *index._offsets])
+            and rises([0, *index._positions])
+            and (not count or (index._offsets[-1] < end - base and index._positions[-1] < size))
+        ):
+            raise DamagedFile("the entries of an offset index do not rise")
+        return index
+
+
+def rises(numbers: array[int] | list[int]) -> bool:
+    """Whether each is greater than the one before."""
+    return all(map(int.__lt__, numbers[:-1], numbers[1:]))
+
+
+def big_endian(numbers: array[int]) -> bytes:
+    """An array's bytes as files have them."""
+    if sys.byteorder == "big":
+        return numbers.tobytes()
+    swapped = numbers[:]
+    swapped.byteswap()
+    return swapped.tobytes()
+
+
+def from_big_endian(typecode: str, data: bytes) -> array[int]:
+    """The array of such bytes."""
+    numbers: array[int] = array(typecode)
+    numbers.frombytes(data)
+    if sys.byteorder != "big":
+        numbers.byteswap()
+    return numbers

@@ -1,0 +1,379 @@
+"""Opening a log after any stop: read what is there, decide by the table, act, fsync, and say what was done.
+
+    1. Small files: checkpoint, leader epochs; each is good, or absent or damaged.
+    2. Segments in order: facts (`recovery_scan.py`), the row that fits (`recovery_table.py`), its action.
+    3. The log as a whole against checkpoint and epochs.
+    4. fsync of whatever was read and not known to be durable, so that it may be reported and acknowledged; then fresh
+       indexes, epochs and checkpoint, so that the next crash has less to read.
+
+After a clean close nothing is read but small files, and nothing is written. Nothing here ever drops bytes that look
+like batches: they are set aside under `….quarantined` names for a person to look at, and never read again.
+
+What is *not* here: producers' state (`producer_snapshots.py`), which replicas may lead (the quorum).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from raftlog.config import MIB, TopicConfig
+from raftlog.model import LeaderEpoch, Offset
+from raftlog.ports import Disk
+
+from .checkpoint import (
+    CHECKPOINT_NAME,
+    LEADER_EPOCHS_NAME,
+    DamagedFile,
+    LogCheckpoint,
+    decode_leader_epochs,
+    encode_leader_epochs,
+    read_file,
+)
+from .leader_epochs import LeaderEpochHistory
+from .producer_snapshots import SNAPSHOT_SUFFIX, prune_snapshots
+from .recovery_scan import ScannedSegment, scan_segment
+from .recovery_table import VOUCHED, Action, Content, Facts, Finding, Index, Place, Position, Row, Stop, row_for
+from .segment import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    SegmentIndex,
+    parse_segment_name,
+    segment_name,
+)
+
+_QUARANTINED = ".quarantined"
+_TEMPORARY = ".tmp"
+"""What a `Disk.replace` that did not come to its end may leave."""
+_NOTES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What opening a log found and did."""
+
+    clean: bool
+    """The last stop was clean, and nothing was found wrong."""
+    cut_or_quarantined: bool
+    """Something that may have been acknowledged was removed, set aside or cannot be vouched for (S9). Also true for a
+    `flush=os` topic after an unclean stop."""
+    last_epoch: LeaderEpoch
+    log_start_offset: Offset
+    stable_end_offset: Offset
+    """The log's end: what was found is fsynced by now."""
+    notes: tuple[str, ...] = ()
+    """One line for each row of the decision table that was not «keep», and for each finding."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A log that can be opened: the outcome of `recover`."""
+
+    recovery: Recovery
+    checkpoint: LogCheckpoint
+    """As it is on disk."""
+    epochs: LeaderEpochHistory
+    segments: list[ScannedSegment]
+    """All of them good from their first byte to their last. Never empty: the last one may be a name without a file."""
+    last_on_disk: bool
+
+
+def recover(disk: Disk, path: str, config: TopicConfig, *, clean_shutdown: bool) -> Recovered:
+    """Bring the log in folder `path` into a state in which everything in it is good. Blocks.
+
+    Raises `DiskFailed` or `DiskFull`; it may then be tried again.
+    """
+    return _Recovery(disk, path, config, clean_shutdown).run()
+
+
+@dataclass(slots=True)
+class _Recovery:
+    disk: Disk
+    path: str
+    config: TopicConfig
+    clean_shutdown: bool
+    notes: list[str] = field(default_factory=list)
+    vouched: bool = True
+    changed: bool = False
+    """Something is not as a clean close leaves it."""
+    learn_epochs: bool = False
+    epochs: LeaderEpochHistory = field(default_factory=LeaderEpochHistory)
+    epochs_on_disk: LeaderEpochHistory | None = None
+    checkpoint: LogCheckpoint | None = None
+    """As it was found."""
+    kept: list[ScannedSegment] = field(default_factory=list)
+
+    def run(self) -> Recovered:
+        if not self.disk.exists(self.path):
+            return self._create()
+        names = self.disk.list(self.path)
+        bases = self._inventory(names)
+        start = self._read_small_files(bases)
+        end = self._recover_segments(bases, start)
+        start, end = self._judge(start, end)
+        return self._finish(start, end)
+
+    # --- Small files ---
+
+    def _create(self) -> Recovered:
+        self._find(Finding.CREATED)
+        self.disk.make_directory(self.path)
+        self.disk.fsync_directory(self.path.rpartition("/")[0])
+        self.epochs_on_disk = None
+        # `closed_clean` is what a log without any write since its last clean close has: this one has none at all.
+        self.checkpoint = LogCheckpoint(Offset(0), Offset(0), True)
+        self._write_epochs()
+        last = self._empty_segment(Offset(0))
+        self.disk.open(self._name(segment_name(Offset(0))), exclusive=True).close()
+        self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint.encode())
+        recovery = Recovery(True, False, self.epochs.latest_epoch, Offset(0), Offset(0), tuple(self.notes))
+        return Recovered(recovery, self.checkpoint, self.epochs, [last], last_on_disk=True)
+
+    def _inventory(self, names: list[str]) -> list[Offset]:
+        """Base offsets of the segments, in order. Leftovers are removed, strangers left."""
+        bases = [base for name in names if (base := parse_segment_name(name)) is not None]
+        for name in names:
+            if name in (CHECKPOINT_NAME, LEADER_EPOCHS_NAME) or name.endswith(_QUARANTINED):
+                continue
+            if name.endswith(_TEMPORARY):
+                self._find(Finding.TEMPORARY_FILE, name)
+                self.disk.remove(self._name(name))
+            elif parse_segment_name(name) is None and parse_segment_name(name, SNAPSHOT_SUFFIX) is None:
+                owners = [parse_segment_name(name, suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
+                if all(owner is None for owner in owners):
+                    self._find(Finding.STRAY_FILE, name)
+                elif not any(owner in bases for owner in owners):
+                    self._find(Finding.STRAY_INDEX, name)
+                    self.disk.remove(self._name(name))
+        return bases
+
+    def _read_small_files(self, bases: list[Offset]) -> Offset:
+        """The log's start."""
+        try:
+            content = read_file(self.disk, self._name(CHECKPOINT_NAME))
+            self.checkpoint = None if content is None else LogCheckpoint.decode(content)
+        except DamagedFile:
+            self.checkpoint = None
+        try:
+            content = read_file(self.disk, self._name(LEADER_EPOCHS_NAME))
+            self.epochs_on_disk = None if content is None else decode_leader_epochs(content)
+        except DamagedFile:
+            self.epochs_on_disk = None
+        if self.epochs_on_disk is None:
+            self._find(Finding.NO_LEADER_EPOCHS)
+            self.learn_epochs = True
+        else:
+            self.epochs = self.epochs_on_disk.copy()
+        if self.checkpoint is None:
+            self._find(Finding.NO_CHECKPOINT)
+            return bases[0] if bases else Offset(0)
+        if self.checkpoint.unreported_loss:
+            self._find(Finding.UNREPORTED_LOSS)
+        return self.checkpoint.log_start_offset
+
+    # --- Segments ---
+
+    def _recover_segments(self, bases: list[Offset], start: Offset) -> Offset:
+        """Where the log ends."""
+        expected, damaged = start, False
+        for number, base in enumerate(bases):
+            successor = bases[number + 1] if number + 1 < len(bases) else None
+            if successor is not None and successor <= start:
+                place = Place.BELOW_START
+            elif damaged:
+                place = Place.BEHIND_DAMAGE
+            elif base == expected or (not self.kept and base < start):
+                place = Place.NEXT
+            else:
+                place = Place.GAP if base > expected else Place.OVERLAP
+            scanned, row = self._decide(base, place, successor)
+            if row.action is not Action.KEEP:
+                self._note(f"{row.label} {row.action.value} segment {base} ({place.value}, {scanned.content.value})")
+            if scanned.detail:
+                self._note(f"   {scanned.detail}")
+            if not row.vouched:
+                self._cannot_vouch(start)
+            self._act(row.action, scanned, whole=place is not Place.NEXT)
+            if place is Place.NEXT and (scanned.index.size or scanned.content is Content.EMPTY):
+                self.kept.append(scanned)
+                expected = scanned.end_offset
+            damaged |= not row.vouched
+        return expected
+
+    def _decide(self, base: Offset, place: Place, successor: Offset | None) -> tuple[ScannedSegment, Row]:
+        if place is Place.NEXT:
+            scanned = scan_segment(
+                self.disk,
+                self.path,
+                base,
+                self.epochs,
+                self.config.index_interval_bytes,
+                learn_epochs=self.learn_epochs,
+            )
+        else:
+            # What is not the log's next segment is not read: only whether there is anything in it matters.
+            size = self._size(segment_name(base))
+            content = Content.WHOLE if size else Content.EMPTY
+            scanned = ScannedSegment(base, size, content, Index.BAD, self._empty_index(base), False, -1)
+        position = Position.LAST if successor is None else Position.MIDDLE
+        stop = Stop.CLEAN if self._closed_clean else Stop.UNCLEAN
+        return scanned, row_for(Facts(place, scanned.content, scanned.index_state, position, stop))
+
+    def _act(self, action: Action, scanned: ScannedSegment, *, whole: bool) -> None:
+        if action is Action.KEEP:
+            return
+        self.changed = True
+        log = segment_name(scanned.base_offset)
+        if action in (Action.REMOVE, Action.QUARANTINE):
+            self._remove_indexes(scanned.base_offset)
+        if action is Action.REMOVE:
+            self.disk.remove(self._name(log))
+        elif action is Action.QUARANTINE and (whole or not scanned.index.size):
+            self.disk.rename(self._name(log), self._unused_name(log))
+        elif action is Action.QUARANTINE:
+            self._set_tail_aside(log, scanned.index.size, scanned.size)
+            self._cut(scanned)
+        elif action is Action.CUT:
+            self._cut(scanned)
+
+    def _cut(self, scanned: ScannedSegment) -> None:
+        file = self.disk.open(self._name(segment_name(scanned.base_offset)))
+        try:
+            file.truncate(scanned.index.size)
+            file.fsync()
+        finally:
+            file.close()
+        scanned.size = scanned.index.size
+
+    def _set_tail_aside(self, name: str, position: int, size: int) -> None:
+        """Copy the bytes from `position` on into a file of their own."""
+        source = self.disk.open(self._name(name))
+        target = self.disk.open(self._unused_name(f"{name}.{position}"), exclusive=True)
+        try:
+            while position < size:
+                data = source.pread(min(MIB, size - position), position)
+                target.pwritev([data], target.size())
+                position += len(data)
+            target.fsync()
+        finally:
+            source.close()
+            target.close()
+
+    # --- The log as a whole ---
+
+    def _judge(self, start: Offset, end: Offset) -> tuple[Offset, Offset]:
+        checkpoint = self.checkpoint
+        if not self.kept:
+            self._find(Finding.NO_SEGMENT, f"offset {start}")
+        elif end < start:
+            self._find(Finding.ENDS_BEFORE_START, f"{end} is below {start}")
+            self._cannot_vouch(start)
+            for segment in self.kept:
+                self._act(Action.REMOVE, segment, whole=True)
+            self.kept.clear()
+            end = start
+        if checkpoint is not None and end < checkpoint.recovery_point:
+            self._find(Finding.ENDS_BEFORE_RECOVERY_POINT, f"{end} is below {checkpoint.recovery_point}")
+        elif checkpoint is not None and checkpoint.closed_clean and end != checkpoint.recovery_point:
+            self._find(Finding.NOT_AS_CLOSED, f"{end} is not {checkpoint.recovery_point}")
+        if self.config.flush == "os" and not self._closed_clean:
+            self._find(Finding.UNSYNCED_TOPIC)
+        if self.epochs.truncate_end(end) and not self.learn_epochs:
+            self._find(Finding.EPOCHS_BEYOND_END)
+        if self.kept:
+            self.epochs.truncate_start(self.kept[0].base_offset)
+        return start, end
+
+    def _finish(self, start: Offset, end: Offset) -> Recovered:
+        read = [segment for segment in self.kept if segment.read_anything]
+        last_on_disk = bool(self.kept)
+        if self._closed_clean and self.checkpoint is not None and not (read or self.changed or not self.vouched):
+            checkpoint = self.checkpoint
+        else:
+            if not self.vouched:
+                self._cannot_vouch(start)
+            self._make_durable(read)
+            checkpoint = LogCheckpoint(start, end, False, unreported_loss=not self.vouched)
+            self.disk.replace(self._name(CHECKPOINT_NAME), checkpoint.encode())
+        if not self.kept:
+            self.kept.append(self._empty_segment(end))
+        recovery = Recovery(
+            clean=self.clean_shutdown and self._closed_clean and self.vouched and not read,
+            cut_or_quarantined=not self.vouched,
+            last_epoch=self.epochs.latest_epoch,
+            log_start_offset=start,
+            stable_end_offset=end,
+            notes=tuple(self.notes),
+        )
+        return Recovered(recovery, checkpoint, self.epochs, self.kept, last_on_disk)
+
+    def _make_durable(self, read: list[ScannedSegment]) -> None:
+        for segment in read:
+            file = self.disk.open(self._name(segment_name(segment.base_offset)))
+            try:
+                file.fsync()
+            finally:
+                file.close()
+        prune_snapshots(self.disk, self.path, end_offset=self.kept[-1].end_offset if self.kept else Offset(0))
+        self.disk.fsync_directory(self.path)
+        for segment in self.kept:
+            fresh = segment.read_anything or segment.index_state is Index.BAD or segment.content is not Content.WHOLE
+            if fresh and segment.index.size:
+                offsets, times = segment.index.offsets.encode(), segment.index.times.encode()
+                self.disk.replace(self._name(segment_name(segment.base_offset, OFFSET_INDEX_SUFFIX)), offsets)
+                self.disk.replace(self._name(segment_name(segment.base_offset, TIME_INDEX_SUFFIX)), times)
+        if self.epochs != self.epochs_on_disk:
+            self._write_epochs()
+
+    # --- Helpers ---
+
+    @property
+    def _closed_clean(self) -> bool:
+        return self.checkpoint is not None and self.checkpoint.closed_clean
+
+    def _cannot_vouch(self, start: Offset) -> None:
+        """Before anything is changed: if the process dies now, the next recovery finds less wrong, and must know."""
+        self.vouched = False
+        known = self.checkpoint or LogCheckpoint(start, start, closed_clean=False)
+        if not known.unreported_loss or self.checkpoint is None:
+            marked = replace(known, unreported_loss=True)
+            self.disk.replace(self._name(CHECKPOINT_NAME), marked.encode())
+            self.checkpoint = marked
+
+    def _find(self, finding: Finding, what: str = "") -> None:
+        self.vouched &= VOUCHED[finding]
+        self.changed |= finding is not Finding.STRAY_FILE
+        self._note(f"{finding.value}: {what}" if what else finding.value)
+
+    def _note(self, text: str) -> None:
+        if len(self.notes) < _NOTES_MAX:
+            self.notes.append(text)
+
+    def _write_epochs(self) -> None:
+        self.disk.replace(self._name(LEADER_EPOCHS_NAME), encode_leader_epochs(self.epochs.entries))
+
+    def _remove_indexes(self, base: Offset) -> None:
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            self.disk.remove(self._name(segment_name(base, suffix)))
+
+    def _unused_name(self, name: str) -> str:
+        number, candidate = 0, f"{name}{_QUARANTINED}"
+        while self.disk.exists(self._name(candidate)):
+            number += 1
+            candidate = f"{name}.{number}{_QUARANTINED}"
+        return self._name(candidate)
+
+    def _size(self, name: str) -> int:
+        file = self.disk.open(self._name(name))
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _empty_index(self, base: Offset) -> SegmentIndex:
+        return SegmentIndex.empty(base, self.config.index_interval_bytes)
+
+    def _empty_segment(self, base: Offset) -> ScannedSegment:
+        return ScannedSegment(base, 0, Content.EMPTY, Index.GOOD, self._empty_index(base), False, -1)
+
+    def _name(self, name: str) -> str:
+        return f"{self.path}/{name}"

@@ -1,0 +1,188 @@
+"""What is done with each segment that is found on disk: a table of facts and actions, and nothing else.
+
+Four facts about a segment choose the one row that fits. The rows tell which crash, or which damage, makes such a
+segment; a test enumerates all combinations and proves that exactly one row fits each.
+
+A second, smaller table says which findings forbid the replica to vouch for its log (S9): it then reports
+`cut_or_quarantined`, and neither leads nor counts until it has caught up with somebody who can.
+
+What is *not* here: finding the facts (`recovery_scan.py`) and acting on them (`recovery.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Place(enum.Enum):
+    """The segment's base offset against where the segment before it ends (the first one: where the log starts)."""
+
+    BELOW_START = "below the log start"
+    """Its successor begins at or below the log start."""
+    NEXT = "next"
+    """Where the one before it ends; the first one: at or below the log start."""
+    GAP = "behind a gap"
+    """Beyond that: something between is missing."""
+    OVERLAP = "overlapping"
+    """Before that: names and contents contradict each other."""
+    BEHIND_DAMAGE = "behind damage"
+    """Something before it was cut, quarantined or missing."""
+
+
+class Content(enum.Enum):
+    """What reading it found."""
+
+    EMPTY = "empty"
+    WHOLE = "whole"
+    """Batch after batch to the end of the file."""
+    TORN = "torn"
+    """The last bytes are the beginning of a batch that is not there, or zeros."""
+    BAD_CRC = "bad CRC"
+    """A batch at its place whose content is not what was written; or bytes that are no batch."""
+    MISPLACED = "misplaced"
+    """A batch whose base offset or leader epoch contradicts its neighbours or the leader epoch history."""
+
+
+class Index(enum.Enum):
+    """Its index files."""
+
+    GOOD = "good"
+    """They cover the file, or the beginning of it that a checkpoint covered."""
+    BAD = "bad"
+    """Absent, torn or of other bytes."""
+
+
+class Position(enum.Enum):
+    LAST = "last"
+    MIDDLE = "middle"
+
+
+class Stop(enum.Enum):
+    """How the log was used last."""
+
+    CLEAN = "clean"
+    """It was closed clean, and not written to since."""
+    UNCLEAN = "unclean"
+
+
+class Action(enum.Enum):
+    KEEP = "keep"
+    REINDEX = "rebuild the index"
+    CUT = "cut the tail"
+    """The bytes from the torn batch on are dropped."""
+    QUARANTINE = "quarantine"
+    """From the first byte that is not good, everything is set aside under another name, this and all later segments."""
+    REMOVE = "remove"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    place: Place
+    content: Content
+    index: Index
+    position: Position
+    stop: Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A fact that is None fits any."""
+
+    label: str
+    place: Place | None
+    content: tuple[Content, ...] | None
+    index: Index | None
+    position: Position | None
+    stop: Stop | None
+    action: Action
+    vouched: bool
+    """Nothing that may have been acknowledged is lost by this."""
+
+    def fits(self, facts: Facts) -> bool:
+        return (
+            self.place in (None, facts.place)
+            and (self.content is None or facts.content in self.content)
+            and self.index in (None, facts.index)
+            and self.position in (None, facts.position)
+            and self.stop in (None, facts.stop)
+        )
+
+
+_EMPTY, _WHOLE, _TORN = (Content.EMPTY,), (Content.WHOLE,), (Content.TORN,)
+_CORRUPT = (Content.BAD_CRC, Content.MISPLACED)
+_NOT_EMPTY = (Content.WHOLE, Content.TORN, Content.BAD_CRC, Content.MISPLACED)
+
+SEGMENT_ROWS: tuple[Row, ...] = (
+    # Retention moved the start, and the process died before the file was removed (or the removal was not durable).
+    Row("@A", Place.BELOW_START, None, None, None, None, Action.REMOVE, vouched=True),
+    # The ordinary case, after any stop.
+    Row("@B", Place.NEXT, _WHOLE, Index.GOOD, None, None, Action.KEEP, vouched=True),
+    # A crash between the batches and the index files of a finished segment, or a torn or rotten index. Never trusted.
+    Row("@C", Place.NEXT, _WHOLE, Index.BAD, None, None, Action.REINDEX, vouched=True),
+    # A new log, a log that was just rolled, or a crash between the making of a segment and its first batch. In the
+    # middle: power failed, and a later segment's name survived where this one's batches did not; see @I for that one.
+    Row("@D", Place.NEXT, _EMPTY, None, None, None, Action.KEEP, vouched=True),
+    # The process was killed inside a write, or power failed before an fsync. Almost certainly nobody was told of that
+    # batch; but a file that somebody shortened looks the same, so the replica does not vouch.
+    Row("@E", Place.NEXT, _TORN, None, Position.LAST, Stop.UNCLEAN, Action.CUT, vouched=False),
+    # A clean close wrote whole batches only: the file was shortened or zeroed afterwards.
+    Row("@F", Place.NEXT, _TORN, None, Position.LAST, Stop.CLEAN, Action.QUARANTINE, vouched=False),
+    # Segments are fsynced before the next one begins: damage. Or power failed in a job that filled several segments.
+    Row("@G", Place.NEXT, _TORN, None, Position.MIDDLE, None, Action.QUARANTINE, vouched=False),
+    # Bits rotted, a sector was lost, or power failed and kept a later write but not an earlier one.
+    Row("@H", Place.NEXT, _CORRUPT, None, None, None, Action.QUARANTINE, vouched=False),
+    # A segment before this one is missing, or lost its end.
+    Row("@I", Place.GAP, _NOT_EMPTY, None, None, None, Action.QUARANTINE, vouched=False),
+    Row("@J", Place.GAP, _EMPTY, None, None, None, Action.REMOVE, vouched=False),
+    # No crash of ours does this: two files claim the same offsets. The earlier one is kept.
+    Row("@K", Place.OVERLAP, _NOT_EMPTY, None, None, None, Action.QUARANTINE, vouched=False),
+    Row("@L", Place.OVERLAP, _EMPTY, None, None, None, Action.REMOVE, vouched=False),
+    # The log ends at the damage before it; offsets beyond will be used again, so these batches must go.
+    Row("@M", Place.BEHIND_DAMAGE, _NOT_EMPTY, None, None, None, Action.QUARANTINE, vouched=False),
+    Row("@N", Place.BEHIND_DAMAGE, _EMPTY, None, None, None, Action.REMOVE, vouched=True),
+)
+
+
+def row_for(facts: Facts) -> Row:
+    """The one row that fits."""
+    return next(row for row in SEGMENT_ROWS if row.fits(facts))
+
+
+class Finding(enum.Enum):
+    """What is found about a log as a whole; the value is what the notes say."""
+
+    CREATED = "there was no such log: begun"
+    NO_CHECKPOINT = "the checkpoint is absent or damaged: the start is where the first segment begins"
+    NO_LEADER_EPOCHS = "the leader epoch history is absent or damaged: rebuilt from the batches"
+    EPOCHS_BEYOND_END = "leader epochs without a batch are dropped"
+    ENDS_BEFORE_RECOVERY_POINT = "the log ends before its recovery point: fsynced batches are missing"
+    NOT_AS_CLOSED = "the log was closed clean, and does not end where it was closed"
+    ENDS_BEFORE_START = "the log ends before its start: emptied"
+    NO_SEGMENT = "there is no segment where the log should be"
+    UNREPORTED_LOSS = "an earlier recovery could not vouch for the log, and the quorum may not know"
+    UNSYNCED_TOPIC = "the topic has flush=os and the last stop was unclean"
+    STRAY_FILE = "a file that is no part of a log is left alone"
+    TEMPORARY_FILE = "an unfinished file is removed"
+    STRAY_INDEX = "an index or snapshot without its segment is removed"
+
+
+VOUCHED: dict[Finding, bool] = {
+    Finding.CREATED: True,
+    # It is written before the first batch is, and replaced as a whole: only damage (or a crash while the log was being
+    # made, which then has nothing to vouch for) leaves a log without one.
+    Finding.NO_CHECKPOINT: False,
+    Finding.NO_LEADER_EPOCHS: False,
+    # They are written ahead of their first batch.
+    Finding.EPOCHS_BEYOND_END: True,
+    Finding.ENDS_BEFORE_RECOVERY_POINT: False,
+    Finding.NOT_AS_CLOSED: False,
+    # A crash between a restart at a later offset and its first file; or everything from the start on was lost.
+    Finding.ENDS_BEFORE_START: False,
+    Finding.NO_SEGMENT: False,
+    Finding.UNREPORTED_LOSS: False,
+    Finding.UNSYNCED_TOPIC: False,
+    Finding.STRAY_FILE: True,
+    Finding.TEMPORARY_FILE: True,
+    Finding.STRAY_INDEX: True,
+}
