@@ -112,7 +112,7 @@ class SimDisk:
         if inode is None:
             if path in self._names:
                 raise DiskFailed(f"{path} is a folder")
-            if not create:
+            if not (create or exclusive):
                 raise FileNotFoundError(path)
             folder = _parent(path)
             if folder not in self._names:

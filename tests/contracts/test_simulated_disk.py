@@ -1,0 +1,85 @@
+"""The simulated disk keeps the contract of every disk, and forgets exactly what was not fsynced."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
+from raftlog.errors import DiskFailed, DiskFull
+from raftlog.ports import Disk
+
+from .check_disk import CHECKS
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_simulated_disk_keeps_the_contract(check: Callable[[Disk], None]) -> None:
+    check(SimDisk())
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_power_loss_keeps_what_was_fsynced(seed: int) -> None:
+    disk = SimDisk()
+    disk.make_directory("a")
+    disk.fsync_directory("")
+    file = disk.open("a/f", create=True)
+    file.pwritev([b"x" * 2000], 0)
+    file.fsync()
+    disk.fsync_directory("a")
+    file.pwritev([b"y" * 2000], 2000)
+    disk.power_loss(random.Random(seed))
+    kept = disk.read("a/f")
+    assert kept[:2000] == b"x" * 2000
+    assert set(kept[2000:]) <= {ord("y"), 0}
+
+
+def test_power_loss_takes_unsynced_data_and_names_in_some_seeds_and_keeps_them_in_others() -> None:
+    contents, names = set(), set()
+    for seed in range(100):
+        disk = SimDisk()
+        file = disk.open("f", create=True)
+        disk.fsync_directory("")
+        file.pwritev([b"z" * 1024], 0)
+        disk.open("g", create=True)
+        disk.power_loss(random.Random(seed))
+        contents.add(len(disk.read("f")))
+        names.add(disk.exists("g"))
+    assert {0, 512, 1024} <= contents
+    assert names == {True, False}
+
+
+def test_a_replaced_file_is_old_or_new_after_power_loss_at_any_operation() -> None:
+    for crash_at in range(1, 12):
+        disk = SimDisk()
+        disk.replace("c", b"old")
+        disk.crash_countdown = crash_at
+        try:
+            disk.replace("c", b"new")
+        except SimulatedCrash:
+            disk.power_loss(random.Random(crash_at))
+            assert disk.read("c") in {b"old", b"new"}
+        else:
+            disk.power_loss(random.Random(crash_at))
+            assert disk.read("c") == b"new"
+
+
+def test_a_failed_fsync_drops_the_data_and_calls_it_clean() -> None:
+    disk = SimDisk()
+    file = disk.open("f", create=True)
+    file.pwritev([b"lost"], 0)
+    disk.fail_fsync = 1
+    with pytest.raises(DiskFailed):
+        file.fsync()
+    file.fsync()
+    assert disk.read("f") == b""
+
+
+def test_a_full_disk_takes_nothing() -> None:
+    disk = SimDisk()
+    file = disk.open("f", create=True)
+    disk.full = True
+    with pytest.raises(DiskFull):
+        file.pwritev([b"x"], 0)
+    assert file.size() == 0
