@@ -1,0 +1,90 @@
+"""The bytes of commands, answers and snapshots. A difference here is a new version, or a bug.
+
+`python -m tests.golden.test_metadata_bytes` writes the files of the present version.
+"""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from metadata import commands as c
+from metadata.commands import decode, decode_result, encode, encode_result
+from metadata.image import ClusterImage
+from raftlog.model import BrokerId, Endpoint
+from tests.support.metadata_cluster import TOPIC, directory, report
+from tests.unit.test_metadata_snapshot import busy
+
+FOLDER = pathlib.Path(__file__).parent
+COMMANDS = FOLDER / "metadata_commands_v1.txt"
+SNAPSHOT = FOLDER / "metadata_snapshot_v1.txt"
+
+_N: Any = int
+SAMPLES: list[c.Command] = [
+    c.RegisterBroker.of(
+        BrokerId(1),
+        directory(7),
+        3,
+        api=Endpoint("10.0.0.1", 9640),
+        data=Endpoint("10.0.0.1", 9641),
+        rack="east",
+        feature_level=1,
+        reports=[report(2, 300), report(-1, 0, cut=True)],
+    ),
+    c.FenceBroker(_N(1), _N(70_000)),
+    c.UnfenceBroker(_N(1), _N(70_000)),
+    c.CreateTopic("orders", TOPIC, ((_N(0), _N(1)), (_N(1), _N(0))), (("retention.ms", "1000"),)),
+    c.DeleteTopic(TOPIC),
+    c.AlterTopic(TOPIC, (("flush", "os"),), ("retention.ms",)),
+    c.AddPartitions(TOPIC, 2, ((_N(2), _N(0)),)),
+    c.ElectLeaders((c.Election(TOPIC, 0, _N(1), _N(9), _N(4)), c.Election(TOPIC, 1, _N(2), _N(9), _N(5), True))),
+    c.AlterIsr(TOPIC, 0, _N(1), _N(9), _N(3), _N(12), (c.IsrMember(_N(0), _N(8)), c.IsrMember(_N(1), _N(9)))),
+    c.GrantProducerIds(_N(1), _N(9), 1000),
+    c.SetFeatureLevel(2),
+    c.NoOp(),
+]
+ANSWERS: list[c.CommandResult] = [
+    c.Done(),
+    c.Registered(_N(70_000)),
+    c.IsrAltered(_N(13)),
+    c.ProducerIdsGranted(_N(1000), 1000),
+    c.Elected((None, c.Refused("not_eligible", "nobody"))),
+    c.Refused("topic_exists", "it does"),
+]
+
+
+def render() -> str:
+    """One line each: name, bytes."""
+    session = c.ClientSession(b"session-number-1", 5, 400)
+    lines = [f"{type(sample).__name__} {encode(sample).hex()}" for sample in SAMPLES]
+    lines.append(f"NoOp+term+session {encode(c.NoOp(), term=6, session=session).hex()}")
+    lines += [f"{type(answer).__name__} {encode_result(answer).hex()}" for answer in ANSWERS]
+    return "\n".join(lines) + "\n"
+
+
+def test_every_command_and_answer_has_a_sample() -> None:
+    assert [type(sample) for sample in SAMPLES] == list(c.COMMAND_TYPES)
+    assert {type(answer) for answer in ANSWERS} == set(c.CommandResult.__args__)
+
+
+def test_commands_and_answers_are_written_as_ever() -> None:
+    assert render() == COMMANDS.read_text()
+
+
+def test_commands_and_answers_are_read_as_ever() -> None:
+    lines = [line.split() for line in COMMANDS.read_text().splitlines()]
+    read = [decode(bytes.fromhex(packed)).command for _, packed in lines[: len(SAMPLES)]]
+    assert read == SAMPLES
+    assert decode(bytes.fromhex(lines[len(SAMPLES)][1])).term == 6
+    assert [decode_result(bytes.fromhex(packed)) for _, packed in lines[len(SAMPLES) + 1 :]] == ANSWERS
+
+
+def test_a_snapshot_is_written_and_read_as_ever() -> None:
+    packed = bytes.fromhex(SNAPSHOT.read_text())
+    assert busy().image.snapshot() == packed
+    assert ClusterImage.from_snapshot(packed).snapshot() == packed
+
+
+if __name__ == "__main__":
+    COMMANDS.write_text(render())
+    SNAPSHOT.write_text(busy().image.snapshot().hex() + "\n")
