@@ -1,4 +1,4 @@
-"""One HTTP/2 connection, sans I/O: bytes in, events and bytes out. The only home of the `h2` library.
+"""One HTTP/2 connection, sans I/O: bytes in, events and bytes out. With `h2_setup.py` the only home of `h2`.
 
 Theory of operation. `h2` keeps everything but DATA, WINDOW_UPDATE and GOAWAY: SETTINGS, HEADERS with HPACK and their
 validation, PING, RST_STREAM, PRIORITY, and each stream's state. It is handed single, complete, small frames and never
@@ -17,16 +17,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.events import Event as H2Event
 from h2.events import RemoteSettingsChanged, StreamReset
 from h2.events import RequestReceived as H2RequestReceived
 from h2.events import ResponseReceived as H2ResponseReceived
 from h2.events import StreamEnded as H2StreamEnded
 from h2.exceptions import NoAvailableStreamIDError, ProtocolError, TooManyStreamsError
-from h2.settings import SettingCodes, Settings
-from h2.stream import StreamInputs
+from h2.settings import SettingCodes
 
 from ..errors import InvalidRequest, RetriableError
 from ..ports import Part
@@ -55,6 +52,7 @@ from .frames import (
     goaway,
     split_headers,
 )
+from .h2_setup import MAX_HEADER_TABLE_BYTES, enforce_ourselves, new_h2, peer_ended
 from .inbound import Inbound
 from .keepalive import Keepalive, Verdict
 from .limits import Http2Limits
@@ -64,9 +62,6 @@ from .streams import StreamState
 
 ENDED = "ended"
 """`StreamClosed.reason` of a stream that both sides ended."""
-
-MAX_HEADER_TABLE_BYTES = 4096
-"""HPACK state kept for what we send: RFC 7541's default."""
 
 Headers = Iterable[tuple[str, str]]
 
@@ -93,14 +88,12 @@ class ConnectionCore:
         self._inbound = Inbound(self, client=client, limits=limits, now=now)
         self._keepalive = Keepalive(limits, now, serves=not client)
         self._pings = 0
-        self._h2 = _new_h2(client, limits)
+        self._h2 = new_h2(client, limits)
         self._h2.initiate_connection()
         self._flush_h2()
         if not client:
             self._h2.receive_data(PREFACE)  # `Inbound` checks the real one
-        # Announced as it is, enforced by ourselves one stream at a time: a peer may not have seen the number yet.
-        enforced = {SettingCodes.MAX_CONCURRENT_STREAMS: 2**31, SettingCodes.ENABLE_PUSH: 0}
-        self._h2.local_settings = Settings(client=client, initial_values=enforced)
+        enforce_ourselves(self._h2)
         self._write(self._inbound.opening())
 
     # --- Output ------------------------------------------------------------------------------------------------------
@@ -142,8 +135,12 @@ class ConnectionCore:
         return self._add_stream(stream_id)
 
     def respond(self, stream: StreamState) -> None:
-        """200: messages may flow."""
+        """200: messages may flow. Those that came with the request are told now."""
         self._answer(stream, 200, self._own_headers())
+        try:
+            self._inbound.accepted(stream)
+        except Http2Error as error:
+            self.fail(error.code, error.detail)
 
     def refuse(self, stream: StreamState, status: int, text: str, headers: Headers = ()) -> None:
         """An answer that ends the stream, with a line of text for people."""
@@ -161,9 +158,10 @@ class ConnectionCore:
             self.outbox.window -= len(body)
             stream.send_window -= len(body)
             self._write(FRAME_HEADER.pack(len(body) << 8 | DATA, 0, stream.id) + body)
+        # What the peer still sends is thrown away. RFC 9113 section 8.1 lets us ask it to stop by a RST_STREAM, but
+        # then some clients (curl 7.88) throw away the answer instead.
         self._end_local(stream)
-        # The peer may still be sending: ask it to stop (RFC 9113 section 8.1).
-        self.reset(stream, ErrorCode.NO_ERROR, f"refused with {status}")
+        self._inbound.refused(stream)
 
     def send(self, stream: StreamState, parts: Sequence[Part]) -> None:
         """One message. On a stream that is over it is dropped. Raises `InvalidRequest` (`body_too_large`)."""
@@ -261,8 +259,7 @@ class ConnectionCore:
             self._on_h2_event(event)
 
     def peer_ended(self, stream: StreamState) -> None:
-        # `h2` saw no DATA: its own END_STREAM check of content-length would be wrong, so only its state is moved.
-        self._h2.streams[stream.id].state_machine.process_input(StreamInputs.RECV_END_STREAM)
+        peer_ended(self._h2, stream.id)
         self._remote_ended(stream)
 
     def peer_goes_away(self, last_stream_id: int, code: int, reason: str) -> None:
@@ -288,8 +285,8 @@ class ConnectionCore:
             if isinstance(event, StreamReset):
                 code = int(event.error_code or 0)
                 self._close_stream(stream, f"reset by the peer: {error_name(code)}")
-            elif self._inbound.complete(stream):
-                self._remote_ended(stream)
+            else:
+                self._inbound.data_ended(stream)
 
     def _request(self, event: H2RequestReceived) -> None:
         if self.client:
@@ -378,20 +375,3 @@ class ConnectionCore:
     def _write(self, data: bytes) -> None:
         if data:
             self.outbox.output.append(data)
-
-
-def _new_h2(client: bool, limits: Http2Limits) -> H2Connection:
-    connection = H2Connection(H2Configuration(client_side=client, header_encoding=None))
-    connection.local_settings = Settings(
-        client=client,
-        initial_values={
-            SettingCodes.ENABLE_PUSH: 0,
-            SettingCodes.MAX_FRAME_SIZE: limits.max_frame_bytes,
-            SettingCodes.INITIAL_WINDOW_SIZE: limits.window_bytes,
-            SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
-            SettingCodes.MAX_HEADER_LIST_SIZE: limits.max_header_list_bytes,
-        },
-    )
-    connection.max_inbound_frame_size = limits.max_control_frame_bytes
-    connection.decoder.max_header_list_size = limits.max_header_list_bytes
-    return connection

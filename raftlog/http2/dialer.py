@@ -55,14 +55,14 @@ async def connect(
                 ssl_shutdown_timeout=timeouts[1],
             )
             await ready
-    except (OSError, TimeoutError, RetriableError) as error:
+    except BaseException as error:
+        connection.on_closed = None
+        ready.cancel()
+        await connection.give_up("connecting failed")
+        if not isinstance(error, (OSError, TimeoutError, RetriableError)):
+            raise
         detail = error.detail if isinstance(error, RaftlogError) else str(error) or "no answer in time"
         raise RetriableError("connection_lost", f"{where}: {detail}") from None
-    finally:
-        if not ready.done() or ready.cancelled() or ready.exception() is not None:
-            ready.cancel()
-            connection.on_closed = None
-            connection.abort("connecting failed")
     return connection
 
 
@@ -138,7 +138,6 @@ class ReconnectingDialer:
         """One connection's life. Returns why it ended."""
         loop = asyncio.get_running_loop()
         over: asyncio.Future[str] = loop.create_future()
-        gone = asyncio.Event()
 
         def end(reason: str) -> None:
             self._stream = None
@@ -147,7 +146,6 @@ class ReconnectingDialer:
 
         def lost(connection: Http2Connection, reason: str) -> None:
             end(reason)
-            gone.set()
 
         try:
             connection = await connect(self._host, self._port, limits=self._limits, ssl=self._ssl, on_closed=lost)
@@ -168,8 +166,7 @@ class ReconnectingDialer:
         finally:
             patience.cancel()
             connection.close("the stream is over")
-            if not gone.is_set():
-                await gone.wait()
+            await connection.wait_closed()
 
     def _opened(self, stream: Http2Stream) -> None:
         self._failures = 0

@@ -59,7 +59,7 @@ class InboundOwner(Protocol):
         ...
 
     def peer_ended(self, stream: StreamState) -> None:
-        """END_STREAM on DATA."""
+        """END_STREAM, and all before it was in order."""
         ...
 
     def peer_goes_away(self, last_stream_id: int, code: int, reason: str) -> None: ...
@@ -129,8 +129,24 @@ class Inbound:
 
     def forget(self, stream: StreamState) -> None:
         """The stream is over."""
+        self._drop_early(stream)
         stream.assembler.discard()
         self._reader.forget(stream)
+
+    def accepted(self, stream: StreamState) -> None:
+        """The request was answered: what came with it is messages. Raises `Http2Error`."""
+        if not stream.closed and (stream.early or stream.early_end):
+            early = bytes(stream.early)
+            self._drop_early(stream)
+            if self.data_received(stream, memoryview(early)) and stream.early_end:
+                self.data_ended(stream)
+
+    def refused(self, stream: StreamState) -> None:
+        """The request was answered with an error: what comes with it is nothing to us."""
+        self._drop_early(stream)
+        stream.refused = True
+        if stream.early_end and not stream.closed:
+            self._owner.peer_ended(stream)
 
     def ration(self) -> bool:
         """Count one thing that made work and carried nothing. False: that was too many."""
@@ -161,6 +177,10 @@ class Inbound:
         if self._client and not stream.answered:
             self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "DATA before the response's headers")
             return None
+        if stream.refused:
+            if ends:
+                owner.peer_ended(stream)
+            return None
         return stream
 
     def data_counted(self, stream: StreamState, length: int, ends: bool) -> bool:
@@ -174,7 +194,13 @@ class Inbound:
         return True
 
     def data_received(self, stream: StreamState, data: memoryview) -> bool:
+        if stream.refused:
+            return True
         try:
+            if not stream.answered:
+                self._budget.take(len(data))
+                stream.early += data
+                return True
             messages = stream.assembler.feed(data)
         except PartialOverflow:
             self.overflow(stream)
@@ -190,18 +216,16 @@ class Inbound:
         self._stream_error(stream, ErrorCode.ENHANCE_YOUR_CALM, "too many unfinished messages on the connection")
 
     def data_ended(self, stream: StreamState) -> None:
-        if self.complete(stream):
+        if not stream.answered:
+            stream.early_end = True
+        elif stream.refused:
             self._owner.peer_ended(stream)
-
-    def complete(self, stream: StreamState) -> bool:
-        """Whether the peer may end here; the stream is reset where it may not."""
-        if not stream.assembler.at_boundary:
+        elif not stream.assembler.at_boundary:
             self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "the stream ended in the middle of a message")
-            return False
-        if stream.content_left:
+        elif stream.content_left:
             self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "less content than content-length says")
-            return False
-        return True
+        else:
+            self._owner.peer_ended(stream)
 
     def frame(self, kind: int, flags: int, stream_id: int, frame: bytes) -> None:
         if not self._settings_seen:
@@ -223,6 +247,10 @@ class Inbound:
             self._ration("control frames")
             if kind < CONTINUATION:  # RFC 9113 section 4.1: types that nobody knows are ignored
                 self._owner.control(kind, frame)
+
+    def _drop_early(self, stream: StreamState) -> None:
+        self._budget.give_back(len(stream.early))
+        stream.early = bytearray()
 
     # --- Details -----------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class Http2Connection(ConnectionShell):
         self._muted = False
         """We closed it: messages that had arrived before are not handed on."""
         self._dispatching = False
+        self._gone = asyncio.Event()
 
     # --- For users ---------------------------------------------------------------------------------------------------
 
@@ -116,6 +117,16 @@ class Http2Connection(ConnectionShell):
         self._muted = True
         self._core.fail(ErrorCode.NO_ERROR, reason)
         self._flush()
+
+    async def wait_closed(self) -> None:
+        """Until the sockets are closed and everybody was told; after `close` at most `linger_s` and a little."""
+        await self._gone.wait()
+
+    async def give_up(self, reason: str) -> None:
+        """Drop the connection, or what there is of it, and wait until that is done."""
+        self.abort(reason)
+        if self._transport is not None:
+            await self._gone.wait()
 
     def send(self, state: StreamState, parts: Sequence[Part]) -> None:
         """See `Http2Stream.send`."""
@@ -161,6 +172,7 @@ class Http2Connection(ConnectionShell):
             told(self)
 
     def _lost(self, reason: str) -> None:
+        self._gone.set()
         if self.on_closed is not None:
             self.on_closed(self, reason)
 

@@ -223,7 +223,7 @@ class FrameReader:
         if padded:
             self._start += 1
             self._skip_left = padding - 1
-        elif available >= HEADER_BYTES + length and length > PREFIX_BYTES and stream.assembler.at_boundary:
+        elif PREFIX_BYTES <= length <= available - HEADER_BYTES and stream.answered and stream.assembler.at_boundary:
             (*_, prefix) = DATA_AND_PREFIX.unpack_from(self._staging, start - HEADER_BYTES)
             if prefix == length - PREFIX_BYTES:  # the frame is the message
                 stream.assembler.check_length(prefix)

@@ -199,8 +199,11 @@ class ConnectionShell(asyncio.BufferedProtocol):
             self._corked = True
             self._wake()
             self._write()
-        elif self._core.events:
+            return
+        if self._core.events:
             self._wake()
+        if self._core.outbox.room <= 0:
+            self._write()  # what waits for the end of this turn is bounded, too
 
     def _wake(self) -> None:
         if not self._wake_due:
@@ -240,10 +243,13 @@ class ConnectionShell(asyncio.BufferedProtocol):
             self._behind = True
         elif self._behind and room >= HIGH_WATER_BYTES // 2:
             self._behind = False
-            if self.on_drained is not None:
-                self._loop.call_soon(self.on_drained)
+            self._loop.call_soon(self._tell_drained)
         if self._phase is Phase.FLUSHING and room == HIGH_WATER_BYTES:
             self._wake()
+
+    def _tell_drained(self) -> None:
+        if self.on_drained is not None and not self._behind:
+            self.on_drained()
 
     # --- Time --------------------------------------------------------------------------------------------------------
 

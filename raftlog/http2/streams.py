@@ -30,6 +30,8 @@ class StreamState:
         "assembler",
         "closed",
         "content_left",
+        "early",
+        "early_end",
         "end_wanted",
         "id",
         "in_ring",
@@ -39,6 +41,7 @@ class StreamState:
         "queue",
         "queued_bytes",
         "receive_window",
+        "refused",
         "remote_ended",
         "send_window",
     )
@@ -49,8 +52,13 @@ class StreamState:
         self.receive_window = receive_window
         self.send_window = send_window
         self.owner: object = None
+        self.early = bytearray()
+        """Content that came before the request was answered: nobody knows yet whether it is messages."""
+        self.early_end = False
         self.answered = False
         """Response headers were sent (listener) or received (dialer)."""
+        self.refused = False
+        """We answered with an error: what it carries is thrown away."""
         self.remote_ended = False
         self.local_ended = False
         self.closed = False

@@ -79,6 +79,15 @@ def test_frame_boundaries_and_pieces_mean_nothing(piece: int) -> None:
     assert peer.messages() == sent
 
 
+@pytest.mark.parametrize("last", [data_frame(1, b""), data_frame(1, b"\0\0"), data_frame(1, b"", end=True)])
+def test_a_short_frame_at_the_very_end_of_the_buffer(last: bytes) -> None:
+    peer = RawPeer()
+    peer.open()
+    room = len(peer.core.get_buffer()) - len(last)
+    peer.feed(data_frame(1, prefixed(b"x" * (room - 13))) + last)
+    assert only(peer.events(), MessageReceived)[0].message == b"x" * (room - 13) and not peer.core.failed
+
+
 def test_a_large_message_is_received_into_its_own_buffer() -> None:
     peer = RawPeer()
     peer.open()
@@ -393,3 +402,23 @@ def test_failing_twice_says_goaway_once() -> None:
     peer.core.fail(ErrorCode.INTERNAL_ERROR, "first")
     peer.core.fail(ErrorCode.NO_ERROR, "second")
     assert peer.goaway() == (2, "first")
+
+
+@pytest.mark.parametrize("rest_in_same_frame", [True, False])
+def test_what_a_refused_request_carries_is_thrown_away_to_its_end(rest_in_same_frame: bool) -> None:
+    """Without a RST_STREAM: curl 7.88 would throw the answer away instead."""
+    peer = RawPeer()
+    peer.feed(peer.headers(1, peer.request()))
+    body = data_frame(1, b"\0\1\0\0" + b"no messages at all" * 1000, end=rest_in_same_frame)
+    peer.feed(body[:1000])
+    (request,) = only(peer.events(), RequestReceived)
+    peer.core.refuse(request.stream, 404, "not here", [("raftlog-error", "not_found")])
+    headers, data, end = peer.frames()
+    assert isinstance(headers, HeadersFrame) and isinstance(data, DataFrame) and data.data == b"not here\n"
+    assert "END_STREAM" in end.flags
+    peer.feed(body[1000:])
+    if not rest_in_same_frame:
+        assert not request.stream.closed
+        peer.feed(data_frame(1, b"more of it", end=True))
+    assert [type(event) for event in peer.events()] == [StreamEnded, StreamClosed]
+    assert peer.output() == b"" and not peer.core.failed and peer.core._inbound.partial_bytes == 0
