@@ -1,1 +1,23 @@
-"""The client library: what user programs, the CLI and Spark speak to a cluster with."""
+"""The client library: what user programs, the CLI and Spark speak to a cluster with.
+
+`Producer`, `Consumer` and `Admin` here are what `import raftlog` offers, with the values that they take and give.
+"""
+
+from __future__ import annotations
+
+from .admin import Admin
+from .consumed import ConsumedBatch, ConsumerRecord
+from .consumer import Consumer
+from .delivery import Delivery, DeliveryFuture, RecordMetadata
+from .producer import Producer
+
+__all__ = [
+    "Admin",
+    "ConsumedBatch",
+    "Consumer",
+    "ConsumerRecord",
+    "Delivery",
+    "DeliveryFuture",
+    "Producer",
+    "RecordMetadata",
+]

@@ -13,7 +13,7 @@ What is *not* here: what the answers mean (`metadata.py`, `admin.py`), records (
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -49,12 +49,13 @@ class _NotSent(Exception):
 class _Call:
     method: str
     path: str
-    params: Mapping[str, str] | None
     body: bytes | None
     content_type: str
     timeout: float
     fresh: bool = False
     """On a new connection."""
+    accept: tuple[int, ...] = ()
+    """Statuses above 299 that are an answer all the same."""
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Endpoint]:
@@ -90,11 +91,9 @@ class HttpApi:
 
     # --- Calls --------------------------------------------------------------------------------------------------------
 
-    async def get(
-        self, path: str, kind: type[T], *, params: Mapping[str, str] | None = None, timeout: float = 5.0
-    ) -> T:
+    async def get(self, path: str, kind: type[T], *, accept: tuple[int, ...] = (), timeout: float = 5.0) -> T:
         """The decoded answer. Raises a `RaftlogError`; `connection_lost` when no node answers in time."""
-        return self._decode(await self.repeatable("GET", path, params=params, timeout=timeout), kind)
+        return self._decode(await self.repeatable("GET", path, accept=accept, timeout=timeout), kind)
 
     async def post(self, path: str, kind: type[T], body: Any = None, *, timeout: float = 5.0) -> T:
         """The same for a POST that does no harm when it happens twice."""
@@ -105,7 +104,7 @@ class HttpApi:
     ) -> T:
         """A request that must not happen twice. `kind` None: the answer has no body. Raises `outcome_unknown` when the
         answer was lost."""
-        answer = await self._once(_Call(method, path, None, _encode(body), "application/json", timeout, fresh=True))
+        answer = await self._once(_Call(method, path, _encode(body), "application/json", timeout, fresh=True))
         return self._decode(answer, kind) if kind is not None else None  # type: ignore[return-value]
 
     async def repeatable(
@@ -113,14 +112,14 @@ class HttpApi:
         method: str,
         path: str,
         *,
-        params: Mapping[str, str] | None = None,
         body: Any = None,
         raw: bytes | None = None,
         content_type: str = "application/json",
+        accept: tuple[int, ...] = (),
         timeout: float = 5.0,
     ) -> bytes:
         """The answer's body, from whichever node gives it first. `raw` is a body that is encoded already."""
-        call = _Call(method, path, params, raw if raw is not None else _encode(body), content_type, timeout)
+        call = _Call(method, path, raw if raw is not None else _encode(body), content_type, timeout, accept=accept)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         last: RaftlogError | None = None
@@ -226,7 +225,7 @@ class HttpApi:
         timeout = aiohttp.ClientTimeout(total=call.timeout, sock_connect=CONNECT_TIMEOUT)
         try:
             async with self._session_for(call).request(
-                call.method, url, params=call.params, data=call.body, headers=headers, timeout=timeout
+                call.method, url, data=call.body, headers=headers, timeout=timeout
             ) as response:
                 body = await response.content.read(MAX_ANSWER_BYTES)
                 while not response.content.at_eof():
@@ -234,7 +233,7 @@ class HttpApi:
                     body += more
                     if len(body) > MAX_ANSWER_BYTES:
                         raise RemoteProtocolError(f"the answer of {node} is longer than {MAX_ANSWER_BYTES} bytes")
-                if response.status >= 300:
+                if response.status >= 300 and response.status not in call.accept:
                     raise self._problem(node, response.status, body)
                 return body
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:

@@ -107,7 +107,9 @@ class BrokerConnection:
     def on_message(self, stream: Http2Stream, message: memoryview) -> None:
         response, body = decode_response(message)
         if isinstance(response, ErrorResponse) and response.correlation_id < 0:
-            raise RemoteProtocolError(f"node {self.node_id} could not read a request: {response.error}: {response.detail}")
+            raise RemoteProtocolError(
+                f"node {self.node_id} could not read a request: {response.error}: {response.detail}"
+            )
         pending = self._pending.pop(response.correlation_id, None)
         if pending is None or pending.path != stream.path:
             raise RemoteProtocolError(f"an answer to no request: {response.correlation_id} on {stream.path}")

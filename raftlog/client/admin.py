@@ -1,0 +1,166 @@
+"""`Admin`: topics, cluster, quorum and offsets, over the HTTP API.
+
+Reads are asked of any node, and of the next one when the answer is late. Changes are sent once: where the answer is
+lost the error is `outcome_unknown`, and looking is the only way to learn what happened.
+
+What is *not* here: deciding anything; the cluster does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import msgspec
+
+from raftlog.config import check_topic_name
+
+from .api import HttpApi
+from .metadata import ClusterInfo, NodeInfo, PartitionInfo, TopicDescription, topic_path
+from .offsets import query_offsets
+
+__all__ = [
+    "Admin",
+    "ClusterInfo",
+    "HealthInfo",
+    "NodeInfo",
+    "OffsetRange",
+    "PartitionInfo",
+    "QuorumInfo",
+    "TopicDescription",
+    "TopicSummary",
+]
+
+CHANGE_TIMEOUT = 15.0
+
+
+class TopicSummary(msgspec.Struct, frozen=True):
+    """One topic in a list."""
+
+    name: str
+    id: str
+    partition_count: int
+    replication_factor: int
+
+
+class _Topics(msgspec.Struct, frozen=True):
+    topics: list[TopicSummary]
+
+
+class OffsetRange(msgspec.Struct, frozen=True):
+    """What a partition holds: offsets in `[earliest, latest)` may be read."""
+
+    earliest: int
+    latest: int
+    leader_epoch: int = -1
+
+
+class QuorumInfo(msgspec.Struct, frozen=True):
+    """The metadata quorum, as one of its nodes knows it."""
+
+    node_id: int
+    leader: int
+    """-1 while there is none."""
+    term: int
+    commit_index: int
+    applied_index: int
+    last_index: int
+    voters: list[int]
+    match_index: dict[str, int] = {}
+    """How far each voter's log is known to agree; only the leader knows."""
+
+
+class HealthInfo(msgspec.Struct, frozen=True):
+    """What a node says of itself and of the cluster. `problems` is empty when all is well."""
+
+    ready: bool
+    problems: list[str] = []
+
+
+class Admin:
+    """Belongs to one event loop; `close` it, or use it with `async with`. Every call raises a `RaftlogError`."""
+
+    def __init__(self, bootstrap: str | Sequence[str]) -> None:
+        """`bootstrap`: API addresses, `"host:port,host:port"`."""
+        self._api = HttpApi(bootstrap)
+
+    # --- Topics -------------------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+    ) -> TopicDescription:
+        """Make a topic. `replication_factor` None: the cluster's default. Raises `InvalidRequest` (`topic_exists`,
+        `invalid_topic_name`, `invalid_config`, `invalid_request`)."""
+        body: dict[str, object] = {"name": check_topic_name(name), "partitions": partitions}
+        if replication_factor is not None:
+            body["replication_factor"] = replication_factor
+        if configs:
+            body["configs"] = dict(configs)
+        return await self._api.change("POST", "/v1/topics", TopicDescription, body, timeout=CHANGE_TIMEOUT)
+
+    async def list_topics(self) -> list[TopicSummary]:
+        """All topics, by name."""
+        return sorted((await self._api.get("/v1/topics", _Topics)).topics, key=lambda topic: topic.name)
+
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """One topic with its partitions. Raises `InvalidRequest` (`unknown_topic`)."""
+        return await self._api.get(topic_path(check_topic_name(name)), TopicDescription)
+
+    async def delete_topic(self, name: str) -> None:
+        """With all its records. Raises `InvalidRequest` (`unknown_topic`)."""
+        await self._api.change("DELETE", topic_path(check_topic_name(name)), None, timeout=CHANGE_TIMEOUT)
+
+    async def alter_topic(
+        self, name: str, assign: Mapping[str, str] | None = None, remove: Sequence[str] = ()
+    ) -> TopicDescription:
+        """Set some settings, put others back to their defaults. Raises `InvalidRequest` (`invalid_config`)."""
+        body = {"set": dict(assign or {}), "remove": list(remove)}
+        return await self._api.change(
+            "PATCH", topic_path(check_topic_name(name)), TopicDescription, body, timeout=CHANGE_TIMEOUT
+        )
+
+    async def add_partitions(self, name: str, count: int) -> TopicDescription:
+        """Grow to `count` partitions. Keys go to other partitions from then on. Raises `InvalidRequest`."""
+        path = f"{topic_path(check_topic_name(name))}/partitions"
+        return await self._api.change("POST", path, TopicDescription, {"count": count}, timeout=CHANGE_TIMEOUT)
+
+    # --- Cluster ------------------------------------------------------------------------------------------------------
+
+    async def cluster(self) -> ClusterInfo:
+        """Nodes and controller."""
+        return await self._api.get("/v1/cluster", ClusterInfo)
+
+    async def quorum(self) -> QuorumInfo:
+        """The metadata quorum."""
+        return await self._api.get("/v1/quorum", QuorumInfo)
+
+    async def health(self) -> HealthInfo:
+        """What the node that answers says. Raises `RetriableError` where none does."""
+        return await self._api.get("/v1/health", HealthInfo, accept=(503,))
+
+    # --- Offsets ------------------------------------------------------------------------------------------------------
+
+    async def offsets(self, topic: str, partition: int) -> OffsetRange:
+        """What one partition holds. Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`)."""
+        return await self._api.get(f"{topic_path(check_topic_name(topic))}/partitions/{partition}/offsets", OffsetRange)
+
+    async def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record at or after that time; None if there is none."""
+        description = await self.describe_topic(topic)
+        (found,) = await query_offsets(self._api, description.id_bytes, [(partition, timestamp_ms)])
+        return None if found.offset < 0 else (found.offset, found.timestamp_ms)
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    async def __aenter__(self) -> Admin:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

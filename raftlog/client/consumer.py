@@ -1,0 +1,275 @@
+"""`Consumer`: reads partitions of one topic by offset.
+
+It keeps its position itself and stores it nowhere: give `start` to go on where a program stopped. What is handed out
+is what all in-sync replicas have (S3), in the order of offsets, each record once, across changes of leaders and lost
+nodes.
+
+Three ways to read: `poll` (a list of records), `async for record in consumer`, and `batches` (whole batches with their
+columns as lists or Arrow: the fast way). They share the positions and may be mixed.
+
+What is *not* here: consumer groups and stored offsets; fetching ahead (`fetcher.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import TracebackType
+
+from raftlog.config import MAX_FETCH_WAIT_MS, MIB, check_topic_name
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.model import EARLIEST
+
+from .api import HttpApi
+from .consumed import ConsumedBatch, ConsumerRecord
+from .fetcher import Fetcher, FetcherSettings
+from .reader import PartitionReader, Start, parse_start
+
+DEFAULT_PREFETCH_BYTES = 32 * MIB
+START_TIMEOUT = 30.0
+
+
+class _Cursor:
+    """A batch that is being handed out record by record."""
+
+    __slots__ = ("batch", "next", "reader", "records", "version")
+
+    def __init__(self, reader: PartitionReader, batch: ConsumedBatch) -> None:
+        self.reader = reader
+        self.version = reader.version
+        self.batch = batch
+        self.records = batch.records()
+        self.next = 0
+
+
+class Consumer:
+    """Reads one topic. Belongs to one event loop; `close` it, or use it with `async with`."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        start: Start | Mapping[int, Start] = EARLIEST,
+        *,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        on_out_of_range: str = "error",
+    ) -> None:
+        """`partitions`: None for all, those added later included. `start`: `"earliest"`, `"latest"`, an offset,
+        `"@<milliseconds since 1970>"` (the first record at or after that time), or one of these for each partition.
+        `prefetch_bytes`: fetched ahead at most. `max_wait_ms`: how long a broker may wait for `min_bytes`.
+        `on_out_of_range`: what to do where the position is not in the log (any more): `"error"`, or go on at the
+        `"earliest"` or `"latest"`. Raises `InvalidRequest`.
+        """
+        if on_out_of_range not in ("error", "earliest", "latest"):
+            known = "error, earliest or latest"
+            raise InvalidRequest("invalid_config", f"on_out_of_range must be {known}, not {on_out_of_range!r}")
+        if not 1 <= max_wait_ms <= MAX_FETCH_WAIT_MS:
+            raise InvalidRequest("invalid_config", f"max_wait_ms must be between 1 and {MAX_FETCH_WAIT_MS}")
+        if prefetch_bytes < MIB:
+            raise InvalidRequest("invalid_config", f"prefetch_bytes must be at least {MIB}")
+        for one in start.values() if isinstance(start, Mapping) else [start]:
+            parse_start(one)
+        if partitions is not None and not partitions:
+            raise InvalidRequest("invalid_request", "a consumer reads at least one partition")
+        self._topic = check_topic_name(topic)
+        self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
+        self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
+        self._settings = FetcherSettings(prefetch_bytes, max_wait_ms / 1000, min_bytes, on_out_of_range)
+        self._api = HttpApi(bootstrap)
+        self._fetcher: Fetcher | None = None
+        self._cursor: _Cursor | None = None
+        self._closed = False
+
+    # --- Reading ------------------------------------------------------------------------------------------------------
+
+    async def start(self, timeout: float = START_TIMEOUT) -> None:
+        """Find the topic and where to begin. The other calls do this too; here is where to see it fail.
+
+        Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`) or, after `timeout` seconds, `RetriableError`.
+        """
+        fetcher = self._started()
+        deadline = asyncio.get_running_loop().time() + timeout
+        while not fetcher.located:
+            fetcher.check()
+            if not await fetcher.wait(deadline):
+                why = f": {fetcher.last_error}" if fetcher.last_error is not None else ""
+                raise fetcher.last_error or RetriableError("leader_not_available", f"topic {self._topic}{why}")
+            self._started()
+        fetcher.check()
+
+    async def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
+        """Up to `max_records` records, as soon as there are any; none if there are none for `timeout` seconds.
+
+        Raises `InvalidRequest` (`offset_out_of_range`, `unknown_topic`, ...) and `CorruptBatch`: that partition is not
+        read on until `seek`.
+        """
+        records: list[ConsumerRecord] = []
+        deadline = asyncio.get_running_loop().time() + timeout
+        while True:
+            while len(records) < max_records and (cursor := self._cursor_now()) is not None:
+                records += self._hand_out(cursor, max_records - len(records))
+            if records or not await self._more(deadline):
+                return records
+
+    def __aiter__(self) -> Consumer:
+        """Every record, for ever."""
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        cursor = self._cursor_now()
+        while cursor is None:
+            await self._more(None)
+            cursor = self._cursor_now()
+        record = cursor.records[cursor.next]
+        cursor.next += 1
+        if cursor.next < len(cursor.records):
+            cursor.reader.handed_out(record.offset + 1)
+        else:
+            self._finish(cursor)
+        return record
+
+    async def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
+        """The next batch of any partition; None if there is none for `timeout` seconds. Raises as `poll` does."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        while True:
+            batch = self._batch_now()
+            if batch is not None or not await self._more(deadline):
+                return batch
+
+    async def batches(self) -> AsyncIterator[ConsumedBatch]:
+        """Every batch, for ever."""
+        while True:
+            batch = self._batch_now()
+            if batch is None:
+                await self._more(None)
+            else:
+                yield batch
+
+    # --- Positions ----------------------------------------------------------------------------------------------------
+
+    @property
+    def positions(self) -> dict[int, int]:
+        """Partition → the offset of the next record to be handed out, where it is known already."""
+        readers = self._readers()
+        return {partition: reader.position for partition, reader in readers.items() if reader.position >= 0}
+
+    @property
+    def high_watermarks(self) -> dict[int, int]:
+        """Partition → the end of what may be read, as of the last answer of its leader."""
+        readers = self._readers()
+        return {partition: reader.high_watermark for partition, reader in readers.items() if reader.high_watermark >= 0}
+
+    @property
+    def lag(self) -> dict[int, int]:
+        """Partition → how far its position is behind its high watermark."""
+        return {partition: reader.lag for partition, reader in self._readers().items() if reader.lag is not None}
+
+    async def seek(self, partition: int, start: Start) -> None:
+        """Go on from there. An error that stopped the partition is forgotten. Raises `InvalidRequest`."""
+        parse_start(start)
+        if self._fetcher is None or partition not in self._fetcher.readers:
+            await self.start()
+        fetcher = self._started()
+        reader = fetcher.readers.get(partition)
+        if reader is None:
+            raise InvalidRequest("unknown_partition", f"partition {partition} is not read by this consumer")
+        reader.seek(start)
+        fetcher.took()
+
+    async def close(self) -> None:
+        """Let go of all connections. Closing twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._fetcher is not None:
+            await self._fetcher.close()
+        await self._api.close()
+
+    async def __aenter__(self) -> Consumer:
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _started(self) -> Fetcher:
+        if self._closed:
+            raise RetriableError("shutting_down", "the consumer is closed")
+        if self._fetcher is None:
+            self._fetcher = Fetcher(self._api, self._topic, self._partitions, self._start, self._settings)
+        return self._fetcher
+
+    def _readers(self) -> dict[int, PartitionReader]:
+        return {} if self._fetcher is None else self._fetcher.readers
+
+    async def _more(self, deadline: float | None) -> bool:
+        """Wait for something to be there; false when the deadline passed."""
+        fetcher = self._started()
+        fetcher.check()
+        loop = asyncio.get_running_loop()
+        there = await fetcher.wait(loop.time() + START_TIMEOUT if deadline is None else deadline)
+        self._started()
+        return there or deadline is None
+
+    def _cursor_now(self) -> _Cursor | None:
+        """The batch that is being handed out, if it has records left, or the next one that has."""
+        cursor = self._cursor
+        if cursor is not None and cursor.version == cursor.reader.version:
+            return cursor
+        self._cursor = None
+        while (taken := self._take()) is not None:
+            cursor = _Cursor(*taken)
+            if cursor.records:
+                self._cursor = cursor
+                return cursor
+            cursor.reader.finished(cursor.batch)
+        return None
+
+    def _hand_out(self, cursor: _Cursor, count: int) -> list[ConsumerRecord]:
+        records = cursor.records[cursor.next : cursor.next + count]
+        cursor.next += len(records)
+        if cursor.next < len(cursor.records):
+            cursor.reader.handed_out(records[-1].offset + 1)
+        else:
+            self._finish(cursor)
+        return records
+
+    def _finish(self, cursor: _Cursor) -> None:
+        self._cursor = None
+        cursor.reader.finished(cursor.batch)
+
+    def _batch_now(self) -> ConsumedBatch | None:
+        cursor = self._cursor
+        self._cursor = None
+        if cursor is not None and cursor.version == cursor.reader.version:
+            batch = cursor.batch
+            batch.start_offset = cursor.records[cursor.next].offset
+            cursor.reader.finished(batch)
+            return batch
+        taken = self._take()
+        if taken is None:
+            return None
+        reader, batch = taken
+        reader.finished(batch)
+        return batch
+
+    def _take(self) -> tuple[PartitionReader, ConsumedBatch] | None:
+        fetcher = self._started()
+        fetcher.check()
+        reader = fetcher.next_ready()
+        batch = None if reader is None else reader.take()
+        if reader is None or batch is None:
+            return None
+        fetcher.took()
+        return reader, batch

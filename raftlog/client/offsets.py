@@ -1,0 +1,97 @@
+"""Offsets by position or time, asked of the cluster; and the starts of readers turned into offsets.
+
+Any node takes the question and forwards it to the leaders.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from raftlog.errors import RaftlogError, RemoteProtocolError, error_from_code
+from raftlog.wire import (
+    CONTENT_TYPE,
+    TIMESTAMP_LATEST,
+    ErrorResponse,
+    FoundOffset,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+    decode_response,
+    encode,
+)
+
+from .api import HttpApi
+from .reader import PartitionReader, query_timestamp
+
+PAUSE = 0.1
+
+
+async def query_offsets(
+    api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]], *, timeout: float = 5.0
+) -> list[FoundOffset]:
+    """The answers to (partition, timestamp in ms, or `wire.TIMESTAMP_LATEST` or `TIMESTAMP_EARLIEST`), in their order.
+
+    Raises the error of the first partition that has one.
+    """
+    asked = [OffsetQuery(topic_id, partition, timestamp_ms) for partition, timestamp_ms in queries]
+    message = b"".join(map(bytes, encode(OffsetsRequest(0, asked))))  # type: ignore[arg-type]
+    answer = await api.repeatable("POST", "/v1/offsets", raw=message, content_type=CONTENT_TYPE, timeout=timeout)
+    response, _ = decode_response(answer)
+    if isinstance(response, ErrorResponse):
+        raise error_from_code(response.error, response.detail)
+    if not isinstance(response, OffsetsResponse) or len(response.partitions) != len(asked):
+        raise RemoteProtocolError("the answer is not that of an offsets request")
+    for found in response.partitions:
+        if found.error:
+            raise error_from_code(found.error, found.detail, found.leader)
+    return response.partitions
+
+
+async def find_offsets(api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Partition → offset. Where no record is as late as asked for, the end."""
+    answers = await query_offsets(api, topic_id, queries)
+    found = {answer.partition: answer.offset for answer in answers}
+    later = [partition for partition, offset in found.items() if offset < 0]
+    if later:
+        ends = await query_offsets(api, topic_id, [(partition, TIMESTAMP_LATEST) for partition in later])
+        found.update({answer.partition: answer.offset for answer in ends})
+    return found
+
+
+class StartFinder:
+    """Finds the offsets that readers look for, trying until it has them. Belongs to one loop; `close` it."""
+
+    def __init__(self, api: HttpApi, found: Callable[[], None], failed: Callable[[RaftlogError], None]) -> None:
+        """`found` is called when readers have their offsets, `failed` for every failed attempt."""
+        self._api = api
+        self._found = found
+        self._failed = failed
+        self._task: asyncio.Task[None] | None = None
+
+    def find(self, topic_id: bytes, readers: Iterable[PartitionReader]) -> None:
+        """Returns at once. While it is finding, a further call changes nothing: `found` is called soon."""
+        lost = [reader for reader in readers if reader.looking_for is not None]
+        if self._task is None and lost:
+            self._task = asyncio.get_running_loop().create_task(self._run(topic_id, lost))
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self, topic_id: bytes, readers: list[PartitionReader]) -> None:
+        asked = [(reader, reader.version, str(reader.looking_for)) for reader in readers]
+        queries = [(reader.partition, query_timestamp(start)) for reader, _, start in asked]
+        try:
+            offsets = await find_offsets(self._api, topic_id, queries)
+        except RaftlogError as error:
+            self._failed(error)
+            await asyncio.sleep(PAUSE)
+        else:
+            for reader, version, _ in asked:
+                if reader.version == version:
+                    reader.found(offsets[reader.partition])
+        finally:
+            self._task = None
+        self._found()

@@ -1,0 +1,181 @@
+"""One partition as a consumer reads it: positions, what was fetched ahead, what an answer may look like. A pure core.
+
+Three offsets. `position` is the next one that the user gets; `fetch_offset` the next one to ask the leader for; between
+them lie the batches fetched ahead. Both only rise, except by `seek`. Every answer is held against what was asked: whole
+batches with a right CRC, one after the other, none beginning below the end of the one before it, the first one reaching
+beyond `fetch_offset`. So a record is never handed out twice or out of order, whichever broker answers, and how often.
+
+Each question has a number; an answer counts only if it is that of the last question, and a `seek` or a new leader makes
+the last question nobody's.
+
+What is *not* here: brokers and time (`fetcher.py`), records (`consumed.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TypeAlias
+
+from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError
+from raftlog.model import EARLIEST, LATEST
+from raftlog.record_batch import check_crc, split_batches
+from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST
+
+from .consumed import ConsumedBatch
+
+Start: TypeAlias = str | int
+"""`"earliest"`, `"latest"`, an offset, or `"@1700000000000"`: the first record at or after that time."""
+
+CORRUPT_ATTEMPTS = 3
+"""A batch that comes with a wrong CRC is asked for again this often: the damage may lie on the way."""
+
+
+def parse_start(start: Start) -> Start:
+    """The start, if it is one. Raises `InvalidRequest`."""
+    if isinstance(start, int) and not isinstance(start, bool) and 0 <= start < 2**62:
+        return start
+    if isinstance(start, str):
+        if start in (EARLIEST, LATEST):
+            return start
+        if start.startswith("@") and start[1:].isdecimal():
+            return start
+        if start.isdecimal():
+            return int(start)
+    raise InvalidRequest(
+        "invalid_request", f"{start!r} is no place to start: 'earliest', 'latest', an offset or '@' and milliseconds"
+    )
+
+
+def query_timestamp(start: str) -> int:
+    """What to ask the offsets API for."""
+    return {EARLIEST: TIMESTAMP_EARLIEST, LATEST: TIMESTAMP_LATEST}.get(start) or int(start[1:])
+
+
+class PartitionReader:
+    """Invariant: while `looking_for` is None, `position <= fetch_offset`, and `buffered` covers the range between them
+    apart from what holds no records."""
+
+    __slots__ = (
+        "_corrupt", "_questions", "asked", "buffered", "buffered_bytes", "error", "failures", "fetch_offset",
+        "high_watermark", "leader", "leader_epoch", "log_start_offset", "looking_for", "not_before", "partition",
+        "position", "topic", "unknown_since", "version",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, partition: int, start: Start) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.version = 0
+        """Rises with each `seek`: what was taken before it is not the user's any more."""
+        self.asked: int | None = None
+        """Number of the question that is open."""
+        self._questions = 0
+        self.position = -1
+        self.fetch_offset = -1
+        self.looking_for: str | None = None
+        """A start whose offset has to be asked for first."""
+        self.buffered: deque[ConsumedBatch] = deque()
+        self.buffered_bytes = 0
+        self.high_watermark = -1
+        """-1 until a leader has told it."""
+        self.log_start_offset = -1
+        self.error: RaftlogError | None = None
+        """Why reading cannot go on; `seek` clears it."""
+        self._corrupt = 0
+        # The fetcher's.
+        self.leader = -1
+        self.leader_epoch = -1
+        self.failures = 0
+        self.not_before = 0.0
+        self.unknown_since: float | None = None
+        self.seek(start)
+
+    def seek(self, start: Start) -> None:
+        """Go on from there. What was fetched ahead is dropped."""
+        start = parse_start(start)
+        self.version += 1
+        self.buffered.clear()
+        self.buffered_bytes = 0
+        self.asked = None
+        self.error = None
+        self._corrupt = 0
+        if isinstance(start, int):
+            self.looking_for = None
+            self.position = self.fetch_offset = start
+        else:
+            self.looking_for = start
+            self.position = self.fetch_offset = -1
+
+    def found(self, offset: int) -> None:
+        """The offset that `looking_for` meant."""
+        self.looking_for = None
+        self.position = self.fetch_offset = offset
+
+    def ask(self) -> int:
+        """A question about `fetch_offset` is sent; returns its number."""
+        self._questions += 1
+        self.asked = self._questions
+        return self.asked
+
+    def answered(self, number: int) -> bool:
+        """Whether the answer to that question still counts; then none is open any more."""
+        if self.asked != number:
+            return False
+        self.asked = None
+        return True
+
+    def accept(self, body: memoryview, high_watermark: int, log_start_offset: int) -> None:
+        """Take in the leader's answer. Raises `CorruptBatch` at what cannot be; what came before that stays."""
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        self.log_start_offset = log_start_offset
+        first = True
+        for batch in split_batches(body):
+            header = check_crc(batch)
+            if header.end_offset <= self.fetch_offset or (header.base_offset < self.fetch_offset and not first):
+                raise CorruptBatch(
+                    f"{self.topic}/{self.partition}: a batch of offsets {header.base_offset} to {header.last_offset} "
+                    f"came where {self.fetch_offset} should follow"
+                )
+            first = False
+            start = max(self.fetch_offset, header.base_offset)
+            self.fetch_offset = header.end_offset
+            if not header.is_control:
+                self.buffered.append(
+                    ConsumedBatch(self.topic, self.partition, start, batch, header, self.high_watermark)
+                )
+                self.buffered_bytes += header.total_bytes
+        self._corrupt = 0
+
+    def corrupt(self, error: RaftlogError) -> None:
+        """An answer made no sense; after a few of them reading stops."""
+        self._corrupt += 1
+        if self._corrupt >= CORRUPT_ATTEMPTS:
+            self.error = error
+
+    def take(self) -> ConsumedBatch | None:
+        """The next batch fetched ahead. The position stays until it is handed out."""
+        if not self.buffered:
+            return None
+        batch = self.buffered.popleft()
+        self.buffered_bytes -= batch.size_bytes
+        return batch
+
+    def handed_out(self, end_offset: int) -> None:
+        """The user has everything below `end_offset`, which is within a batch that was taken."""
+        self.position = end_offset
+
+    def finished(self, batch: ConsumedBatch) -> None:
+        """The user has all of this batch, which was the last one taken."""
+        self.position = batch.end_offset if self.buffered else self.fetch_offset
+
+    @property
+    def lag(self) -> int | None:
+        """Records between position and high watermark, holes counted; None until both are known."""
+        if self.high_watermark < 0 or self.position < 0:
+            return None
+        return max(0, self.high_watermark - self.position)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}/{self.partition} leader={self.leader} epoch={self.leader_epoch} position={self.position} "
+            f"fetch_offset={self.fetch_offset} hw={self.high_watermark} buffered={self.buffered_bytes}"
+        )
