@@ -104,8 +104,10 @@ class Truth:
         """The newest that any node has seen: the quorum's word."""
         self._moved: dict[TopicPartition, None] = {}
         """Partitions whose truth or record moved during this event."""
-        self._sends_checked: dict[int, None] = {}
+        self._sends_open: list[Send] = []
+        self._sends_seen = 0
         self._reads_checked = 0
+        self._quorum_marks: dict[BrokerId, tuple[object, ...]] = {}
 
     # --- Hooks ---
 
@@ -126,8 +128,7 @@ class Truth:
     def after_event(self, node: SimNode) -> None:
         """`node` has just handled something."""
         if node.running and node.broker is not None and node.quorum is not None:
-            self._check_term(node)
-            node.quorum.node.check_invariants()
+            self._check_quorum(node)
             node.broker.check_invariants()
             for topic_partition, driver in node.broker.manager.drivers.items():
                 self._look_at(node, topic_partition, driver)
@@ -137,10 +138,12 @@ class Truth:
 
     def check_clients(self) -> None:
         """Acknowledgements and reads since the last call."""
-        for position, send in enumerate(self._history.sends):
-            if send.fate is Fate.OK and position not in self._sends_checked:
-                self._sends_checked[position] = None
+        self._sends_open += self._history.sends[self._sends_seen :]
+        self._sends_seen = len(self._history.sends)
+        for send in self._sends_open:
+            if send.fate is Fate.OK:
                 self._check_acknowledged(send)
+        self._sends_open = [send for send in self._sends_open if send.fate is None]
         for read in self._history.reads[self._reads_checked :]:
             log = self.logs.get(read.topic_partition, CommittedLog())
             for offset, value in read.records:
@@ -153,9 +156,14 @@ class Truth:
 
     # --- Inside ---
 
-    def _check_term(self, node: SimNode) -> None:
+    def _check_quorum(self, node: SimNode) -> None:
         assert node.quorum is not None
         status = node.quorum.node.status()
+        mark = (node.life, status.leader, status.term, status.commit_index, status.applied_index, status.last_index)
+        if self._quorum_marks.get(node.node_id) == mark:
+            return
+        self._quorum_marks[node.node_id] = mark
+        node.quorum.node.check_invariants()
         if status.leader == node.node_id:
             first = self._terms.setdefault(status.term, node.node_id)
             if first != node.node_id:

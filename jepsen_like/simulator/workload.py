@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from raftlog.errors import CODES, RaftlogError
-from raftlog.model import TopicPartition
+from raftlog.model import PartitionRecord, TopicPartition
 from raftlog.ports import Part
 from raftlog.record_batch import RecordBatch, encode, split_batches
 from raftlog.wire import (
@@ -50,15 +50,20 @@ class Clients:
         return self.rng.uniform(0.0002, 0.003)
 
     def leader_of(self, topic_partition: TopicPartition) -> SimNode | None:
+        record = self.record_of(topic_partition)
+        return self.node_of(record) if record is not None else None
+
+    def node_of(self, record: PartitionRecord) -> SimNode | None:
+        """The leader that the record names."""
+        return next((node for node in self.nodes if node.node_id == record.leader), None)
+
+    def record_of(self, topic_partition: TopicPartition) -> PartitionRecord | None:
         """As one node chosen at random sees it, which may be out of date."""
         running = [node for node in self.nodes if node.running and node.broker is not None]
         if not running:
             return None
         asked = self.rng.choice(running)
-        record = asked.broker.view.partition(topic_partition) if asked.broker else None
-        if record is None or not record.has_leader:
-            return None
-        return next((node for node in self.nodes if node.node_id == record.leader), None)
+        return asked.broker.view.partition(topic_partition) if asked.broker else None
 
     def reachable(self, node: SimNode) -> bool:
         return (CLIENT, int(node.node_id)) not in self.cuts
@@ -150,12 +155,11 @@ class SimProducer:
             return
         if number != self._round or send.fate is not None:
             return
-        if not CODES[answer.error].retriable:
-            if answer.error == "unknown_topic" or answer.error == "unknown_partition":
-                self._give_up(Fate.INFO)
-            elif answer.error != "out_of_order_sequence":
-                raise RaftlogError("internal_error", f"producer {self.number}: {answer.error} {answer.detail}")
-        self._again()
+        # A broker that is behind does not know the topic yet; one sequence out of order follows another's loss.
+        if not CODES[answer.error].retriable and answer.error not in {"unknown_topic", "out_of_order_sequence"}:
+            raise RaftlogError("internal_error", f"producer {self.number}: {answer.error} {answer.detail}")
+        if not self.stopped:
+            self._again()
 
     def _timed_out(self, number: int, send: Send) -> None:
         if number == self._round and send.fate is None:
@@ -173,7 +177,7 @@ class SimProducer:
         delay = self._clients.rng.uniform(0.02, 0.1)
 
         def retry() -> None:
-            if number == self._round:
+            if number == self._round and not self.stopped:
                 self._pump()
 
         self._clients.heap.schedule(delay, retry)
@@ -185,13 +189,6 @@ class SimProducer:
             self._sent -= 1
         self._pump()
 
-    def _give_up(self, fate: Fate) -> None:
-        for send, _ in self._queue:
-            send.fate = fate
-        self._queue.clear()
-        self._sent = 0
-        self.stopped = True
-
 
 class SimConsumer:
     """Reads one partition from its start, again and again."""
@@ -200,13 +197,19 @@ class SimConsumer:
         self.number = number
         self.topic_partition = topic_partition
         self.position = 0
+        self._leader_epoch = 0
+        """The newest that was heard of: an older leader must not be believed about what there is (KIP-320)."""
         self._clients = clients
         self.stopped = False
 
     def poll(self, then: Callable[[], None]) -> None:
         """One fetch; `then` when it is over, however it ended."""
         clients = self._clients
-        target = clients.leader_of(self.topic_partition)
+        record = clients.record_of(self.topic_partition)
+        target = None
+        if record is not None and record.leader_epoch >= self._leader_epoch:
+            self._leader_epoch = record.leader_epoch
+            target = clients.node_of(record)
         over = False
 
         def finish() -> None:
@@ -223,7 +226,15 @@ class SimConsumer:
             200,
             1,
             4096,
-            [FetchPartition(self.topic_partition.topic_id, self.topic_partition.partition, self.position, 4096)],
+            [
+                FetchPartition(
+                    self.topic_partition.topic_id,
+                    self.topic_partition.partition,
+                    self.position,
+                    4096,
+                    current_leader_epoch=self._leader_epoch,
+                )
+            ],
         )
 
         def deliver() -> None:
@@ -251,6 +262,6 @@ class SimConsumer:
             self._clients.history.reads.append(
                 Read(self.number, self.topic_partition, self._clients.heap.now, tuple(records), answer.high_watermark)
             )
-        if answer.error in {"unknown_topic", "unknown_partition"}:
-            self.stopped = True
+        if answer.error == "offset_out_of_range":
+            raise RaftlogError("internal_error", f"consumer {self.number} at {self.position}: {answer.detail}")
         finish()

@@ -54,7 +54,6 @@ for a busy broker loop (Python's default is five times that)."""
 MIN_DESCRIPTORS = 1024
 HAND_OVER_SECONDS = 1.5
 CLOSE_SECONDS = 10.0
-WORKER_THREADS = 4
 
 
 async def run_node(config_path: str) -> int:
@@ -99,7 +98,7 @@ class Node:
         self._fatal: BaseException | None = None
         self._clock = SystemClock()
         self._random = random.Random()
-        self._worker = ThreadWorker(self._loop, WORKER_THREADS)
+        self._worker = ThreadWorker(self._loop, config.worker_threads)
         self._dialer = ReplicationDialer(self.data_address_of, self._random)
         self.broker = Broker(
             self.identity,

@@ -85,8 +85,8 @@ class Broker:
             propose_isr=self._propose_isr,
             logger=logger,
             timing=config.timing,
-            fsync_threads=config.fsync_threads,
             retention_check_ms=config.retention_check_ms,
+            fetch_cache_bytes=config.fetch_cache_bytes,
             on_replica_offline=self._on_replica_offline,
         )
         self.local = LocalRequests(self.manager)
@@ -110,6 +110,8 @@ class Broker:
         )
 
         def done(outcome: Outcome) -> None:
+            if outcome.result is None:
+                return  # this process is closing
             if not isinstance(outcome.result, Registered):
                 self._on_fatal(InvariantViolation(f"the quorum refused this broker's registration: {outcome.result}"))
                 return
