@@ -35,9 +35,6 @@ class Event:
     def cancel(self) -> None:
         self.cancelled = True
 
-    def __lt__(self, other: Event) -> bool:
-        return (self.at, self.order) < (other.at, other.order)
-
 
 class Life:
     """One run of one process."""
@@ -57,26 +54,26 @@ class EventHeap:
         self.now = 0.0
         self.events_run = 0
         self._order = 0
-        self._heap: list[Event] = []
+        self._heap: list[tuple[float, int, Event]] = []
 
     def schedule(self, delay: float, callback: Callable[[], None], life: Life | None = None) -> Event:
         """Call back `delay` virtual seconds from now, unless cancelled or the life has ended by then."""
         self._order += 1
         event = Event(self.now + max(delay, 0.0), self._order, life, callback)
-        heapq.heappush(self._heap, event)
+        heapq.heappush(self._heap, (event.at, event.order, event))
         return event
 
     def run_until(self, end: float, run: Callable[[Event], None]) -> None:
         """Hand what is due before `end` to `run`, in order; `run` calls `event.callback`."""
-        while self._heap and self._heap[0].at < end:
-            event = heapq.heappop(self._heap)
+        while self._heap and self._heap[0][0] < end:
+            _, _, event = heapq.heappop(self._heap)
             life = event.life
             if event.cancelled or (life is not None and not life.alive):
                 continue
             if life is not None and life.paused_until > event.at:
                 # A stopped process does late what it would have done: everything, in its old order.
                 event.at = life.paused_until
-                heapq.heappush(self._heap, event)
+                heapq.heappush(self._heap, (event.at, event.order, event))
                 continue
             self.now = event.at
             self.events_run += 1

@@ -237,7 +237,7 @@ class SimulatedWorld:
         consumer = SimConsumer(len(self.consumers), topic_partition, self.clients)
         self.producers.append(producer)
         self.consumers.append(consumer)
-        pause = self._workload_rng.choice((0.02, 0.1, 0.5))
+        pause = self._workload_rng.choice((0.05, 0.1, 0.5))
 
         def produce() -> None:
             if self._producing and not producer.stopped:
