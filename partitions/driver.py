@@ -23,7 +23,7 @@ from .driver_effects import EffectPerformer
 from .driver_ports import Subscriber, Surroundings, Waiter
 from .driver_requests import ProduceDone, check_incoming
 from .log import PartitionLog
-from .log_slice import LogSlice
+from .log_slice import LogDamaged, LogSlice
 from .producer_state import ProducerStates
 from .replica import Replica
 
@@ -89,10 +89,13 @@ class PartitionDriver:
 
     def on_job_done(self) -> None:
         """The disk did what it was told to, or failed."""
-        if self.log.failed is not None:
-            self.go_offline(str(self.log.failed))
-            return
-        self._run(self._stable)
+        failed = self.log.failed
+        if failed is None:
+            self._run(self._stable)
+        elif isinstance(failed, InvariantViolation):
+            self._broken(failed)
+        else:
+            self.go_offline(str(failed))
 
     def _stable(self) -> list[fx.Effect]:
         self._performer.release_stable()
@@ -155,6 +158,18 @@ class PartitionDriver:
         except DiskFailed as error:
             self.go_offline(str(error))
             raise
+
+    def on_load_failed(self, error: BaseException) -> RaftlogError:
+        """A worker could not load what a read found cold; returns what the reader is to be told."""
+        if self._closed or (isinstance(error, RetriableError) and not isinstance(error, DiskFailed)):
+            return RetriableError("offset_not_available", f"{self.name}: {error}")
+        if not isinstance(error, LogDamaged):
+            self.go_offline(f"{type(error).__name__}: {error}")
+            return self.replica.not_leading()
+        self.log.damage_found(error)
+        if self.log.failed is not None:
+            self.go_offline(str(self.log.failed))
+        return RetriableError("replica_not_available", f"{self.name} could not be read: {error}")
 
     def wait_readable(self, waiter: Waiter) -> None:
         """Tell this long poll, once, when consumers may read more or may not read here at all."""
@@ -300,8 +315,7 @@ class PartitionDriver:
             self._performer.perform(event())
             self.replica.check_invariants()
         except InvariantViolation as violation:
-            self._around.logger.error(f"INVARIANT {violation.detail}", partition=self.name, state=str(self.replica))
-            self.go_offline(violation.detail)
+            self._broken(violation)
         except (DiskFailed, DiskFull) as error:
             self.go_offline(str(error))
         finally:
@@ -309,6 +323,11 @@ class PartitionDriver:
         self._follow()
         if not self._depth:
             self._performer.requests.deliver()
+
+    def _broken(self, violation: InvariantViolation) -> None:
+        if not self.replica.offline and not self._closed:
+            self._around.logger.error(f"INVARIANT {violation.detail}", partition=self.name, state=str(self.replica))
+            self.go_offline(violation.detail)
 
     def _follow(self) -> None:
         """Let the links know whom this replica follows."""

@@ -95,8 +95,8 @@ class EffectPerformer:
         header.leader_epoch = effect.leader_epoch
         if effect.base_offset != self._log.log_end_offset:
             raise InvariantViolation(f"append at {effect.base_offset} to a log that ends at {self._log.log_end_offset}")
-        self._producers.append(header)
         self._log.append(header, buffers)
+        self._producers.append(header)
         if effect.after:
             self._awaiting_stable.add(self._log.log_end_offset, effect.after)
         self.write()
@@ -124,8 +124,8 @@ class EffectPerformer:
 
     def _append_fetched(self, effect: fx.AppendFetched) -> None:
         for batch in effect.batches:
-            self._producers.append(batch.header)
             self._log.append(batch.header, [batch.data])
+            self._producers.append(batch.header)
         self.write()
 
     def _truncate_to(self, effect: fx.TruncateTo) -> None:

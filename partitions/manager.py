@@ -2,75 +2,49 @@
 
 Callback style, one thread, the world by constructor: the simulator runs this as it is. A broker acts on no partition
 before its view includes its own registration (`on_registered`): what is older than that speaks of an earlier life.
+From then on every record of the view that names this broker as a replica has a driver here, as soon as its log is open.
 
-What is *not* here: decisions (`replica.py` and below), what a driver does with a log, the frames between brokers.
+What is *not* here: decisions (`replica.py` and below), what a driver does with a log, frames between brokers, opening
+and removing folders (`replica_shelf.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol
 
-from raftlog.config import TimingConfig
-from raftlog.errors import RaftlogError
+from raftlog.config import MIB, TimingConfig
+from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import (
+    NO_INCARNATION,
     Acks,
     BrokerId,
-    BrokerRecord,
     Incarnation,
     Offset,
-    PartitionRecord,
     ReplicaReport,
-    TopicId,
     TopicPartition,
-    TopicRecord,
 )
 from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Part, Random, Scheduler, Worker
-from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset
+from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FetchedPartition, FetchPartition, FoundOffset
 
+from .driver import PartitionDriver
+from .driver_ports import Logger, Surroundings
+from .driver_requests import Produced
 from .effects import Fate, IsrProposal
+from .fetch_waiters import FetchWaiters
+from .log_writer import LogWriter
+from .partition_view import MetadataChange, PartitionView, TopicRemoved, Touched
+from .replica_folders import OpenedReplica
+from .replica_shelf import ReplicaShelf
+from .replication_client import Dialer, ReplicationClient
+from .replication_server import ReplicationServer
+from .retention import RetentionClock
 
+__all__ = ["Cancellable", "Dialer", "Logger", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
 
-@dataclass(frozen=True, slots=True)
-class TopicRemoved:
-    """The topic is no more; a later one of the same name has another id."""
-
-    topic_id: TopicId
-
-
-MetadataChange: TypeAlias = BrokerRecord | TopicRecord | PartitionRecord | TopicRemoved
-
-
-@dataclass(frozen=True, slots=True)
-class Produced:
-    """A batch's answer. With `acks=0` it only says that the batch was taken, and nothing of it is certain."""
-
-    base_offset: Offset
-    log_append_time_ms: int
-    """-1 where the topic keeps the producer's timestamps."""
-    log_start_offset: Offset
-
-
-class Logger(Protocol):
-    """Structured log lines; a structlog logger is one."""
-
-    def info(self, event: str, **fields: object) -> object: ...
-    def warning(self, event: str, **fields: object) -> object: ...
-    def error(self, event: str, **fields: object) -> object: ...
-
-
-class Dialer(Protocol):
-    """Keeps links to other brokers' data listeners open."""
-
-    def connect(self, peer: BrokerId) -> None:
-        """Dial this broker, and again after every loss with jitter, until `disconnect`; `PartitionManager.dialed` is
-        told. Calling again changes nothing."""
-        ...
-
-    def disconnect(self, peer: BrokerId) -> None:
-        """Close the link to this broker and dial no more."""
-        ...
+TICK_SECONDS = 0.1
+"""How precisely deadlines, lag and retries are kept. Only replicas that wait for time to pass are looked at."""
 
 
 class Cancellable(Protocol):
@@ -98,25 +72,106 @@ class PartitionManager:
         propose_isr: Callable[[IsrProposal, Callable[[Fate], None]], None],
         logger: Logger,
         timing: TimingConfig,
-        fsync_threads: int = 2,
         retention_check_ms: int = 30_000,
+        fetch_cache_bytes: int = 64 * MIB,
         on_replica_offline: Callable[[TopicPartition, str], None] | None = None,
     ) -> None:
         """`on_replica_offline` is told when a disk error or a broken invariant took a replica out of service."""
-        raise NotImplementedError
+        self._node_id = node_id
+        self._clock = clock
+        self._scheduler = scheduler
+        self._worker = worker
+        self._random = random
+        self._propose_isr = propose_isr
+        self._logger = logger
+        self._timing = timing
+        self._retention_seconds = retention_check_ms / 1000
+        self._on_replica_offline = on_replica_offline or (lambda topic_partition, reason: None)
+        self._view = PartitionView()
+        self._registered = NO_INCARNATION
+        self._active = False
+        self._closing = False
+        self._drivers: dict[TopicPartition, PartitionDriver] = {}
+        self._ticking: dict[PartitionDriver, None] = {}
+        self._writer = LogWriter(worker, scheduler)
+        self._retention_clock = RetentionClock(clock)
+        self._shelf = ReplicaShelf(
+            disk, scheduler, worker, self._writer, logger, self._on_shelf, cache_bytes=fetch_cache_bytes
+        )
+        self._fetches = FetchWaiters(self, scheduler, worker)
+        self._server = ReplicationServer(
+            node_id=node_id,
+            cluster_id=cluster_id,
+            brokers=self._view.brokers,
+            drivers=self,
+            own_incarnation=self._active_incarnation,
+            scheduler=scheduler,
+            worker=worker,
+            logger=logger,
+        )
+        self._client = ReplicationClient(
+            node_id=node_id,
+            cluster_id=cluster_id,
+            own_incarnation=self._active_incarnation,
+            dialer=dialer,
+            scheduler=scheduler,
+            logger=logger,
+        )
+
+    # --- The life of a broker ---
 
     def load(self, *, clean_shutdown: bool) -> list[ReplicaReport]:
         """Open every replica found on disk, recovering it first, and say what was found: the reports of this process's
         registration. Blocks; called once, before anything else. Raises `DiskFailed` or `DiskFull`."""
-        raise NotImplementedError
+        return self._shelf.load(clean_shutdown=clean_shutdown)
 
     def on_registered(self, incarnation: Incarnation) -> None:
         """The quorum registered this process as this incarnation."""
-        raise NotImplementedError
+        self._registered = incarnation
+        self._begin()
 
     def on_metadata(self, changes: Sequence[MetadataChange]) -> None:
         """The view moved on, in the order of the quorum's log."""
-        raise NotImplementedError
+        touched = self._view.apply(changes)
+        if self._closing:
+            return
+        if self._active:
+            self._act(touched)
+        else:
+            self._begin()
+
+    def close(self, done: Callable[[bool], None], *, clean: bool = True) -> None:
+        """Stop: every waiting request gets its answer, links close, logs are written out and closed. `done(True)`
+        means that all of it is on disk, so that a clean-shutdown marker would be true."""
+        self._closing = True
+        self._fetches.close()
+        self._server.close()
+        self._client.close()
+        offline = any(driver.replica.offline for driver in self._drivers.values())
+        self._close_drivers(RetriableError("shutting_down", "the broker is stopping"))
+        self._shelf.close(lambda all_closed: done(all_closed and clean and not offline), clean=clean)
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """This process's own; `NO_INCARNATION` before it is registered."""
+        return self._registered
+
+    @property
+    def active(self) -> bool:
+        """The view includes this broker's registration, and no later one of its name."""
+        return self._active
+
+    @property
+    def accepted(self) -> LinkHandler:
+        """Handler of replication links that followers dialed to us; the hello names the peer."""
+        return self._server
+
+    @property
+    def dialed(self) -> LinkHandler:
+        """Handler of replication links that the `Dialer` opened; `link.peer` is whom it meant to reach."""
+        return self._client
+
+    # --- Requests ---
 
     def produce(
         self,
@@ -127,10 +182,17 @@ class PartitionManager:
         *,
         timeout_ms: int | None = None,
     ) -> None:
-        """Append one batch; its bytes must not change from now on. `done` is called exactly once: with the answer as
-        `acks` asks, or with what went wrong (whose `applied` tells whether it may have been appended), at the latest
-        after `timeout_ms` (default `timing.produce_timeout_ms`): then with `request_timed_out`."""
-        raise NotImplementedError
+        """Append one batch; its bytes must not change from now on. `done` is called exactly once, perhaps before this
+        returns: with the answer as `acks` asks, or with what went wrong (whose `applied` tells whether it may have
+        been appended), at the latest after `timeout_ms` (default `timing.produce_timeout_ms`), give or take a tick:
+        then with `request_timed_out`."""
+        driver = self._drivers.get(topic_partition)
+        config = self._view.config(topic_partition.topic_id)
+        if driver is None or config is None:
+            done(self.missing(topic_partition))
+            return
+        timeout = self._timing.produce_timeout_ms if timeout_ms is None else timeout_ms
+        driver.produce(batch, config, acks, done, self._clock.monotonic() + timeout / 1000)
 
     def fetch(
         self,
@@ -142,36 +204,196 @@ class PartitionManager:
         max_wait_ms: int,
         isolation: int = 0,
     ) -> Cancellable:
-        """Long poll: answered once, in the order asked, as soon as `min_bytes` are there, a partition failed or moved,
-        or the wait is over. Errors are per partition. The parts are the body; whoever gets them sends or releases
-        every region."""
-        raise NotImplementedError
+        """Long poll: answered once, perhaps before this returns, in the order asked, as soon as `min_bytes` are there,
+        a partition failed or moved, or the wait is over. Errors are per partition. The parts are the body; whoever gets
+        them sends or releases every region. Both isolations end at the high watermark."""
+        return self._fetches.fetch(
+            partitions, done, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=0 if self._closing else max_wait_ms
+        )
 
     def find_offset(
         self, topic_partition: TopicPartition, timestamp_ms: int, done: Callable[[FoundOffset], None]
     ) -> None:
         """Latest (`wire.TIMESTAMP_LATEST`), earliest, or the first record at or after a time. Errors are in it."""
-        raise NotImplementedError
+        topic_id, partition = topic_partition.topic_id, topic_partition.partition
+        driver = self._drivers.get(topic_partition)
+
+        def answer(offset: int = -1, timestamp: int = -1, error: RaftlogError | None = None) -> None:
+            if error is not None:
+                leader = getattr(error, "leader", -1)
+                done(FoundOffset(topic_id, partition, error.code, error.detail, leader=leader))
+            else:
+                epoch = driver.leader_epoch if driver else -1
+                done(FoundOffset(topic_id, partition, "", "", offset, timestamp, epoch))
+
+        try:
+            if driver is None:
+                raise self.missing(topic_partition)
+            end_offset = driver.readable_end()
+        except RaftlogError as error:
+            answer(error=error)
+            return
+        if timestamp_ms in {TIMESTAMP_LATEST, TIMESTAMP_EARLIEST}:
+            answer(end_offset if timestamp_ms == TIMESTAMP_LATEST else driver.log.log_start_offset)
+            return
+
+        def found(result: tuple[Offset, int] | None, error: BaseException | None) -> None:
+            if error is not None:
+                answer(error=driver.on_load_failed(error))
+            else:
+                answer(*(result or (-1, -1)))
+
+        self._worker.submit(driver.log.timestamp_search(timestamp_ms, end_offset).run, found)
+
+    # --- Where others find replicas ---
 
     @property
-    def accepted(self) -> LinkHandler:
-        """Handler of replication links that followers dialed to us; the hello names the peer."""
-        raise NotImplementedError
+    def drivers(self) -> Mapping[TopicPartition, PartitionDriver]:
+        """All replicas in service, read-only."""
+        return MappingProxyType(self._drivers)
 
-    @property
-    def dialed(self) -> LinkHandler:
-        """Handler of replication links that the `Dialer` opened; `link.peer` is whom it meant to reach."""
-        raise NotImplementedError
+    def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None:
+        return self._drivers.get(topic_partition)
+
+    def missing(self, topic_partition: TopicPartition) -> RaftlogError:
+        """Why there is no driver for it."""
+        return self._view.missing(topic_partition, self._node_id)
+
+    def refusal(self, topic_partition: TopicPartition) -> str:
+        """What a follower is told where there is no driver; empty where there may be one soon."""
+        return "replica_not_available" if self._shelf.failure(topic_partition) else ""
+
+    # --- Following the view ---
+
+    def _active_incarnation(self) -> Incarnation | None:
+        return self._registered if self._active else None
+
+    def _begin(self) -> None:
+        """Act from now on, if the view includes our own registration: on everything that it has."""
+        own = self._view.brokers.get(self._node_id)
+        if self._active or self._closing or own is None or own.incarnation != self._registered:
+            return
+        self._active = True
+        self._shelf.losses_are_reported()
+        for tp in sorted(self._view.partitions):
+            self._place(tp)
+        self._shelf.set_strays_aside(self._view.partitions)
+        self._server.on_view()
+        self._scheduler.call_later(TICK_SECONDS, self._tick)
+        # Nodes that start together do not pass over their disks together.
+        self._scheduler.call_later(self._retention_seconds * self._random.uniform(0.5, 1.0), self._retain)
+
+    def _act(self, touched: Touched) -> None:
+        own = self._view.brokers[self._node_id]
+        if own.incarnation != self._registered:
+            self._logger.error("superseded", own=self._registered, registered=own.incarnation)
+            self._active = False
+            self._close_drivers(RetriableError("leadership_lost", "another process runs under this broker's name"))
+            return
+        for broker in touched.brokers:
+            for driver in list(self._drivers.values()):
+                driver.on_broker(broker)
+        for topic_id in touched.topics:
+            for tp in self._view.of_topic(topic_id):
+                self._configure(tp)
+                touched.partitions.setdefault(tp)
+        for tp in touched.removed:
+            self._remove(tp, "unknown_topic")
+        for tp in touched.partitions:
+            self._place(tp)
+        self._server.on_view()
+
+    def _place(self, tp: TopicPartition) -> None:
+        """Make what is here fit the record of a partition."""
+        record, config = self._view.partitions.get(tp), self._view.config(tp.topic_id)
+        if record is None or config is None or self._node_id not in record.replicas:
+            self._remove(tp, "not_leader" if record else "unknown_topic")
+            return
+        driver = self._drivers.get(tp)
+        if driver is None:
+            opened = self._shelf.take(tp, config)
+            if opened is None:
+                return
+            driver = self._drivers[tp] = self._new_driver(opened)
+        driver.on_record(record)
+
+    def _new_driver(self, opened: OpenedReplica) -> PartitionDriver:
+        tp = opened.topic_partition
+        surroundings = Surroundings(
+            node_id=self._node_id,
+            incarnation=self._registered,
+            clock=self._clock,
+            writer=self._writer,
+            logger=self._logger,
+            brokers=self._view.brokers,
+            links=self._client,
+            propose_isr=self._propose_isr,
+            wants_tick=self._wants_tick,
+            offline=self._on_replica_offline,
+            lag_max=self._timing.replica_lag_max_ms / 1000,
+        )
+        return PartitionDriver(tp, self._view.name(tp), opened.log, opened.producers, surroundings)
+
+    def _configure(self, tp: TopicPartition) -> None:
+        config = self._view.config(tp.topic_id)
+        if config is not None and tp in self._drivers:
+            self._shelf.configure(tp, self._drivers[tp].log, config)
+
+    def _remove(self, tp: TopicPartition, code: str) -> None:
+        driver = self._drivers.pop(tp, None)
+        if driver is not None:
+            self._ticking.pop(driver, None)
+            driver.close(RetriableError("leadership_lost", f"{driver.name} is no longer a replica here: {code}"))
+            self._shelf.remove(tp, driver.log)
+        elif self._active:
+            self._shelf.remove(tp, None)
+
+    def _on_shelf(self, tp: TopicPartition) -> None:
+        """A log was opened, or a folder is gone: whatever the view says of it can be done now."""
+        if self._active and not self._closing:
+            self._place(tp)
+            self._server.on_view()
+
+    def _close_drivers(self, error: RaftlogError) -> None:
+        drivers, self._drivers = list(self._drivers.values()), {}
+        self._ticking.clear()
+        for driver in drivers:
+            driver.close(error)
+            self._shelf.put_back(driver.topic_partition, driver.log)
+
+    # --- Time ---
+
+    def _wants_tick(self, driver: PartitionDriver) -> None:
+        self._ticking[driver] = None
+
+    def _tick(self) -> None:
+        if self._closing or not self._active:
+            return
+        now = self._clock.monotonic()
+        for driver in list(self._ticking):
+            driver.on_tick(now)
+            if driver.quiet:
+                self._ticking.pop(driver, None)
+        self._scheduler.call_later(TICK_SECONDS, self._tick)
+
+    def _retain(self) -> None:
+        if self._closing or not self._active:
+            return
+        now_ms, doubt = self._retention_clock.now_ms()
+        if doubt:
+            self._logger.warning(doubt)
+        for driver in list(self._drivers.values()):
+            driver.retain(now_ms)
+        self._scheduler.call_later(self._retention_seconds, self._retain)
+
+    # --- For people and for tests ---
 
     def status(self) -> list[str]:
-        """One aligned line a replica, sorted."""
-        raise NotImplementedError
+        """One line a replica, sorted, then one a link."""
+        lines = [str(driver) for _, driver in sorted(self._drivers.items())]
+        return lines + self._shelf.status() + self._client.status() + self._server.status()
 
     def check_invariants(self) -> None:
         """Raises `InvariantViolation` for what must not be between any two events."""
-        raise NotImplementedError
-
-    def close(self, done: Callable[[bool], None], *, clean: bool = True) -> None:
-        """Stop: every waiting request gets its answer, links close, logs are written out and closed. `done(True)`
-        means that all of it is on disk, so that a clean-shutdown marker would be true."""
-        raise NotImplementedError
+        for driver in self._drivers.values():
+            driver.check_invariants()

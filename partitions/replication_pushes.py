@@ -245,7 +245,7 @@ class Pusher:
             self._loads -= 1
             slot.loading = False
             if error is not None:
-                slot.driver.go_offline(str(error))
+                slot.driver.on_load_failed(error)
             slot.loaded = piece
             self.add_data(slot)
 

@@ -1,0 +1,105 @@
+"""What a broker's replicas need of the metadata view: topics with their settings, brokers, partitions.
+
+Fed with records in the order of the quorum's log. What is *not* here: acting on them (`manager.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from raftlog.config import TopicConfig, parse_topic_config
+from raftlog.errors import InvalidRequest, NotLeader, RaftlogError, RetriableError
+from raftlog.model import (
+    NO_BROKER,
+    BrokerId,
+    BrokerRecord,
+    PartitionRecord,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRemoved:
+    """The topic is no more; a later one of the same name has another id."""
+
+    topic_id: TopicId
+
+
+MetadataChange: TypeAlias = BrokerRecord | TopicRecord | PartitionRecord | TopicRemoved
+
+
+@dataclass(slots=True)
+class Touched:
+    """What changed, each once, in the order it first changed."""
+
+    brokers: dict[BrokerId, None] = field(default_factory=dict)
+    topics: dict[TopicId, None] = field(default_factory=dict)
+    partitions: dict[TopicPartition, None] = field(default_factory=dict)
+    removed: dict[TopicPartition, None] = field(default_factory=dict)
+
+
+class PartitionView:
+    """The latest record of everything."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[BrokerId, BrokerRecord] = {}
+        self.partitions: dict[TopicPartition, PartitionRecord] = {}
+        self._topics: dict[TopicId, tuple[TopicRecord, TopicConfig]] = {}
+        self._of_topic: dict[TopicId, dict[TopicPartition, None]] = {}
+
+    def apply(self, changes: Sequence[MetadataChange]) -> Touched:
+        """Take the changes over; several of one partition count as one, the last."""
+        touched = Touched()
+        for change in changes:
+            if isinstance(change, BrokerRecord):
+                self.brokers[change.broker_id] = change
+                touched.brokers[change.broker_id] = None
+            elif isinstance(change, TopicRecord):
+                self._topics[change.topic_id] = (change, parse_topic_config(dict(change.configs)))
+                touched.topics[change.topic_id] = None
+            elif isinstance(change, PartitionRecord):
+                tp = change.topic_partition
+                self.partitions[tp] = change
+                self._of_topic.setdefault(tp.topic_id, {})[tp] = None
+                touched.partitions[tp] = None
+            else:
+                self._remove(change.topic_id, touched)
+        return touched
+
+    def _remove(self, topic_id: TopicId, touched: Touched) -> None:
+        self._topics.pop(topic_id, None)
+        touched.topics.pop(topic_id, None)
+        for tp in self._of_topic.pop(topic_id, {}):
+            del self.partitions[tp]
+            touched.partitions.pop(tp, None)
+            touched.removed[tp] = None
+
+    def config(self, topic_id: TopicId) -> TopicConfig | None:
+        """The topic's settings; None where it is unknown."""
+        entry = self._topics.get(topic_id)
+        return entry[1] if entry else None
+
+    def name(self, topic_partition: TopicPartition) -> str:
+        """For people: `orders/3`."""
+        entry = self._topics.get(topic_partition.topic_id)
+        return f"{entry[0].name}/{topic_partition.partition}" if entry else str(topic_partition)
+
+    def of_topic(self, topic_id: TopicId) -> list[TopicPartition]:
+        """The topic's partitions, sorted."""
+        return sorted(self._of_topic.get(topic_id, {}))
+
+    def missing(self, topic_partition: TopicPartition, node_id: BrokerId) -> RaftlogError:
+        """Why a request for this partition finds no replica at this broker."""
+        record = self.partitions.get(topic_partition)
+        name = self.name(topic_partition)
+        if record is None:
+            if topic_partition.topic_id in self._topics:
+                return InvalidRequest("unknown_partition", f"there is no partition {name}")
+            return InvalidRequest("unknown_topic", f"topic {topic_partition.topic_id.hex()} is not known here")
+        if record.leader in {NO_BROKER, node_id}:
+            return RetriableError("leader_not_available", f"{name} has no leader that is ready")
+        return NotLeader(f"broker {record.leader} leads {name}", record.leader)

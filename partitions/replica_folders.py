@@ -1,0 +1,138 @@
+"""Where replicas lie on disk: found at the start, opened, set aside, removed. All of it blocks; a worker runs it.
+
+    partitions/<topic id>-<n>/             a replica
+    partitions/<topic id>-<n>/flush-os     this topic is or was `flush=os`: an unclean stop may have lost anything
+    partitions-removed/<topic id>-<n>.<k>/ no longer a replica; deleted some time later
+
+A folder is renamed before it is deleted, so that a crash never leaves half a replica under its own name. A stray folder
+(of a topic that the cluster does not know) is kept for an hour, for somebody to notice; a deleted topic's goes at once.
+
+What is *not* here: what lies inside the folder (`log.py`, `recovery.py`), when to do any of this (`manager.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from raftlog.config import TopicConfig
+from raftlog.model import ReplicaReport, TopicId, TopicPartition
+from raftlog.ports import Disk
+
+from .batch_tail import FetchCache
+from .log import PartitionLog, Recovery
+from .producer_state import ProducerStates
+
+FOLDER = "partitions"
+REMOVED_FOLDER = "partitions-removed"
+FLUSH_OS_MARKER = "flush-os"
+
+
+@dataclass(slots=True)
+class OpenedReplica:
+    """A replica's log, recovered, and what recovery found."""
+
+    topic_partition: TopicPartition
+    log: PartitionLog
+    producers: ProducerStates
+    recovery: Recovery
+
+    @property
+    def report(self) -> ReplicaReport:
+        """What the broker says of it when it registers."""
+        recovery = self.recovery
+        return ReplicaReport(
+            self.topic_partition,
+            recovery.clean,
+            recovery.last_epoch,
+            recovery.stable_end_offset,
+            recovery.cut_or_quarantined,
+        )
+
+
+def folder_of(topic_partition: TopicPartition) -> str:
+    """Path of the replica's folder."""
+    return f"{FOLDER}/{topic_partition.directory_name}"
+
+
+def parse_folder_name(name: str) -> TopicPartition | None:
+    """The replica that such a folder holds; None for a name that none has."""
+    topic, _, partition = name.rpartition("-")
+    if len(topic) != 32 or not partition.isascii() or not partition.isdigit():
+        return None
+    try:
+        found = TopicPartition(TopicId(bytes.fromhex(topic)), int(partition))
+    except ValueError:
+        return None
+    return found if found.directory_name == name else None
+
+
+def prepare_folders(disk: Disk) -> None:
+    """The folders of replicas are there, and will be after a power loss: before any replica is in them."""
+    disk.make_directory(FOLDER)
+    disk.make_directory(REMOVED_FOLDER)
+    disk.fsync_directory("")
+
+
+def find_replicas(disk: Disk) -> list[TopicPartition]:
+    """Every replica on disk, sorted."""
+    found = [parse_folder_name(name) for name in disk.list(FOLDER)]
+    return sorted(tp for tp in found if tp is not None)
+
+
+def open_replica(
+    disk: Disk, topic_partition: TopicPartition, config: TopicConfig | None, cache: FetchCache, *, clean_shutdown: bool
+) -> OpenedReplica:
+    """Open a replica, or begin one; recover it first. `config` None: the topic's settings are not known yet.
+
+    Raises `DiskFailed` or `DiskFull`.
+    """
+    path = folder_of(topic_partition)
+    marker = f"{path}/{FLUSH_OS_MARKER}"
+    if config is None:
+        config = TopicConfig()
+    opening = replace(config, flush="os") if disk.exists(marker) else config
+    producers = ProducerStates()
+    log, recovery = PartitionLog.open(
+        disk, path, opening, clean_shutdown=clean_shutdown, producers=producers, cache=cache
+    )
+    if config.flush == "os":
+        mark_flush(disk, topic_partition, config)
+    return OpenedReplica(topic_partition, log, producers, recovery)
+
+
+def mark_flush(disk: Disk, topic_partition: TopicPartition, config: TopicConfig) -> None:
+    """Leave word on disk that acknowledged records may not be fsynced, or that they are again.
+
+    Called before a log goes over to `flush=os`, and after it came back from there and everything in it was fsynced.
+    """
+    path = folder_of(topic_partition)
+    marker = f"{path}/{FLUSH_OS_MARKER}"
+    if config.flush == "os" and not disk.exists(marker):
+        disk.replace(marker, b"1\n")
+    elif config.flush != "os" and disk.exists(marker):
+        disk.remove(marker)
+        disk.fsync_directory(path)
+
+
+def set_aside(disk: Disk, topic_partition: TopicPartition) -> str:
+    """Take the folder out of the replicas; returns its new path. An absent folder is fine. The log is closed."""
+    number = 0
+    while disk.exists(target := f"{REMOVED_FOLDER}/{topic_partition.directory_name}.{number}"):
+        number += 1
+    if disk.exists(folder_of(topic_partition)):
+        disk.rename(folder_of(topic_partition), target)
+        disk.fsync_directory(FOLDER)
+        disk.fsync_directory(REMOVED_FOLDER)
+    return target
+
+
+def delete_set_aside(disk: Disk, path: str) -> None:
+    """Delete a folder that `set_aside` made."""
+    assert path.startswith(REMOVED_FOLDER + "/"), path
+    disk.remove(path)
+    disk.fsync_directory(REMOVED_FOLDER)
+
+
+def find_set_aside(disk: Disk) -> list[str]:
+    """What an earlier life set aside and did not delete."""
+    return [f"{REMOVED_FOLDER}/{name}" for name in disk.list(REMOVED_FOLDER)]

@@ -1,0 +1,220 @@
+"""Logs that are not in service: found at the start, being opened, being removed. Blocking work goes to the worker.
+
+Every replica of the broker is either with its driver or here, in one of these states:
+
+    loaded     its log is open and waits for the view to name it
+    opening    a worker opens or begins it
+    removing   its folder is set aside and deleted
+    failed     it could not be opened; it stays so until the next start (a full disk is tried again)
+
+What is *not* here: the folders themselves (`replica_folders.py`), who may have which replica (`manager.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+
+from raftlog.config import TopicConfig
+from raftlog.errors import DiskFull
+from raftlog.model import ReplicaReport, TopicPartition
+from raftlog.ports import Disk, Scheduler, Worker
+
+from .batch_tail import FetchCache
+from .driver_ports import Logger
+from .log import PartitionLog
+from .log_writer import LogWriter
+from .replica_folders import (
+    OpenedReplica,
+    delete_set_aside,
+    find_replicas,
+    find_set_aside,
+    mark_flush,
+    open_replica,
+    prepare_folders,
+    set_aside,
+)
+
+STRAY_SECONDS = 3600.0
+"""How long a stray folder is kept, out of the way, for somebody to notice."""
+
+DISK_FULL_RETRY_SECONDS = 5.0
+
+
+class ReplicaShelf:
+    """See the module. `on_change` is told of a replica that can be taken, or begun anew, now."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        scheduler: Scheduler,
+        worker: Worker,
+        writer: LogWriter,
+        logger: Logger,
+        on_change: Callable[[TopicPartition], None],
+        *,
+        cache_bytes: int,
+    ) -> None:
+        self._disk = disk
+        self._scheduler = scheduler
+        self._worker = worker
+        self._writer = writer
+        self._logger = logger
+        self._on_change = on_change
+        self._cache = FetchCache(cache_bytes)
+        self._loaded: dict[TopicPartition, OpenedReplica] = {}
+        self._returned: dict[TopicPartition, PartitionLog] = {}
+        """Logs whose drivers ended because the broker stops."""
+        self._opening: dict[TopicPartition, None] = {}
+        self._removing: dict[TopicPartition, None] = {}
+        self._failed: dict[TopicPartition, str] = {}
+        self._closing = False
+
+    def load(self, *, clean_shutdown: bool) -> list[ReplicaReport]:
+        """Open everything found on disk. Blocks. Raises `DiskFailed` or `DiskFull`."""
+        prepare_folders(self._disk)
+        for tp in find_replicas(self._disk):
+            self._loaded[tp] = open_replica(self._disk, tp, None, self._cache, clean_shutdown=clean_shutdown)
+        for path in find_set_aside(self._disk):
+            self._scheduler.call_later(STRAY_SECONDS, partial(self._delete, path))
+        return [opened.report for _, opened in sorted(self._loaded.items())]
+
+    def take(self, tp: TopicPartition, config: TopicConfig) -> OpenedReplica | None:
+        """The replica's open log, which is the caller's now. None: `on_change` tells when to ask again, if ever."""
+        opened = self._loaded.pop(tp, None)
+        if opened is not None:
+            self.configure(tp, opened.log, config, just_opened=True)
+            return opened
+        if tp not in self._opening and tp not in self._removing and tp not in self._failed and not self._closing:
+            self._open(tp, config)
+        return None
+
+    def losses_are_reported(self) -> None:
+        """The quorum has accepted a registration with this shelf's reports: no later start need repeat them."""
+        for _, opened in sorted(self._loaded.items()):
+            if opened.recovery.cut_or_quarantined:
+                opened.log.loss_is_reported()
+                self._writer.dirty(opened.log, lambda: None)
+
+    def failure(self, tp: TopicPartition) -> str:
+        """Why the replica could not be opened; empty where it was, or will be."""
+        return self._failed.get(tp, "")
+
+    def configure(
+        self, tp: TopicPartition, log: PartitionLog, config: TopicConfig, *, just_opened: bool = False
+    ) -> None:
+        """The topic's settings, now. A log goes over to `flush=os` only when the disk knows of it."""
+        if config.flush == "os" and log.config.flush != "os":
+
+            def marked(_: None, error: BaseException | None) -> None:
+                if error is None:
+                    log.config = config
+                else:
+                    self._logger.error("flush=os not applied", partition=str(tp), error=str(error))
+
+            self._worker.submit(lambda: mark_flush(self._disk, tp, config), marked)
+            return
+        was_os = log.config.flush == "os"
+        log.config = config
+        if just_opened and was_os and config.flush != "os":
+            # Recovery has fsynced all there is, and every later batch is fsynced before it is acknowledged.
+            self._worker.submit(lambda: mark_flush(self._disk, tp, config), self._note_error(tp, "flush-os marker"))
+
+    def remove(self, tp: TopicPartition, log: PartitionLog | None) -> None:
+        """This broker has this replica no longer: close what is open and delete the folder. `log` is the caller's, or
+        None where the replica is here, if anywhere."""
+        if log is None:
+            opened = self._loaded.pop(tp, None)
+            log = opened.log if opened else None
+        if log is not None and tp not in self._removing:
+            self._removing[tp] = None
+            self._discard(tp, log, keep_seconds=0.0)
+
+    def set_strays_aside(self, known: Collection[TopicPartition]) -> None:
+        """The view is complete: whatever was found on disk and is not in it belongs to nobody."""
+        for tp in [tp for tp in self._loaded if tp not in known]:
+            self._logger.warning("stray replica set aside", partition=str(tp), kept_seconds=STRAY_SECONDS)
+            self._removing[tp] = None
+            self._discard(tp, self._loaded.pop(tp).log, keep_seconds=STRAY_SECONDS)
+
+    def put_back(self, tp: TopicPartition, log: PartitionLog) -> None:
+        """A driver ended with the broker: its log is to be closed with the others."""
+        self._returned[tp] = log
+
+    def close(self, done: Callable[[bool], None], *, clean: bool) -> None:
+        """Close every log; `done(True)` when each was closed as asked."""
+        self._closing = True
+        logs = [opened.log for _, opened in sorted(self._loaded.items())]
+        logs += [log for _, log in sorted(self._returned.items())]
+        left, good = len(logs) + 1, True
+
+        def closed(_: None, error: BaseException | None) -> None:
+            nonlocal left, good
+            left -= 1
+            good = good and error is None
+            if not left:
+                done(good)
+
+        def close_all() -> None:
+            for log in logs:
+                self._worker.submit(partial(log.close, clean=clean and log.failed is None), closed)
+            closed(None, None)
+
+        self._writer.when_idle(close_all)
+
+    def status(self) -> list[str]:
+        """One line for each replica that is not in service and should be."""
+        lines = [f"{tp} opening" for tp in sorted(self._opening)]
+        lines += [f"{tp} removing" for tp in sorted(self._removing)]
+        return lines + [f"{tp} failed {reason}" for tp, reason in sorted(self._failed.items())]
+
+    # --- Inside ---
+
+    def _open(self, tp: TopicPartition, config: TopicConfig) -> None:
+        self._opening[tp] = None
+
+        def opened(replica: OpenedReplica | None, error: BaseException | None) -> None:
+            del self._opening[tp]
+            if replica is not None:
+                self._loaded[tp] = replica
+                self._on_change(tp)
+                return
+            self._logger.error("replica could not be opened", partition=str(tp), error=str(error))
+            self._failed[tp] = str(error)
+            if isinstance(error, DiskFull):
+                self._scheduler.call_later(DISK_FULL_RETRY_SECONDS, lambda: self._retry(tp))
+
+        self._worker.submit(lambda: open_replica(self._disk, tp, config, self._cache, clean_shutdown=False), opened)
+
+    def _retry(self, tp: TopicPartition) -> None:
+        self._failed.pop(tp, None)
+        self._on_change(tp)
+
+    def _discard(self, tp: TopicPartition, log: PartitionLog, *, keep_seconds: float) -> None:
+        """A job of the log that is under way ends harmlessly: what it still opens by name is no longer there."""
+        self._writer.forget(log)
+        log.close(clean=False)
+
+        def aside(path: str | None, error: BaseException | None) -> None:
+            self._removing.pop(tp, None)
+            if path is None:
+                self._logger.error("replica could not be removed", partition=str(tp), error=str(error))
+                self._failed[tp] = str(error)
+            elif keep_seconds:
+                self._scheduler.call_later(keep_seconds, lambda: self._delete(path))
+            else:
+                self._delete(path)
+            self._on_change(tp)
+
+        self._worker.submit(lambda: set_aside(self._disk, tp), aside)
+
+    def _delete(self, path: str) -> None:
+        if not self._closing:
+            self._worker.submit(lambda: delete_set_aside(self._disk, path), self._note_error(path, "delete"))
+
+    def _note_error(self, what: object, doing: str) -> Callable[[None, BaseException | None], None]:
+        def done(_: None, error: BaseException | None) -> None:
+            if error is not None:
+                self._logger.error(f"{doing} failed", what=str(what), error=str(error))
+
+        return done
