@@ -237,7 +237,10 @@ async def _send_region(transport: asyncio.WriteTransport, region: FileRegion) ->
                 raise ConnectionResetError("the transport is closing")
             if transport.get_write_buffer_size():
                 return  # the transport's own writer runs when the socket is writable, too
+            turn_end = sent + TURN_BYTES
             while sent < region.length:
+                if sent >= turn_end:
+                    return  # the loop calls again
                 sent += send_file(sock, region, sent)
         except (BlockingIOError, InterruptedError):
             return
