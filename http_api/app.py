@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
+from raftlog.record_batch import load_arrow
+
 from . import cluster, fetch, offsets, produce, topics
 from .context import CONTEXT, ApiContext, wall_ms
 from .hosts import HostPolicy
@@ -67,6 +69,7 @@ def build_app(
     for method, path, handler in ROUTES:
         app.router.add_route(method, path, handler, expect_handler=expect)
     app.on_response_prepare.append(add_headers)
+    app.on_startup.append(_load)
     app.on_shutdown.append(_stop_taking_requests)
     app.on_cleanup.append(_close)
     return app
@@ -89,6 +92,11 @@ async def start_api(
         raise
     bound: int = runner.addresses[0][1]
     return runner, bound
+
+
+async def _load(app: web.Application) -> None:
+    """Before anything listens: imported at the first large body, pyarrow would hold the loop."""
+    load_arrow()
 
 
 async def _stop_taking_requests(app: web.Application) -> None:

@@ -19,7 +19,7 @@ from aiohttp import web
 from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS
 from raftlog.errors import RaftlogError, RetriableError, error_from_code
 from raftlog.model import EARLIEST, LATEST, PartitionRecord, TopicRecord
-from raftlog.ports import Buffer, FileRegion, Part
+from raftlog.ports import Buffer, FileRegion, Part, part_length
 from raftlog.wire import (
     CONTENT_TYPE,
     TIMESTAMP_EARLIEST,
@@ -37,14 +37,21 @@ from .bodies import JSON_TYPE, content_type, read_body
 from .codec import FORMATS
 from .codec import encode as encode_json
 from .context import ApiContext, context_of
-from .limits import DEFAULT_READ_BYTES, DEFAULT_READ_RECORDS, MAX_READ_BYTES, MAX_READ_RECORDS
+from .limits import (
+    DEFAULT_READ_BYTES,
+    DEFAULT_READ_RECORDS,
+    MAX_READ_BYTES,
+    MAX_READ_RECORDS,
+    PIECE_BYTES,
+    SMALL_REGION_BYTES,
+)
 from .negotiation import negotiate
 from .offsets import find_offset
 from .problems import ApiError
 from .query import MAX_OFFSET, Query, integer, partition_of, timestamp, topic_of
 from .raw import decode_message
 from .records_out import Page, PageOptions, join_parts, page, read_region, release, weight
-from .replies import bulk_reply
+from .replies import bulk_reply, write_deadline, write_in_time
 
 NDJSON_TYPE = "application/x-ndjson"
 QUERY = (
@@ -58,8 +65,6 @@ QUERY = (
     "value_format",
 )
 _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
-_PIECE_BYTES = 256 * 1024
-"""Written to the transport at once: what the socket does not take is copied."""
 _GRACE_S = 10.0
 """Beyond `max_wait_ms`, which the broker keeps, before the API itself gives up."""
 
@@ -181,6 +186,7 @@ async def _records_reply(
         "X-Raftlog-Leader-Epoch": str(fetched.leader_epoch),
     }
     body = found.body(lines=lines)
+    context.hold(request, len(body))
     if lines:
         return await bulk_reply(request, context, body, NDJSON_TYPE, headers)
     document = _Records(
@@ -210,20 +216,19 @@ async def _stream(request: web.Request, context: ApiContext, parts: list[Part]) 
     """An answer made of these parts. Whatever happens every region is released once."""
     response = web.StreamResponse(headers={"Content-Type": CONTENT_TYPE})
     response.content_length = message_length(parts)
-    rest = deque(parts)
+    rest: deque[Part] = deque(parts)
     transport = request.transport
     try:
         await response.prepare(request)
         while rest:
             if transport is None or transport.is_closing():
                 raise ConnectionResetError("the client left")
-            part = rest.popleft()
-            if not isinstance(part, FileRegion):
-                await _write(response, context, part)
-            elif can_send_region(transport, part):
-                await send_region(transport, part, timeout=write_deadline(context, part.length))
+            small = _take_small(rest)
+            if small is not None:
+                await write_in_time(response, context, small)
             else:
-                await _write_region(response, context, part)
+                await _send_part(response, context, transport, rest.popleft())
+            await asyncio.sleep(0)  # What does not have to wait would never let others have their turn.
         await response.write_eof()
     except BaseException as error:
         # The length was announced, so a shortened answer must not look like a whole one.
@@ -238,25 +243,36 @@ async def _stream(request: web.Request, context: ApiContext, parts: list[Part]) 
     return response
 
 
-async def _write(response: web.StreamResponse, context: ApiContext, part: Buffer) -> None:
-    view = memoryview(part).cast("B")
-    for start in range(0, view.nbytes, _PIECE_BYTES):
-        piece = view[start : start + _PIECE_BYTES]
-        async with asyncio.timeout(write_deadline(context, piece.nbytes)):
-            await response.write(piece)
+def _take_small(rest: deque[Part]) -> bytes | None:
+    """The parts in front that are small, joined: thousands of them must not be thousands of system calls. None where
+    the first is not."""
+    pieces: list[Buffer] = []
+    room = PIECE_BYTES
+    while rest and part_length(rest[0]) <= min(SMALL_REGION_BYTES, room):
+        part = rest[0]
+        pieces.append(read_region(part) if isinstance(part, FileRegion) else part)
+        room -= part_length(part)
+        release((rest.popleft(),))
+    return b"".join(pieces) if pieces else None
+
+
+async def _send_part(
+    response: web.StreamResponse, context: ApiContext, transport: asyncio.WriteTransport, part: Part
+) -> None:
+    if not isinstance(part, FileRegion):
+        await write_in_time(response, context, part)
+    elif can_send_region(transport, part):
+        await send_region(transport, part, timeout=write_deadline(context, part.length))
+    else:
+        await _write_region(response, context, part)
 
 
 async def _write_region(response: web.StreamResponse, context: ApiContext, region: FileRegion) -> None:
     """Through Python, in pieces: the connection is encrypted, or the file has no descriptor."""
     try:
-        for start in range(0, region.length, _PIECE_BYTES):
-            length = min(_PIECE_BYTES, region.length - start)
+        for start in range(0, region.length, PIECE_BYTES):
+            length = min(PIECE_BYTES, region.length - start)
             piece = await asyncio.to_thread(read_region, region, start, length)
-            await _write(response, context, piece)
+            await write_in_time(response, context, piece)
     finally:
         region.release()
-
-
-def write_deadline(context: ApiContext, size: int) -> float:
-    """Seconds that a reader has for this many bytes."""
-    return context.limits.write_timeout_s + size / context.limits.write_min_bytes_per_s

@@ -12,6 +12,15 @@ OFFLOAD_BYTES = 256 * KIB
 SLICE_BYTES = 256 * KIB
 """Threads parse and encode in slices of about this size: a call into C keeps the interpreter's lock while it runs."""
 
+SLICE_RECORDS = 4_096
+"""And of at most so many records."""
+
+PIECE_BYTES = 256 * KIB
+"""Written to the transport at once: what the socket does not take is copied."""
+
+SMALL_REGION_BYTES = 16 * KIB
+"""Regions of files up to this are read and joined: a `sendfile` of its own costs more than the copy."""
+
 DEFAULT_PRODUCE_TIMEOUT_MS = 30_000
 MAX_PRODUCE_TIMEOUT_MS = 300_000
 
@@ -20,8 +29,9 @@ MAX_READ_BYTES = MAX_FETCH_BYTES
 DEFAULT_READ_RECORDS = 10_000
 MAX_READ_RECORDS = 100_000
 
-MAX_RECORDS_PER_REQUEST = 500_000
-"""The smallest records are 12 bytes of JSON: without a bound one body makes a million and a half objects."""
+MAX_RECORDS_PER_REQUEST = 200_000
+"""The smallest records are 12 bytes of JSON: without a bound one body would make a million and a half objects, and each
+full garbage collection, which holds the loop, would visit them all."""
 
 OFFSETS_LISTED = 1_000
 """Up to this many records the answer to a produce request lists every offset, unless told otherwise."""

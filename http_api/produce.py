@@ -26,13 +26,13 @@ from . import codec
 from .batching import PackedBatch, Target, pack
 from .bodies import JSON_TYPE, content_type, read_body
 from .context import ApiContext, context_of
-from .limits import DEFAULT_PRODUCE_TIMEOUT_MS, MAX_PRODUCE_TIMEOUT_MS, OFFSETS_LISTED
+from .limits import DEFAULT_PRODUCE_TIMEOUT_MS, MAX_PRODUCE_TIMEOUT_MS, OFFSETS_LISTED, SLICE_RECORDS
 from .models import ProducedBatch, ProducedRecords
 from .problems import ApiError, error_member, worst
 from .query import Query, integer, timestamp, topic_of, unknown_partition
 from .raw import decode_message, raw_reply
 from .records_in import RecordColumns, RecordOptions, parse_json, parse_ndjson, parse_octets, parse_text
-from .replies import json_reply
+from .replies import bulk_reply, json_reply
 
 NDJSON_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines")
 TEXT_TYPE = "text/plain"
@@ -42,6 +42,8 @@ RECORD_TYPES = (JSON_TYPE, *NDJSON_TYPES, TEXT_TYPE, OCTETS_TYPE)
 QUERY = ("partition", "acks", "timeout_ms", "offsets", "key", "key_base64", "timestamp")
 REPEATABLE = ("header",)
 _ACKS = {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
+_POSITION_COST = 64
+"""Telling where a record went takes about as long as parsing this many bytes."""
 _GRACE_S = 10.0
 """Beyond `timeout_ms`, which the broker keeps, before the API itself gives up."""
 
@@ -79,9 +81,10 @@ async def produce_records(request: web.Request) -> web.StreamResponse:
     _raise_failures(answer.partitions, batches)
     count = sum(batch.record_count for batch in batches)
     document = ProducedRecords(target.topic.name, count, batches)
-    if listed == "each" or (listed == "auto" and count <= OFFSETS_LISTED):
-        document.offsets = await context.threads.run(64 * count, _offsets, packed, answer.partitions, count)
-    return json_reply(document)
+    if listed == "ranges" or (listed == "auto" and count > OFFSETS_LISTED):
+        return json_reply(document)
+    body = await context.threads.run(_POSITION_COST * count, _with_offsets, document, packed, answer.partitions)
+    return await bulk_reply(request, context, body, JSON_TYPE, {})
 
 
 async def produce_batches(request: web.Request) -> web.StreamResponse:
@@ -223,10 +226,14 @@ def _raise_failures(told: Iterable[ProducedPartition], batches: list[ProducedBat
     raise ApiError(error.code, f"{len(errors)} of {len(batches)} batches failed: {error.detail}", members=members)
 
 
-def _offsets(packed: Sequence[PackedBatch], told: Sequence[ProducedPartition], count: int) -> msgspec.Raw:
-    """Partition and offset of every record, in the order of the request."""
+def _with_offsets(document: ProducedRecords, packed: Sequence[PackedBatch], told: Sequence[ProducedPartition]) -> bytes:
+    """The answer with partition and offset of every record, in the order of the request."""
+    count = document.record_count
     positions: list[_Position | None] = [None] * count
     for one, partition in zip(packed, told, strict=True):
         for offset, index in enumerate(one.records, partition.base_offset):
             positions[index] = _Position(one.partition, offset)
-    return msgspec.Raw(codec.encode(positions))
+    # In slices: a call that encodes keeps the interpreter's lock.
+    slices = [codec.encode(positions[start : start + SLICE_RECORDS])[1:-1] for start in range(0, count, SLICE_RECORDS)]
+    document.offsets = msgspec.Raw(b"[" + b",".join(slices) + b"]")
+    return codec.encode(document)

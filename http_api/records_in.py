@@ -24,7 +24,7 @@ from .query import MAX_INT64, check_timestamp
 RecordHeaders = Sequence[tuple[str, bytes | None]]
 
 _NO_HEADERS: RecordHeaders = ()
-"""One for all records that have none: half a million lists would be work for the garbage collector."""
+"""One for all records that have none: so many lists would be work for the garbage collector."""
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class HeaderIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 class RecordIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A record of a JSON body. `gc=False`: it cannot be part of a cycle, and there may be half a million."""
+    """A record of a JSON body. `gc=False`: it cannot be part of a cycle, and there may be very many."""
 
     value: msgspec.Raw
     key: msgspec.Raw = NULL

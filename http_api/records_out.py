@@ -21,14 +21,13 @@ from raftlog.ports import FileRegion, Part
 from raftlog.record_batch import Codec, RecordBatch, check_crc, parse_header, split_batches
 
 from .codec import Show, Shown
-from .limits import SLICE_BYTES
+from .limits import SLICE_BYTES, SLICE_RECORDS
 
 _RECORD_COST = 64
 """Showing a record takes about as long as parsing this many bytes."""
 _INFLATED_COST = 32
 """The same for a byte that is compressed."""
 _BYTE_COST = 4
-_SLICE_RECORDS = 4096
 
 
 class ReadHeader(msgspec.Struct, gc=False):
@@ -169,7 +168,7 @@ def _slices(sizes: list[int], first: int) -> Iterator[tuple[int, int]]:
     """Ranges of records, of bounded number and bytes: a call that encodes keeps the interpreter's lock."""
     start, before = 0, 0
     while start < len(sizes):
-        end = min(max(start + 1, bisect_right(sizes, before + SLICE_BYTES, lo=start)), start + _SLICE_RECORDS)
+        end = min(max(start + 1, bisect_right(sizes, before + SLICE_BYTES, lo=start)), start + SLICE_RECORDS)
         end = min(end, len(sizes))
         yield first + start, first + end
         start, before = end, sizes[end - 1]

@@ -1,16 +1,23 @@
-"""Answers in JSON. What is *not* here: problems (`problems.py`), streams (`fetch.py`)."""
+"""Answers in JSON, and sending: every piece of an answer has a deadline.
+
+What is *not* here: problems (`problems.py`), answers made of regions of files (`fetch.py`).
+"""
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import web
 
+from raftlog.ports import Buffer
+
 from . import codec
 from .bodies import JSON_TYPE
 from .context import ApiContext
+from .limits import PIECE_BYTES
 
 GZIP_FROM_BYTES = 1024
 """Smaller bodies fit a packet as they are."""
@@ -26,15 +33,59 @@ def json_reply(document: Any, *, status: int = 200, headers: Mapping[str, str] |
 
 
 async def bulk_reply(
-    request: web.Request, context: ApiContext, body: bytes, media_type: str, headers: Mapping[str, str]
+    request: web.Request,
+    context: ApiContext,
+    body: bytes,
+    media_type: str,
+    headers: Mapping[str, str],
+    *,
+    status: int = 200,
 ) -> web.Response:
     """A larger answer, compressed for those who accept that."""
-    response = web.Response(content_type=media_type, headers={**headers, "Vary": "Accept-Encoding"})
+    response = web.Response(status=status, content_type=media_type, headers={**headers, "Vary": "Accept-Encoding"})
     if len(body) >= GZIP_FROM_BYTES and accepts_gzip(request.headers.get("Accept-Encoding", "")):
         body = await context.threads.run(_GZIP_COST * len(body), _gzip, body)
         response.headers["Content-Encoding"] = "gzip"
     response.body = body
     return response
+
+
+async def send_in_time(request: web.Request, context: ApiContext, response: web.Response) -> web.StreamResponse:
+    """Send an answer to a reader that takes it in time. Raises `ConnectionResetError` where it does not."""
+    body = response.body if isinstance(response.body, bytes) else b""
+    sent: web.StreamResponse = response
+    try:
+        if len(body) <= PIECE_BYTES:
+            async with asyncio.timeout(write_deadline(context, len(body))):
+                await response.prepare(request)
+                await response.write_eof()
+        else:
+            # As one piece it would be copied twice before its first byte is sent.
+            sent = web.StreamResponse(status=response.status, headers=response.headers)
+            sent.content_length = len(body)
+            async with asyncio.timeout(write_deadline(context, 0)):
+                await sent.prepare(request)
+            await write_in_time(sent, context, body)
+            await sent.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the client did not read the answer in time") from None
+    return sent
+
+
+async def write_in_time(response: web.StreamResponse, context: ApiContext, data: Buffer) -> None:
+    """Write bytes in pieces, each with its deadline. Raises `TimeoutError`, `ConnectionError`."""
+    view = memoryview(data).cast("B")
+    for start in range(0, view.nbytes, PIECE_BYTES):
+        piece = view[start : start + PIECE_BYTES]
+        async with asyncio.timeout(write_deadline(context, piece.nbytes)):
+            await response.write(piece)
+
+
+def write_deadline(context: ApiContext, size: int) -> float:
+    """Seconds that a reader has for this many bytes."""
+    return context.limits.write_timeout_s + size / context.limits.write_min_bytes_per_s
 
 
 def accepts_gzip(accept_encoding: str) -> bool:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from aiohttp import web
 
+from raftlog.config import TopicConfig
 from raftlog.errors import RetriableError
-from raftlog.model import TopicRecord
+from raftlog.model import PartitionRecord, TopicRecord
 
-from .bodies import read_json
+from .bodies import JSON_TYPE, read_json
+from .codec import encode
 from .context import ApiContext, context_of
 from .models import AddPartitions, AlterTopic, CreateTopic, settings, topic_description, topic_summary
 from .query import Query, topic_of
-from .replies import json_reply
+from .replies import bulk_reply, json_reply
 
 METADATA_TIMEOUT_S = 60.0
 """Beyond what the broker itself waits for the quorum, and for leaders of a new topic."""
+
+_PARTITION_COST = 128
+"""Describing a partition takes about as long as parsing this many bytes."""
 
 
 async def list_topics(request: web.Request) -> web.StreamResponse:
@@ -34,13 +41,13 @@ async def create_topic(request: web.Request) -> web.StreamResponse:
     topic = context.service.view.topic(asked.name)
     if topic is None:
         raise RetriableError("outcome_unknown", f"topic {asked.name!r} was created and cannot be seen here")
-    return _described(context, topic, status=201, headers={"Location": f"/v1/topics/{asked.name}"})
+    return await _described(request, context, topic, status=201, headers={"Location": f"/v1/topics/{asked.name}"})
 
 
 async def describe_topic(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
-    return _described(context, topic_of(request, context.service))
+    return await _described(request, context, topic_of(request, context.service))
 
 
 async def alter_topic(request: web.Request) -> web.StreamResponse:
@@ -50,7 +57,7 @@ async def alter_topic(request: web.Request) -> web.StreamResponse:
     asked = await read_json(request, context, AlterTopic)
     change = context.service.alter_topic(topic.name, settings(asked.assign), asked.remove)
     await context.finish(change, METADATA_TIMEOUT_S)
-    return _described(context, topic_of(request, context.service))
+    return await _described(request, context, topic_of(request, context.service))
 
 
 async def add_partitions(request: web.Request) -> web.StreamResponse:
@@ -59,7 +66,7 @@ async def add_partitions(request: web.Request) -> web.StreamResponse:
     topic = topic_of(request, context.service)
     asked = await read_json(request, context, AddPartitions)
     await context.finish(context.service.add_partitions(topic.name, asked.count), METADATA_TIMEOUT_S)
-    return _described(context, topic_of(request, context.service))
+    return await _described(request, context, topic_of(request, context.service))
 
 
 async def delete_topic(request: web.Request) -> web.StreamResponse:
@@ -70,11 +77,21 @@ async def delete_topic(request: web.Request) -> web.StreamResponse:
     return web.Response(status=204)
 
 
-def _described(
-    context: ApiContext, topic: TopicRecord, *, status: int = 200, headers: dict[str, str] | None = None
+async def _described(
+    request: web.Request,
+    context: ApiContext,
+    topic: TopicRecord,
+    *,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
 ) -> web.Response:
     view = context.service.view
     config = view.topic_config(topic.topic_id)
     assert config is not None, "the view has a topic without its settings"
-    description = topic_description(topic, config, view.partitions_of(topic.topic_id))
-    return json_reply(description, status=status, headers=headers)
+    partitions = view.partitions_of(topic.topic_id)
+    body = await context.threads.run(_PARTITION_COST * len(partitions), _description, topic, config, partitions)
+    return await bulk_reply(request, context, body, JSON_TYPE, headers or {}, status=status)
+
+
+def _description(topic: TopicRecord, config: TopicConfig, partitions: list[PartitionRecord]) -> bytes:
+    return encode(topic_description(topic, config, partitions))

@@ -81,6 +81,9 @@ async def test_a_request_without_or_with_two_hosts(api: Api) -> None:
     end = b"Connection: close\r\n\r\n"
     for hosts in (b"", b"Host: localhost\r\nHost: localhost\r\n"):
         raw_answer(await api.raw(b"GET /v1/topics HTTP/1.1\r\n" + hosts + end)).problem("invalid_request")
+    foreign = b"GET /v1/topics HTTP/1.0\r\nOrigin: http://evil.example\r\n\r\n"
+    raw_answer(await api.raw(foreign)).problem("invalid_request")
+    assert (await api.raw(b"GET /v1/ready HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.0 200 ")
 
 
 @pytest.mark.parametrize("path", ["/v1/topics", "/v1/health", "/nope", "/openapi.json"])

@@ -285,6 +285,18 @@ async def test_regions_of_files_do_not_pass_through_python(monkeypatch: pytest.M
         assert [RecordBatch(one).values() for one in split_batches(body)] == [[payload]] * 4
 
 
+async def test_thousands_of_small_parts_are_sent_in_order_and_let_others_have_their_turn(api: Api) -> None:
+    for number in range(3000):
+        api.broker.log("t").append(batch(b"%d" % number))
+    for large in (b"x" * 100_000, b"y" * 300_000):
+        api.broker.append("t", batch(large))
+    api.broker.append("t", batch(b"last"))
+    answer = await send(api, "/v1/fetch", fetch_request(api, (0, 0)))
+    _, body = decode_response(answer.body)
+    values = [value for one in split_batches(body) for value in RecordBatch(one).values()]
+    assert values == [*(b"%d" % number for number in range(3000)), b"x" * 100_000, b"y" * 300_000, b"last"]
+
+
 async def test_several_fetches_on_one_connection_stay_in_order(api: Api) -> None:
     payloads = [os.urandom(200_000) for _ in range(4)]
     for payload in payloads:

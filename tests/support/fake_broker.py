@@ -16,7 +16,7 @@ import tempfile
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from http_api.service import Health
 from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicChanged, TopicRemoved
@@ -126,7 +126,7 @@ class FakeBroker:
         self._appended = asyncio.Event()
         self._producer_ids = 0
         self._index = 0
-        self._scratch: list[int] = []
+        self._scratch = -1
         self._event(
             BrokerChanged(
                 BrokerRecord(
@@ -177,8 +177,8 @@ class FakeBroker:
         return offset
 
     def close(self) -> None:
-        for descriptor in self._scratch:
-            os.close(descriptor)
+        if self._scratch >= 0:
+            os.close(self._scratch)
 
     def _event(self, *events: object) -> None:
         self._index += 1
@@ -306,19 +306,15 @@ class FakeBroker:
             released = True
             self.regions_held -= 1
 
-        padding = b"before"
         if self.parts == "no descriptor":
-            return FileRegion(
-                FileWithoutDescriptor(padding + batch),  # type: ignore[arg-type]
-                len(padding),
-                len(batch),
-                release,
-            )
-        descriptor = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR)
-        self._scratch.append(descriptor)
-        os.write(descriptor, padding)
-        os.write(descriptor, batch)
-        return FileRegion(LocalFile(descriptor, "scratch"), len(padding), len(batch), release)
+            file: Any = FileWithoutDescriptor(b"before" + batch)
+            return FileRegion(file, len(b"before"), len(batch), release)
+        if self._scratch < 0:
+            self._scratch = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR)
+            os.write(self._scratch, b"before")
+        position = os.fstat(self._scratch).st_size
+        os.pwrite(self._scratch, batch, position)
+        return FileRegion(LocalFile(self._scratch, "scratch"), position, len(batch), release)
 
     async def offsets(self, request: OffsetsRequest) -> OffsetsResponse:
         self._raise_if_asked("offsets")

@@ -20,7 +20,7 @@ from http_api.limits import (
     MAX_RECORDS_PER_REQUEST,
 )
 from http_api.problems import problem
-from raftlog.config import MAX_FETCH_WAIT_MS, MAX_PARTITIONS_PER_TOPIC
+from raftlog.config import MAX_FETCH_WAIT_MS, MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES
 from raftlog.errors import CODES, RaftlogError
 from raftlog.wire import CONTENT_TYPE
 from tests.support.fake_broker import FakeBroker
@@ -131,6 +131,7 @@ def test_bounds_and_defaults_are_those_of_the_code() -> None:
     assert parameter(*write, "timeout_ms")["default"] == DEFAULT_PRODUCE_TIMEOUT_MS
     schemas = DOCUMENT["components"]["schemas"]
     assert schemas["Records"]["properties"]["records"]["maxItems"] == MAX_RECORDS_PER_REQUEST
+    assert set(schemas["Configs"]["propertyNames"]["enum"]) == set(TOPIC_CONFIG_NAMES)
     assert schemas["CreateTopic"]["properties"]["partitions"]["maximum"] == MAX_PARTITIONS_PER_TOPIC
     assert schemas["CreateTopic"]["properties"]["replication_factor"]["maximum"] == models.MAX_REPLICATION_FACTOR
 
