@@ -159,10 +159,12 @@ async def read_all(cluster: LocalCluster, topic: str, ends: Sequence[int]) -> li
         task = bar.add_task(f"reading {topic}", total=sum(ends))
         async with Consumer(cluster.bootstrap, topic, start="earliest") as consumer:
             while any(len(values) < end for values, end in zip(found, ends, strict=True)):
-                for batch in await consumer.poll_batches(timeout=30):
-                    values = batch.values()
-                    found[batch.partition].extend(value for value in values if value is not None)
-                    bar.advance(task, len(values))
+                batch = await consumer.next_batch(timeout=30)
+                if batch is None:
+                    break
+                values = batch.values()
+                found[batch.partition].extend(value for value in values if value is not None)
+                bar.advance(task, len(values))
     console.print(f"out: {rate(sum(map(len, found)), time.monotonic() - started)}")
     return found
 
