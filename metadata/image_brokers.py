@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Literal
 
 from raftlog.model import (
-    NO_BROKER,
     NO_EPOCH,
-    NO_INCARNATION,
     BrokerId,
     BrokerRecord,
     DirectoryId,
     Incarnation,
-    LeaderEpoch,
     Offset,
     PartitionRecord,
     TopicPartition,
@@ -84,16 +82,16 @@ def _settle_the_past(
             continue
         report = reports.get(topic_partition)
         vouches = former_directory == broker.directory_id and report is not None and not report.cut_or_quarantined
+        led: Literal["same"] | None = None if record.leader == broker_id else "same"
         tickets = {ticket.broker_id: ticket for ticket in state.tickets_of(topic_partition)}
         mark = tickets.get(broker_id)
-        revised = without_leader(record, broker_id)
         if mark is not None or not vouches:
-            revised = without_member(revised, broker_id)
             in_sync_with = former_directory if mark is None else mark.directory_id
             tickets[broker_id] = _ticket(broker, in_sync_with, report)
-        elif revised is record:
-            continue
-        state.revise(revised, (tickets[marked] for marked in sorted(tickets)))
+            marked = (tickets[member] for member in sorted(tickets))
+            state.revise(record, leader=led, isr=isr_without(record, broker_id), tickets=marked)
+        elif led is None:
+            state.revise(record, leader=None)
 
 
 def _ticket(broker: BrokerRecord, in_sync_with: DirectoryId, report: Report | None) -> RecoveryTicket:
@@ -120,9 +118,11 @@ def fence_broker(state: ImageState, command: FenceBroker) -> CommandResult:
         state.put_broker(replace(broker, fenced=True))
     for topic_partition in state.replicas_of(broker.broker_id):
         record = state.partitions[topic_partition]
-        revised = without_member(without_leader(record, broker.broker_id), broker.broker_id)
-        if revised is not record:
-            state.revise(revised, state.tickets_of(topic_partition))
+        isr = isr_without(record, broker.broker_id)
+        if record.leader == broker.broker_id:
+            state.revise(record, leader=None, isr=isr)
+        elif isr != record.isr:
+            state.revise(record, isr=isr)
     return Done()
 
 
@@ -142,16 +142,6 @@ def _other_incarnation(broker_id: BrokerId, incarnation: Incarnation, broker: Br
     return Refused("stale_incarnation", f"broker {broker_id} is {now}, not at {incarnation}")
 
 
-def without_leader(record: PartitionRecord, broker_id: BrokerId) -> PartitionRecord:
-    """The same record if the broker does not lead. Otherwise nobody does, and its epoch is over."""
-    if record.leader != broker_id:
-        return record
-    epoch = LeaderEpoch(record.leader_epoch + 1)
-    return replace(record, leader=NO_BROKER, leader_incarnation=NO_INCARNATION, leader_epoch=epoch)
-
-
-def without_member(record: PartitionRecord, broker_id: BrokerId) -> PartitionRecord:
-    """The same record if the broker is not in the ISR or is its last member, which stays: an ISR is never empty."""
-    if broker_id not in record.isr or len(record.isr) == 1:
-        return record
-    return replace(record, isr=tuple(member for member in record.isr if member != broker_id))
+def isr_without(record: PartitionRecord, broker_id: BrokerId) -> tuple[BrokerId, ...]:
+    """The ISR without a broker, unless that is its last member: an ISR is never empty."""
+    return tuple(member for member in record.isr if member != broker_id) or record.isr

@@ -6,9 +6,7 @@ state that this entry of the log finds: a proposal that comes late, twice or fro
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from raftlog.model import Incarnation, LeaderEpoch, PartitionEpoch, PartitionRecord
+from raftlog.model import Incarnation, PartitionEpoch, PartitionRecord
 
 from .commands import AlterIsr, CommandResult, Elected, Election, ElectLeaders, IsrAltered, Refused
 from .image_elections import electable, recovery_winners
@@ -40,14 +38,12 @@ def _elect(state: ImageState, election: Election) -> Refused | None:
     if election.candidate == record.leader:
         return None
     stays = election.candidate in record.isr and not election.recovery
-    revised = replace(
+    state.revise(
         record,
-        leader=election.candidate,
-        leader_incarnation=broker.incarnation,
-        leader_epoch=LeaderEpoch(record.leader_epoch + 1),
+        leader=broker,
         isr=record.isr if stays else (election.candidate,),
+        tickets=(ticket for ticket in tickets if ticket.broker_id != election.candidate),
     )
-    state.revise(revised, (ticket for ticket in tickets if ticket.broker_id != election.candidate))
     return None
 
 
@@ -66,13 +62,12 @@ def alter_isr(state: ImageState, command: AlterIsr) -> CommandResult:
         return refused
     isr = tuple(sorted(member.broker_id for member in command.isr))
     added = set(isr) - set(record.isr)
-    tickets = state.tickets_of(record.topic_partition)
     fenced = [broker_id for broker_id in sorted(added) if state.brokers[broker_id].fenced]
     if fenced:
-        state.revise(record, tickets)
+        state.revise(record)
         return Refused("not_eligible", f"broker {fenced[0]} is fenced")
-    tickets = tuple(ticket for ticket in tickets if ticket.broker_id not in added)
-    revised = state.revise(replace(record, isr=isr), tickets)
+    marked = (ticket for ticket in state.tickets_of(record.topic_partition) if ticket.broker_id not in added)
+    revised = state.revise(record, isr=isr, tickets=marked)
     return IsrAltered(revised.partition_epoch)
 
 

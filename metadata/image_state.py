@@ -12,12 +12,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import replace
 from operator import attrgetter
+from typing import Literal
 
 from raftlog.model import (
+    NO_BROKER,
+    NO_INCARNATION,
     BrokerId,
     BrokerRecord,
+    LeaderEpoch,
     PartitionEpoch,
     PartitionRecord,
     ProducerId,
@@ -136,16 +139,37 @@ class ImageState:
             self.elections_version += 1
         self._events.append(PartitionChanged(record, tickets))
 
-    def revise(self, record: PartitionRecord, tickets: Iterable[RecoveryTicket]) -> PartitionRecord:
-        """Make `record` (the old one with something replaced) the partition's next. Returns it as it was put."""
-        in_force = record.has_leader and len(record.isr) >= record.min_insync_replicas
-        commit_set = record.isr if in_force else record.commit_set
-        kept = tuple(ticket for ticket in tickets if ticket.broker_id in record.isr or ticket.broker_id in commit_set)
-        revised = replace(
-            record,
-            partition_epoch=PartitionEpoch(record.partition_epoch + 1),
-            commit_set=commit_set,
-            not_eligible=tuple(ticket.broker_id for ticket in kept),
+    def revise(
+        self,
+        record: PartitionRecord,
+        *,
+        leader: BrokerRecord | Literal["same"] | None = "same",
+        isr: tuple[BrokerId, ...] | None = None,
+        min_insync_replicas: int | None = None,
+        tickets: Iterable[RecoveryTicket] | None = None,
+    ) -> PartitionRecord:
+        """The partition's next version, with what is named here changed. Another leader, or none, is another epoch."""
+        leading = (record.leader, record.leader_incarnation, record.leader_epoch)
+        if leader is None:
+            leading = (NO_BROKER, NO_INCARNATION, LeaderEpoch(record.leader_epoch + 1))
+        elif isinstance(leader, BrokerRecord):
+            leading = (leader.broker_id, leader.incarnation, LeaderEpoch(record.leader_epoch + 1))
+        isr = record.isr if isr is None else isr
+        minimum = record.min_insync_replicas if min_insync_replicas is None else min_insync_replicas
+        in_force = leading[0] != NO_BROKER and len(isr) >= minimum
+        commit_set = isr if in_force else record.commit_set
+        known = self.tickets_of(record.topic_partition) if tickets is None else tickets
+        kept = tuple(ticket for ticket in known if ticket.broker_id in isr or ticket.broker_id in commit_set)
+        # Built in one go: a fence or a registration revises thousands of records in one command.
+        revised = PartitionRecord(
+            record.topic_partition,
+            record.replicas,
+            *leading,
+            PartitionEpoch(record.partition_epoch + 1),
+            isr,
+            commit_set,
+            minimum,
+            tuple(ticket.broker_id for ticket in kept),
         )
         self.put_partition(revised, kept)
         return revised

@@ -103,8 +103,7 @@ def alter_topic(state: ImageState, command: AlterTopic) -> CommandResult:
     state.put_topic(altered)
     for record in state.partitions_of(altered):
         if record.min_insync_replicas != minimum:
-            tickets = state.tickets_of(record.topic_partition)
-            state.revise(replace(record, min_insync_replicas=minimum), tickets)
+            state.revise(record, min_insync_replicas=minimum)
     return Done()
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from metadata import image_brokers, image_partitions
 from metadata.image import ClusterImage
-from metadata.image_state import ImageState
 from tests.support import metadata_cluster
 from tests.support.metadata_replicas import LostRecord, Walk
 
@@ -62,23 +61,10 @@ def any_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def a_refused_copy_is_accepted_later(patch: pytest.MonkeyPatch) -> None:
-    """The refusal of a fenced member leaves the partition epoch as it is."""
-    revise = ImageState.revise
-
-    def revise_changes_only(self: ImageState, record: Any, tickets: Any) -> Any:
-        if record is self.partitions[record.topic_partition]:
-            return record
-        return revise(self, record, tickets)
-
-    patch.setattr(ImageState, "revise", revise_changes_only)
-
-
 PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
     cut_replicas_stay,
     recovery_takes_the_first_back,
     any_replica_may_lead,
-    a_refused_copy_is_accepted_later,
 ]
 
 
