@@ -142,16 +142,16 @@ class SimDisk:
             raise FileNotFoundError(source)
         moved = {target: self._names[source]}
         removed = [source]
-        for name in sorted(self._names):
-            if name.startswith(source + "/"):
+        if self._names[source] is None:
+            for name in self._below(source):
                 moved[target + name[len(source) :]] = self._names[name]
                 removed.append(name)
         self._change(_parent(source), moved, tuple(removed))
 
     def remove(self, path: str) -> None:
-        gone = [name for name in sorted(self._names) if name == path or name.startswith(path + "/")]
-        if gone:
-            self._change(_parent(path), {}, tuple(gone))
+        if path in self._names:
+            below = self._below(path) if self._names[path] is None else []
+            self._change(_parent(path), {}, (path, *below))
 
     def fsync_directory(self, path: str) -> None:
         self._fsync_fault()
@@ -220,6 +220,9 @@ class SimDisk:
             self.crash_countdown -= 1
             if not self.crash_countdown:
                 raise SimulatedCrash
+
+    def _below(self, folder: str) -> list[str]:
+        return sorted(name for name in self._names if name.startswith(folder + "/"))
 
     def _change(self, folder: str, added: dict[str, Inode | None], removed: tuple[str, ...]) -> None:
         self.operation()

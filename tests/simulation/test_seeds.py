@@ -1,0 +1,45 @@
+"""A hundred simulated clusters, sixty virtual seconds of faults each: S1-S6 after every event, S10 at the end.
+
+The seeds run in as many processes as there are cores. A failing seed prints its violation; `make sim SEED=n` shows the
+trace that led to it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from jepsen_like.simulator.run import run_seed
+
+SECONDS = 60.0
+SEEDS = range(1, 101)
+
+
+def passed(seed: int) -> tuple[int, str]:
+    verdict = run_seed(seed, SECONDS)
+    return seed, verdict.violation
+
+
+def test_a_hundred_seeds_keep_every_property() -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=os.cpu_count() or 1, mp_context=context) as pool:
+        violations = {seed: violation for seed, violation in pool.map(passed, SEEDS) if violation}
+    assert violations == {}
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_one_seed_and_one_code_give_one_trace(seed: int) -> None:
+    first, second = run_seed(seed, 20.0), run_seed(seed, 20.0)
+    assert first.trace == second.trace
+    assert first.events == second.events
+
+
+def test_without_faults_every_batch_is_acknowledged_and_read() -> None:
+    verdict = run_seed(1, 20.0, faulty=False)
+    assert verdict.passed, verdict.violation
+    assert verdict.sends["ok"] > 50
+    assert verdict.sends["open"] == 0
+    assert verdict.reads > 20
