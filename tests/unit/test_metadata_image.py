@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 import metadata
+from metadata import image_topics
 from metadata.commands import (
     AddPartitions,
     AlterIsr,
@@ -33,7 +34,6 @@ from metadata.commands import (
 )
 from metadata.image import MAX_ANSWERS, MAX_PRODUCER_IDS_PER_GRANT, ClusterImage
 from metadata.image_brokers import MAX_BROKERS
-from metadata.image_topics import MAX_PARTITIONS
 from raftlog.errors import CODES, InvariantViolation
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation, TopicId
 from tests.support.metadata_cluster import TOPIC, Cluster, report
@@ -319,18 +319,14 @@ def test_a_topic_needs_enough_live_brokers() -> None:
     assert (record.leader, record.isr, record.commit_set) == (2, (0, 2), (0, 2))
 
 
-def test_the_number_of_partitions_of_a_cluster_is_bounded() -> None:
-    cluster = Cluster(1)
-    image = cluster.image
-    for topic in range(MAX_PARTITIONS // 10_000):
-        name, topic_id = f"t{topic}", TopicId(topic.to_bytes(16, "big"))
-        count = 10_000 if topic else 9_999
-        envelope = decode(encode(CreateTopic(name, topic_id, (brokers(0),) * count)))
-        assert image.apply(image.index + 1, 1, envelope)[0] == Done()
-    assert len(image.partitions) == MAX_PARTITIONS
-    result, _ = image.apply(image.index + 1, 1, decode(encode(CreateTopic("more", OTHER, (brokers(0),)))))
-    assert isinstance(result, Refused)
-    assert result.code == "invalid_request"
+def test_the_number_of_partitions_of_a_cluster_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_topics, "MAX_PARTITIONS", 5)
+    cluster = Cluster(1, partitions=3)
+    assert cluster.refusal(CreateTopic("other", OTHER, (brokers(0),) * 3)) == "invalid_request"
+    cluster.do(CreateTopic("other", OTHER, (brokers(0),) * 2))
+    assert cluster.refusal(AddPartitions(OTHER, 2, (brokers(0),))) == "invalid_request"
+    cluster.do(DeleteTopic(TOPIC))
+    cluster.do(AddPartitions(OTHER, 2, (brokers(0),)))
 
 
 def test_a_deleted_topic_is_gone_and_its_name_is_free() -> None:
