@@ -150,7 +150,7 @@ class SimDisk:
 
     def remove(self, path: str) -> None:
         if path in self._names:
-            below = self._below(path) if self._names[path] is None else []
+            below = self._below(path) if self._names[path] is None else ()
             self._change(_parent(path), {}, (path, *below))
 
     def fsync_directory(self, path: str) -> None:
@@ -221,8 +221,8 @@ class SimDisk:
             if not self.crash_countdown:
                 raise SimulatedCrash
 
-    def _below(self, folder: str) -> list[str]:
-        return sorted(name for name in self._names if name.startswith(folder + "/"))
+    def _below(self, folder: str) -> tuple[str, ...]:
+        return tuple(sorted(name for name in self._names if name.startswith(folder + "/")))
 
     def _change(self, folder: str, added: dict[str, Inode | None], removed: tuple[str, ...]) -> None:
         self.operation()

@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from metadata.commands import Command, CreateTopic, DeleteTopic
+from metadata.commands import Command, CreateTopic, DeleteTopic, Refused
 from metadata.engine import Outcome
 from raftlog.config import NodeConfig
 from raftlog.errors import RaftlogError
@@ -220,7 +220,8 @@ class SimulatedWorld:
             answered: list[Outcome] = []
 
             def again() -> None:
-                if not answered or answered[0].result is None:
+                # A topic of that name may still be there: its deletion is proposed elsewhere.
+                if not answered or answered[0].result is None or isinstance(answered[0].result, Refused):
                     propose()
 
             assert node.quorum is not None

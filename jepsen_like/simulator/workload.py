@@ -70,15 +70,21 @@ class Clients:
 
 
 class SimProducer:
-    """One idempotent producer of one partition. Invariant: batches are sent and sent again in the order of `_queue`."""
+    """One idempotent producer of one partition.
+
+    Invariant: batches are sent and sent again in the order of `_queue`.
+    Invariant: none is sent that is `in_flight` or more after the oldest without an answer: a leader remembers only the
+    last five batches of a producer, and must still know the oldest when it is sent again.
+    """
 
     def __init__(self, number: int, topic_partition: TopicPartition, clients: Clients, *, in_flight: int) -> None:
         self.number = number
         self.topic_partition = topic_partition
         self._clients = clients
         self._in_flight = in_flight
-        self._queue: list[tuple[Send, bytes]] = []
-        """Not yet answered, in order."""
+        self._queue: list[tuple[int, Send, bytes]] = []
+        """Not yet answered, in order; each with its number."""
+        self._batches = 0
         self._sent = 0
         """So many of the queue are on their way."""
         self._round = 0
@@ -106,7 +112,8 @@ class SimProducer:
         )
         self._sequence += count
         clients.history.sends.append(send)
-        self._queue.append((send, bytes(batch)))
+        self._queue.append((self._batches, send, bytes(batch)))
+        self._batches += 1
         self._pump()
 
     @property
@@ -114,7 +121,7 @@ class SimProducer:
         return len(self._queue)
 
     def _pump(self) -> None:
-        while self._sent < min(len(self._queue), self._in_flight):
+        while self._sent < len(self._queue) and self._queue[self._sent][0] < self._queue[0][0] + self._in_flight:
             target = self._target
             if target is None or not target.running or target.starts != self._target_starts:
                 target = self._target = self._clients.leader_of(self.topic_partition)
@@ -122,7 +129,7 @@ class SimProducer:
                     self._retry_later()
                     return
                 self._target_starts = target.starts
-            send, batch = self._queue[self._sent]
+            _, send, batch = self._queue[self._sent]
             self._sent += 1
             self._request(target, send, batch)
 
@@ -183,7 +190,7 @@ class SimProducer:
         self._clients.heap.schedule(delay, retry)
 
     def _forget(self, send: Send) -> None:
-        position = next(i for i, (queued, _) in enumerate(self._queue) if queued is send)
+        position = next(i for i, (_, queued, _) in enumerate(self._queue) if queued is send)
         del self._queue[position]
         if position < self._sent:
             self._sent -= 1
