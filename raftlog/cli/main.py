@@ -17,9 +17,7 @@ from click.exceptions import Abort, ClickException
 from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.version import __version__
 
-EXIT_FAILED = 1
-EXIT_USAGE = 2
-EXIT_UNHEALTHY = 10
+from .exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
 COMMANDS = {
     "cluster": "raftlog.cli.cluster:cluster",
@@ -78,7 +76,7 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except Abort:
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     except ClickException as error:
         error.show()
         sys.exit(EXIT_USAGE)
@@ -90,7 +88,7 @@ def main() -> None:
         click.echo(f"Error: {error.detail}{advice}", err=True)
         sys.exit(EXIT_FAILED)
     except (BrokenPipeError, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -1,0 +1,74 @@
+"""How commands show data: `-o table|wide|json|yaml`.
+
+A table is for people and for `awk`: columns divided by two spaces or more, one header line, no lines drawn, never cut
+to the width of a terminal. `wide` has more columns. `json` and `yaml` are for programs: everything that is known, under
+the names of the HTTP API.
+
+What is *not* here: what is shown (`topic.py`, `cluster.py`, `quorum.py`), records (`consume_format.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+import msgspec
+import rich_click as click
+
+FORMATS = ("table", "wide", "json", "yaml")
+NOTHING = "none"
+"""As Kafka's tools show a partition without leader."""
+
+Row: TypeAlias = Sequence[object]
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def output_option(command: Command) -> Command:
+    """Adds `-o`, as the parameter `output`."""
+    option = click.option(
+        "-o", "--output", type=click.Choice(FORMATS), default="table", show_default=True, help="How to show it."
+    )
+    return option(command)
+
+
+def show(output: str, data: Any, text: Callable[[bool], str]) -> None:
+    """Print `data` (what msgspec encodes) as JSON or YAML, or else `text(wide)`."""
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(data), indent=2))
+    elif output == "yaml":
+        click.echo(msgspec.yaml.encode(data), nl=False)
+    elif shown := text(output == "wide"):
+        click.echo(shown)
+
+
+def table(columns: Sequence[str], rows: Iterable[Row]) -> str:
+    """Aligned columns below their names."""
+    lines = [tuple(columns), *(tuple(map(cell, row)) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    header, *others = (
+        "  ".join(entry.ljust(width) for entry, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+    return "\n".join([click.style(header, bold=True), *others])
+
+
+def fields(pairs: Mapping[str, object]) -> str:
+    """One name and its value a line."""
+    width = max(map(len, pairs), default=0) + 1
+    lines = []
+    for name, value in pairs.items():
+        padding = " " * (width - len(name))
+        lines.append(f"{click.style(name + ':', bold=True)}{padding}{cell(value)}")
+    return "\n".join(lines)
+
+
+def cell(value: object) -> str:
+    """One value as text of one line, without anything that a terminal would obey."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        value = [f"{name}={entry}" for name, entry in value.items()]
+    if isinstance(value, list | tuple):
+        return ",".join(map(cell, value)) or "-"
+    return "".join(c if c.isprintable() else "?" for c in str(value)) or "-"

@@ -1,0 +1,302 @@
+"""`raftlog produce`: records from files or standard input into a topic.
+
+Input is read in pieces beside the loop, turned into columns (`produce_input.py`) and queued with the producer, which
+holds a bounded buffer: however large the input, memory is not. Records of one partition keep the order of the input.
+
+What failed is counted, never hidden: after the first failure nothing more is read, what is on its way is waited for,
+and the last lines say how many records are acknowledged, how many are not, and why. Ctrl-C ends the reading in the same
+way; a second one does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import rich_click as click
+
+from raftlog.config import KIB, MIB
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.record_batch import Codec
+
+from .exit_codes import EXIT_INTERRUPTED
+from .off_loop import go_on, off_loop
+from .produce_input import record_input
+from .produce_records import Columns
+from .produce_tally import Tally
+from .progress import ProgressLine, Stopwatch, summary
+
+if TYPE_CHECKING:
+    from raftlog.client import Producer
+
+PIECE_BYTES = 1 * MIB
+STDIN = "-"
+INTERRUPT_GRACE = 10.0
+"""Seconds that Ctrl-C waits for what is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What was asked for."""
+
+    topic: str
+    files: tuple[str, ...]
+    format: str
+    key_separator: bytes | None
+    key_field: str | None
+    partition: int | None
+
+
+@click.command()
+@click.argument("topic")
+@click.argument(
+    "files", nargs=-1, metavar="[FILE]...", type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True)
+)
+@click.option(
+    "--format",
+    type=click.Choice(["lines", "json", "ndjson"]),
+    default="lines",
+    show_default=True,
+    help="lines: a value a line. ndjson: a JSON object a line, json: JSON objects or an array of them; "
+    'objects are records, {"value": ..., "key": ..., "headers": ...}, or with --key-field values.',
+)
+@click.option("--key-separator", metavar="TEXT", help="lines: what is before it is the key. \\t is a tabulator.")
+@click.option("--key-field", metavar="NAME", help="json, ndjson: objects are values, and this field is their key.")
+@click.option("--partition", type=click.IntRange(0), help="All records go there. Without it the key decides.")
+@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
+@click.option(
+    "--compression",
+    type=click.Choice([codec.name.lower() for codec in Codec]),
+    default="none",
+    show_default=True,
+)
+@click.option("--batch-bytes", type=click.IntRange(1), default=256 * KIB, show_default=True, help="Then it is full.")
+@click.option("--linger-ms", type=click.FloatRange(0), default=5.0, show_default=True, help="A batch waits so long.")
+@click.pass_context
+def produce(
+    context: click.Context,
+    topic: str,
+    files: tuple[str, ...],
+    format: str,
+    key_separator: str | None,
+    key_field: str | None,
+    partition: int | None,
+    acks: str,
+    compression: str,
+    batch_bytes: int,
+    linger_ms: float,
+) -> None:
+    """Send records from files, or from standard input (also as the FILE -)."""
+    if key_separator is not None and format != "lines":
+        raise click.UsageError(f"--key-separator is for --format lines, not {format}")
+    if key_field is not None and format == "lines":
+        raise click.UsageError("--key-field is for --format json or ndjson")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty")
+    separator = None if key_separator is None else key_separator.replace("\\t", "\t").encode()
+    job = Job(topic, files or (STDIN,), format, separator, key_field, partition)
+
+    async def run() -> bool:
+        from raftlog.client import Producer
+
+        await _check_topic(context.obj, job)
+        producer = Producer(
+            context.obj, acks=acks, compression=compression, batch_bytes=batch_bytes, linger_ms=linger_ms
+        )
+        try:
+            return await _produce(producer, job)
+        finally:
+            await producer.close(flush=False)
+
+    if not asyncio.run(run()):
+        context.exit(EXIT_INTERRUPTED)
+
+
+async def _check_topic(bootstrap: str, job: Job) -> None:
+    """Fail at once where nothing can be sent, rather than when the first batch gives up."""
+    from raftlog.client import Admin
+
+    async with Admin(bootstrap) as admin:
+        count = (await admin.describe_topic(job.topic)).partition_count
+    if job.partition is not None and job.partition >= count:
+        raise InvalidRequest(
+            "unknown_partition", f"topic {job.topic} has partitions 0 to {count - 1}, not {job.partition}"
+        )
+
+
+async def _produce(producer: Producer, job: Job) -> bool:
+    """False: it was interrupted. Raises what keeps records from being sent, after the summary."""
+    tally = Tally()
+    watch = Stopwatch()
+    stop = asyncio.Event()
+    failure: RaftlogError | None = None
+    with ProgressLine("sending", _total_bytes(job.files), wanted=not _is_typed(job.files)) as line:
+        work = asyncio.create_task(_send_and_flush(producer, job, tally, line, stop))
+        try:
+            try:
+                await asyncio.shield(work)
+            except asyncio.CancelledError:
+                # Ctrl-C. What was read is sent, if that takes no longer than is bearable.
+                stop.set()
+                go_on()
+                async with asyncio.timeout(INTERRUPT_GRACE):
+                    await work
+        except RaftlogError as error:
+            failure = error
+        except TimeoutError:
+            failure = RetriableError("outcome_unknown", "interrupted")
+    # What is not decided by now is decided by this: perhaps it is in the log.
+    await producer.close(flush=False)
+    verb = "acknowledged" if tally.failed else "sent"
+    summary(verb, tally.acknowledged, tally.acknowledged_bytes, watch.seconds)
+    if tally.failed:
+        raise tally.error(failure)
+    if failure is not None:
+        raise failure
+    return not stop.is_set()
+
+
+async def _send_and_flush(producer: Producer, job: Job, tally: Tally, line: ProgressLine, stop: asyncio.Event) -> None:
+    """What was queued is waited for, whatever ended the sending."""
+    failure = None
+    try:
+        await _send_files(producer, job, tally, line, stop)
+    except RaftlogError as error:
+        failure = error
+    await producer.flush()
+    if failure is not None:
+        raise failure
+
+
+async def _send_files(producer: Producer, job: Job, tally: Tally, line: ProgressLine, stop: asyncio.Event) -> None:
+    """Until the end, `stop`, or the first failure to send. Raises the first fault of the input."""
+    for path in job.files:
+        with _opened(path) as read:
+            records = record_input(job.format, key_separator=job.key_separator, key_field=job.key_field)
+            while tally.first_error is None:
+                piece = await _unless(stop, _read(path, read))
+                if piece is None:
+                    return
+                columns = records.feed(piece) if piece else records.end()
+                await _send(producer, job, columns, tally)
+                line.advance(len(piece), len(columns))
+                if columns.fault is not None:
+                    raise InvalidRequest(columns.fault.code, f"{_shown(path)}: {columns.fault.detail}")
+                if not piece:
+                    break
+
+
+async def _unless(stop: asyncio.Event, reading: Coroutine[Any, Any, bytes]) -> bytes | None:
+    """What is read; None if `stop` came first."""
+    read = asyncio.create_task(reading)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((read, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return read.result() if read.done() and not stop.is_set() else None
+    finally:
+        read.cancel()
+        stopped.cancel()
+
+
+async def _send(producer: Producer, job: Job, columns: Columns, tally: Tally) -> None:
+    if not len(columns):
+        return
+    uniform = columns.headers is None and (columns.partitions is None or job.partition is not None)
+    timed = columns.timestamps_ms is not None and None in columns.timestamps_ms
+    if not uniform or timed:
+        await _send_one_by_one(producer, job, columns, tally)
+        return
+    try:
+        await _send_columns(producer, job, columns, tally)
+    except InvalidRequest as error:
+        if error.code != "batch_too_large":
+            raise
+        # One is too large, and so none was queued: send those before it, and say which it is.
+        sizes = columns.sizes()
+        culprit = sizes.index(max(sizes))
+        await _send_columns(producer, job, columns.first(culprit), tally)
+        raise InvalidRequest(error.code, f"record {tally.queued + 1} of the input: {error.detail}") from None
+
+
+async def _send_columns(producer: Producer, job: Job, columns: Columns, tally: Tally) -> None:
+    if not len(columns):
+        return
+    deliveries = await producer.send_many(
+        job.topic,
+        columns.values,
+        keys=columns.keys,
+        partition=job.partition,
+        timestamps=columns.timestamps_ms,
+    )
+    tally.add(deliveries, len(columns), sum(columns.sizes()))
+
+
+async def _send_one_by_one(producer: Producer, job: Job, columns: Columns, tally: Tally) -> None:
+    """Records that differ in what a column cannot say."""
+    sizes = columns.sizes()
+    for index, value in enumerate(columns.values):
+        own = columns.partitions[index] if columns.partitions is not None else None
+        try:
+            delivery = await producer.send_wait(
+                job.topic,
+                value,
+                None if columns.keys is None else columns.keys[index],
+                own if job.partition is None else job.partition,
+                None if columns.timestamps_ms is None else columns.timestamps_ms[index],
+                None if columns.headers is None else list(columns.headers[index]),
+            )
+        except InvalidRequest as error:
+            raise InvalidRequest(error.code, f"record {tally.queued + 1} of the input: {error.detail}") from None
+        tally.add([delivery], 1, sizes[index])
+
+
+# --- Files -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Callable[[int], bytes]]:
+    """A call that reads up to so many bytes, as soon as there are some; none at the end."""
+    if path != STDIN:
+        try:
+            file = io.FileIO(path)
+        except OSError as error:
+            raise InvalidRequest("invalid_request", f"cannot open {path}: {error.strerror}") from None
+        with file:
+            yield file.read
+        return
+    stream = sys.stdin.buffer
+    try:
+        descriptor = stream.fileno()
+    except io.UnsupportedOperation:
+        yield stream.read
+    else:
+        # Not through the stream: a thread that waits in it would hold its lock when the interpreter ends.
+        yield lambda size: os.read(descriptor, size)
+
+
+async def _read(path: str, read: Callable[[int], bytes]) -> bytes:
+    try:
+        return await off_loop(lambda: read(PIECE_BYTES))
+    except OSError as error:
+        raise InvalidRequest("invalid_request", f"cannot read {_shown(path)}: {error.strerror}") from None
+
+
+def _total_bytes(files: Sequence[str]) -> int | None:
+    if STDIN in files:
+        return None
+    return sum(os.path.getsize(path) for path in files)
+
+
+def _is_typed(files: Sequence[str]) -> bool:
+    """Somebody is typing: nothing may move on the terminal."""
+    return STDIN in files and sys.stdin.isatty()
+
+
+def _shown(path: str) -> str:
+    return "standard input" if path == STDIN else path

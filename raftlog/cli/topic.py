@@ -1,0 +1,201 @@
+"""`raftlog topic`: make, list, describe, change and delete topics. Columns are called as Kafka's tools call them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+import rich_click as click
+
+from raftlog.config import MAX_PARTITIONS_PER_TOPIC
+from raftlog.errors import InvalidRequest
+
+from .options import parse_settings
+from .output import fields, output_option, show, table
+
+if TYPE_CHECKING:
+    from raftlog.client import Admin
+    from raftlog.client.metadata import TopicDescription
+
+T = TypeVar("T")
+
+CONCURRENT_REQUESTS = 8
+
+PARTITION_COLUMNS = ("Topic", "Partition", "Leader", "Replicas", "Isr")
+WIDE_PARTITION_COLUMNS = ("LeaderEpoch", "PartitionEpoch", "CommitSet", "NotEligible", "MinIsr")
+
+
+@click.group()
+def topic() -> None:
+    """Make, list, describe, change and delete topics."""
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--partitions", default=1, show_default=True, type=click.IntRange(1, MAX_PARTITIONS_PER_TOPIC))
+@click.option("--replication-factor", type=click.IntRange(1), help="Without it the cluster chooses.")
+@click.option("--config", "configs", multiple=True, metavar="NAME=VALUE", help="As often as needed.")
+@click.option("--if-not-exists", is_flag=True, help="A topic that is there already is left as it is.")
+@output_option
+@click.pass_obj
+def create(
+    bootstrap: str,
+    name: str,
+    partitions: int,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    output: str,
+) -> None:
+    """Make a topic."""
+    settings = parse_settings(configs)
+
+    async def work(admin: Admin) -> tuple[bool, TopicDescription]:
+        try:
+            return True, await admin.create_topic(name, partitions, replication_factor, settings)
+        except InvalidRequest as error:
+            if error.code != "topic_exists" or not if_not_exists:
+                raise
+            return False, await admin.describe_topic(name)
+
+    created, description = _with_admin(bootstrap, work)
+    done = f"Created topic {name}." if created else f"Topic {name} exists."
+    show(output, description, lambda wide: f"{done}\n{_describe_text([description], wide)}" if wide else done)
+
+
+@topic.command("list")
+@output_option
+@click.pass_obj
+def list_topics(bootstrap: str, output: str) -> None:
+    """All topics, by name."""
+    topics = _with_admin(bootstrap, lambda admin: admin.list_topics())
+
+    def text(wide: bool) -> str:
+        columns = ("Topic", "PartitionCount", "ReplicationFactor") + ("TopicId",) * wide
+        rows = [(t.name, t.partition_count, t.replication_factor) + (t.id,) * wide for t in topics]
+        return table(columns, rows)
+
+    show(output, topics, text)
+
+
+@topic.command()
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+@output_option
+@click.pass_obj
+def describe(bootstrap: str, names: tuple[str, ...], output: str) -> None:
+    """Topics with their partitions; all topics if none is named."""
+
+    async def work(admin: Admin) -> list[TopicDescription]:
+        wanted = list(dict.fromkeys(names)) or [summary.name for summary in await admin.list_topics()]
+        limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
+
+        async def one(name: str) -> TopicDescription:
+            async with limit:
+                return await admin.describe_topic(name)
+
+        return await asyncio.gather(*map(one, wanted))
+
+    descriptions = _with_admin(bootstrap, work)
+    show(output, descriptions, lambda wide: _describe_text(descriptions, wide))
+
+
+@topic.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--if-exists", is_flag=True, help="A topic that is not there is no failure.")
+@click.pass_obj
+def delete(bootstrap: str, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
+    """Delete topics with all their records."""
+    wanted = list(dict.fromkeys(names))
+    if not yes:
+        click.confirm(f"Delete {', '.join(wanted)} with all records?", abort=True, err=True)
+
+    async def work(admin: Admin) -> None:
+        for name in wanted:
+            try:
+                await admin.delete_topic(name)
+            except InvalidRequest as error:
+                if error.code != "unknown_topic" or not if_exists:
+                    raise
+                click.echo(f"There is no topic {name}.")
+            else:
+                click.echo(f"Deleted topic {name}.")
+
+    _with_admin(bootstrap, work)
+
+
+@topic.command()
+@click.argument("name")
+@click.option("--set", "assign", multiple=True, metavar="NAME=VALUE", help="Change a setting; as often as needed.")
+@click.option("--unset", "remove", multiple=True, metavar="NAME", help="Back to the default; as often as needed.")
+@click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS_PER_TOPIC), help="Grow to so many in all.")
+@output_option
+@click.pass_obj
+def alter(
+    bootstrap: str, name: str, assign: tuple[str, ...], remove: tuple[str, ...], partitions: int | None, output: str
+) -> None:
+    """Change a topic's settings, or give it more partitions (keys go to other partitions from then on)."""
+    settings = parse_settings(assign)
+    if not settings and not remove and partitions is None:
+        raise click.UsageError("nothing to change: give --set, --unset or --partitions")
+    both = sorted(set(settings).intersection(remove))
+    if both:
+        raise click.UsageError(f"both --set and --unset for {', '.join(both)}")
+
+    async def work(admin: Admin) -> TopicDescription:
+        description = None
+        if settings or remove:
+            description = await admin.alter_topic(name, settings, list(dict.fromkeys(remove)))
+        if partitions is not None:
+            description = await admin.add_partitions(name, partitions)
+        assert description is not None, "there was something to change"
+        return description
+
+    description = _with_admin(bootstrap, work)
+    show(output, description, lambda wide: f"Altered topic {name}.\n{_describe_text([description], wide)}")
+
+
+def _with_admin(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
+    from raftlog.client import Admin
+
+    async def run() -> T:
+        async with Admin(bootstrap) as admin:
+            return await work(admin)
+
+    return asyncio.run(run())
+
+
+def _describe_text(descriptions: Sequence[TopicDescription], wide: bool) -> str:
+    return "\n\n".join(_describe_one(description, wide) for description in descriptions)
+
+
+def _describe_one(description: TopicDescription, wide: bool) -> str:
+    summary = {
+        "Topic": description.name,
+        "TopicId": description.id,
+        "PartitionCount": description.partition_count,
+        "ReplicationFactor": description.replication_factor,
+        "Configs": description.configs if wide else overrides(description),
+    }
+    columns = PARTITION_COLUMNS + WIDE_PARTITION_COLUMNS * wide
+    return f"{fields(summary)}\n{table(columns, _partition_rows(description, wide))}"
+
+
+def _partition_rows(description: TopicDescription, wide: bool) -> Iterable[Sequence[object]]:
+    for info in description.partitions:
+        row = (description.name, info.partition, info.leader, info.replicas, info.isr)
+        more = (
+            info.leader_epoch,
+            info.partition_epoch,
+            info.commit_set,
+            info.not_eligible,
+            info.min_insync_replicas,
+        )
+        yield row + more * wide
+
+
+def overrides(description: TopicDescription) -> dict[str, str]:
+    """Settings that the topic was given: as Kafka's tools, without those that are as they are by default."""
+    given = description.overrides or ()
+    return {name: value for name, value in description.configs.items() if name in given}

@@ -1,0 +1,105 @@
+"""The command line as its users meet it: arguments and standard input in, exit code and both outputs out.
+
+`run` goes through `main()`, in this process, so that errors end as they do for people; `Background` runs a cluster in
+memory on another thread's loop, since a command brings a loop of its own; `Process` is a real child, for signals and
+pipes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from unittest import mock
+
+import msgspec
+from click.testing import CliRunner
+
+from raftlog.cli.main import main
+
+T = TypeVar("T")
+
+PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command did."""
+
+    code: int
+    stdout: bytes
+    stderr: str
+
+    @property
+    def text(self) -> str:
+        return self.stdout.decode()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.stdout)
+
+    @property
+    def yaml(self) -> Any:
+        return msgspec.yaml.decode(self.stdout)
+
+    def table(self, first_column: str) -> list[list[str]]:
+        """The rows of the table whose header begins with this name, the header too."""
+        lines = self.lines
+        start = next(i for i, line in enumerate(lines) if line.split()[:1] == [first_column])
+        end = next((i for i in range(start, len(lines)) if not lines[i]), len(lines))
+        return [line.split() for line in lines[start:end]]
+
+
+def run(*arguments: str, bootstrap: str = "127.0.0.1:1", stdin: bytes = b"") -> Result:
+    """One command, to its end."""
+    argv = ["raftlog", "--bootstrap", bootstrap, *arguments]
+    code = 0
+    with CliRunner().isolation(input=stdin) as (stdout, stderr, _), mock.patch.object(sys, "argv", argv):
+        try:
+            main()
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return Result(code, stdout.getvalue(), stderr.getvalue().decode())
+
+
+class Background(Generic[T]):
+    """`with Background(manager) as running: running.cluster ...`: an asynchronous context on a thread's own loop."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[T]) -> None:
+        self._manager = manager
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self.cluster: T
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run this on the cluster's loop, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
+
+    def __enter__(self) -> Background[T]:
+        self._thread.start()
+        self.cluster = self.call(self._manager.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._manager.__aexit__(None, None, None), self._loop).result(PATIENCE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE_S)
+        self._loop.close()
+
+
+def start(*arguments: str, bootstrap: str, **options: Any) -> subprocess.Popen[bytes]:
+    """A child process, with pipes for all three streams unless `options` say otherwise."""
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-m", "raftlog.cli.main", "--bootstrap", bootstrap, *arguments]
+    return subprocess.Popen(command, **(streams | options))
