@@ -27,7 +27,7 @@ _VERSION = 1
 _HEAD = struct.Struct(">4sHHI")
 _CRC = struct.Struct(">I")
 _CHECKPOINT = struct.Struct(">qqB")
-_CLOSED_CLEAN, _UNREPORTED_LOSS = 1, 2
+_CLOSED_CLEAN, _UNREPORTED_LOSS, _EMPTYING = 1, 2, 4
 _EPOCH = struct.Struct(">iq")
 _SNAPSHOT = struct.Struct(">qi")
 
@@ -80,9 +80,12 @@ class LogCheckpoint:
     unreported_loss: bool = False
     """Recovery could not vouch for the log (S9), and it is not known yet that the quorum was told. Written before
     anything is cut, so that a crash in between cannot make the loss forgotten."""
+    emptying: bool = False
+    """A job is about to remove every segment on purpose and to begin a new one: until it has, none need be there."""
 
     def encode(self) -> bytes:
         flags = _CLOSED_CLEAN * self.closed_clean + _UNREPORTED_LOSS * self.unreported_loss
+        flags += _EMPTYING * self.emptying
         return wrap(Kind.CHECKPOINT, _CHECKPOINT.pack(self.log_start_offset, self.recovery_point, flags))
 
     @classmethod

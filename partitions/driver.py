@@ -70,6 +70,8 @@ class PartitionDriver:
         if (self.replica.leader, self.replica.follower) != before:
             self._around.logger.info("replica", partition=self.name, state=str(self.replica))
             self._performer.wake_waiters()
+        if self.replica.offline and record.leader == self._around.node_id:
+            self._around.offline(self.topic_partition, self.replica.offline)
         self._around.wants_tick(self)
 
     def on_broker(self, broker: BrokerId) -> None:
@@ -180,14 +182,17 @@ class PartitionDriver:
 
     def retain(self, now_ms: int | None) -> None:
         """Move the log's start as the topic's retention asks. Leaders only: followers hear of it from them."""
-        if self.replica.leader is None:
+        if self.replica.leader is not None:
+            self.advance_log_start(self.log.retention(now_ms, self.replica.high_watermark))
+
+    def advance_log_start(self, offset: Offset) -> None:
+        """Records below `offset`, at most the high watermark, are gone for readers."""
+        if self.replica.leader is None or offset <= self.log.log_start_offset:
             return
-        target = self.log.retention(now_ms, self.replica.high_watermark)
-        if target > self.log.log_start_offset:
-            self.log.advance_log_start(min(target, self.replica.high_watermark))
-            self._performer.write()
-            for subscriber in self._performer.subscribers.values():
-                subscriber.on_marks()
+        self.log.advance_log_start(min(offset, self.replica.high_watermark))
+        self._performer.write()
+        for subscriber in self._performer.subscribers.values():
+            subscriber.on_marks()
 
     # --- Followers of this leader ---
 

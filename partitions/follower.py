@@ -39,7 +39,7 @@ from .effects import (
 )
 from .log_view import LogView, truncation_for
 
-RETRY_SECONDS = 0.25
+RETRY_SECONDS = 0.5
 """After a refusal; the leader may not have learned yet what this broker's view shows."""
 
 DISK_FULL_RETRY_SECONDS = 1.0

@@ -93,9 +93,7 @@ class Leader:
         self._produces = UnreplicatedProduces()
         self._parking = Parking()
         self._followers: dict[BrokerId, FollowerProgress] = {}
-        for broker in record.replicas:
-            if broker != node_id:
-                self._followers[broker] = FollowerProgress(broker, self._incarnation_of(broker), now)
+        self._know_followers(now)
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -204,15 +202,12 @@ class Leader:
         """A newer record of the same leader epoch: the ISR changed, or the replicas did."""
         if record.leader_epoch != self.leader_epoch:
             raise InvariantViolation(f"leader of epoch {self.leader_epoch} told of epoch {record.leader_epoch}")
-        joined = set(record.isr) - set(self._isr.accepted)
+        joined = [broker for broker in record.isr if broker not in self._isr.accepted]
         self.record = record
         self._isr.on_record(record)
-        for broker in [b for b in self._followers if b not in record.replicas]:
-            del self._followers[broker]
-        for broker in record.replicas:
-            if broker != self._node_id and broker not in self._followers:
-                self._followers[broker] = FollowerProgress(broker, self._incarnation_of(broker), now)
-            if broker in joined and broker in self._followers:
+        self._know_followers(now)
+        for broker in joined:
+            if broker in self._followers:
                 self._followers[broker].grant_time(now)
         effects = self._advance_high_watermark()
         if self._isr.below_minimum:
@@ -221,12 +216,9 @@ class Leader:
 
     def on_broker(self, broker: BrokerId, now: float) -> list[Effect]:
         """The view shows something new about a broker: an incarnation, or that it is fenced or no longer is."""
-        progress = self._followers.get(broker)
-        if progress is None:
+        if broker not in self._followers:
             return []
-        incarnation = self._incarnation_of(broker)
-        if incarnation != progress.incarnation:
-            self._followers[broker] = FollowerProgress(broker, incarnation, now)
+        self._know_followers(now)
         return self._revise_isr(now)
 
     def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: Fate, now: float) -> list[Effect]:
@@ -307,6 +299,17 @@ class Leader:
         return f"{len(isr.accepted)} in-sync replicas, min.insync.replicas is {isr.min_insync_replicas}"
 
     # --- Inside: followers and the high watermark ---
+
+    def _know_followers(self, now: float) -> None:
+        """Progress for each other replica, in the incarnation that the view shows: another life begins anew."""
+        known, self._followers = self._followers, {}
+        for broker in self.record.replicas:
+            incarnation = self._incarnation_of(broker)
+            progress = known.get(broker)
+            if progress is None or progress.incarnation != incarnation:
+                progress = FollowerProgress(broker, incarnation, now)
+            if broker != self._node_id:
+                self._followers[broker] = progress
 
     def _fence(self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch) -> str:
         """Why this follower is not heard; empty where it is."""

@@ -64,8 +64,12 @@ class LeaderEpochHistory:
         """
         if epoch == self.latest_epoch and self._epochs:
             return False
-        if epoch < self.latest_epoch or epoch < 0 or (self._starts and start_offset <= self._starts[-1]):
+        if epoch < self.latest_epoch or epoch < 0 or (self._starts and start_offset < self._starts[-1]):
             raise InvariantViolation(f"leader epoch {epoch} at offset {start_offset} does not follow {self}")
+        if self._starts and start_offset == self._starts[-1]:
+            # The log's start has come up to its end: of the last epoch only its name was left.
+            self._epochs.pop()
+            self._starts.pop()
         self._epochs.append(epoch)
         self._starts.append(start_offset)
         return True

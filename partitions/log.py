@@ -129,7 +129,7 @@ class PartitionLog:
         """Whether `take_job` would give one, were none outstanding."""
         if self.failed is not None or self._closed:
             return False
-        return self._removable() or self._pending.is_due(self.log_start_offset, self.log_end_offset, self._segments.all)
+        return self._removable() or self._pending.is_due(self._durable_start, self.log_end_offset, self._segments.all)
 
     def __str__(self) -> str:
         state = f" failed: {self.failed}" if self.failed else " full" if self.full else ""
@@ -279,6 +279,7 @@ class PartitionLog:
             self.epochs.truncate_start(self._segments.all[0].base_offset)
         return self._pending.take(
             self.log_start_offset,
+            self._durable_start,
             self.log_end_offset,
             self._segments.all,
             self._tail,
@@ -297,8 +298,11 @@ class PartitionLog:
 
     def _removable(self) -> bool:
         """Whether the first segment lies wholly below the start, and nothing of it still waits to be written."""
-        bound = min(self.log_start_offset, self.stable_end_offset)
-        return len(self._segments) > 1 and self._segments.all[1].base_offset <= bound
+        return len(self._segments) > 1 and self._segments.all[1].base_offset <= self._durable_start
+
+    @property
+    def _durable_start(self) -> Offset:
+        return min(self.log_start_offset, self.stable_end_offset)
 
     # --- Reads ---
 

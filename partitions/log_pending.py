@@ -30,6 +30,8 @@ read again is at most this much and one job."""
 REMOVALS_PER_JOB = 4
 """Unlinking a large file takes the file system tens of milliseconds, in which nothing of this log is fsynced."""
 
+_CUT_ALL = Cut(Offset(0), None, 0)
+
 
 class PendingWork:
     """Invariant: at most one job is outstanding; `issued_offset` is never beyond the log's end."""
@@ -71,21 +73,22 @@ class PendingWork:
     def restarted(self, offset: Offset) -> None:
         """The log was emptied and goes on at `offset`, which may lie above its end: nothing of it may be left."""
         self._lowest_truncation = Offset(0)
-        self._cut = Cut(Offset(0), None, 0)
+        self._cut = _CUT_ALL
         self._removals.clear()
+        self.epochs_changed = True
         self.issued_offset = self.written_offset = offset
 
     def removed(self, segment: Segment) -> None:
         """A segment below the start is no longer part of the log."""
         self._removals.append(segment.base_offset)
 
-    def is_due(self, log_start: Offset, log_end: Offset, segments: Sequence[Segment]) -> bool:
+    def is_due(self, durable_start: Offset, log_end: Offset, segments: Sequence[Segment]) -> bool:
         return (
             self.issued_offset < log_end
             or self._cut is not None
             or self.epochs_changed
             or bool(self._removals)
-            or log_start > self.checkpoint.log_start_offset
+            or durable_start > self.checkpoint.log_start_offset
             or self.unreported_loss != self.checkpoint.unreported_loss
             or not segments[-1].on_disk
             or (len(segments) > 1 and segments[-2].index is not None)
@@ -96,6 +99,7 @@ class PendingWork:
     def take(
         self,
         log_start: Offset,
+        durable_start: Offset,
         log_end: Offset,
         segments: Sequence[Segment],
         tail: BatchTail,
@@ -104,12 +108,14 @@ class PendingWork:
         *,
         closing: bool = False,
     ) -> LogJob:
-        """A job of everything that is due. `closing`: the last one of a clean close."""
+        """A job of everything that is due. `durable_start`: the start, as far as the log is stable; a checkpoint with a
+        start beyond its log looks like a loss. `closing`: the last one of a clean close."""
         assert self.outstanding is None
         unsealed = _unsealed(segments)
-        due = closing or len(unsealed) > 1 or self._bytes_since_checkpoint >= CHECKPOINT_INTERVAL_BYTES
+        emptying = self._cut is not None and self._cut.end_offset <= segments[0].base_offset
+        due = closing or emptying or len(unsealed) > 1 or self._bytes_since_checkpoint >= CHECKPOINT_INTERVAL_BYTES
         job = LogJob(self._disk, self._path, self.issued_offset, log_end, cut=self._cut, again=self.again)
-        job.checkpoint_before = self._checkpoint_before(log_start, self._cut)
+        job.checkpoint_before = self._checkpoint_before(durable_start, emptying=emptying)
         job.remove = tuple(self._removals[:REMOVALS_PER_JOB])
         if self.epochs_changed:
             job.leader_epochs = encode_leader_epochs(epochs.entries)
@@ -121,7 +127,7 @@ class PendingWork:
             if write is not None:
                 job.writes.append(write)
         if due:
-            job.checkpoint_after = LogCheckpoint(log_start, max(log_start, log_end), closing, self.unreported_loss)
+            job.checkpoint_after = LogCheckpoint(log_start, log_end, closing, self.unreported_loss)
             if producer_state is not None:
                 epoch = epochs.epoch_at(Offset(log_end - 1))
                 job.snapshot = ProducerSnapshot(log_end, epoch, producer_state())
@@ -156,11 +162,14 @@ class PendingWork:
         self.again = True
         self.epochs_changed = True
         # Which checkpoint is on disk is not certain now: the next job writes it in any case.
+        if self._cut != _CUT_ALL:
+            left_over = Cut(Offset(job.start_offset + 1), None, 0)
+            self._cut = _lower(left_over, _lower(job.cut, self._cut))
+            self.issued_offset = min(self.issued_offset, job.start_offset)
         for write in job.writes:
-            self._hand_back(write, keep=not write.segment.dropped and write.base_offset <= job.start_offset)
-        left_over = Cut(Offset(job.start_offset + 1), None, 0)
-        self._cut = _lower(left_over, _lower(job.cut, self._cut))
-        self.issued_offset = min(self.issued_offset, job.start_offset)
+            # The next job's cut removes the files from there on: to go on writing to an open one would be for nothing.
+            stays = self._cut is not None and write.base_offset < self._cut.end_offset
+            self._hand_back(write, keep=stays and not write.segment.dropped)
         self._bytes_since_checkpoint += CHECKPOINT_INTERVAL_BYTES if job.checkpoint_after is not None else 0
 
     def failed(self, job: LogJob) -> None:
@@ -171,11 +180,14 @@ class PendingWork:
 
     # --- Parts of those ---
 
-    def _checkpoint_before(self, log_start: Offset, cut: Cut | None) -> LogCheckpoint | None:
-        on_disk = self.checkpoint
-        recovery_point = on_disk.recovery_point if cut is None else min(on_disk.recovery_point, cut.end_offset)
-        fallen = LogCheckpoint(log_start, max(log_start, recovery_point), False, self.unreported_loss)
-        return fallen if fallen != on_disk or self.again else None
+    def _checkpoint_before(self, durable_start: Offset, *, emptying: bool) -> LogCheckpoint | None:
+        recovery_point = self.checkpoint.recovery_point
+        if self._cut is not None:
+            recovery_point = min(recovery_point, self._cut.end_offset)
+        fallen = LogCheckpoint(
+            durable_start, max(durable_start, recovery_point), False, self.unreported_loss, emptying=emptying
+        )
+        return fallen if fallen != self.checkpoint or self.again else None
 
     def _segment_write(
         self, segment: Segment, batches: Sequence[TailBatch], *, due: bool, seals: bool

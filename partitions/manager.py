@@ -21,12 +21,11 @@ from raftlog.model import (
     Acks,
     BrokerId,
     Incarnation,
-    Offset,
     ReplicaReport,
     TopicPartition,
 )
 from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Part, Random, Scheduler, Worker
-from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FetchedPartition, FetchPartition, FoundOffset
+from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset
 
 from .driver import PartitionDriver
 from .driver_ports import Logger, Surroundings
@@ -34,6 +33,7 @@ from .driver_requests import Produced
 from .effects import Fate, IsrProposal
 from .fetch_waiters import FetchWaiters
 from .log_writer import LogWriter
+from .offset_search import not_found, search_offset
 from .partition_view import MetadataChange, PartitionView, TopicRemoved, Touched
 from .replica_folders import OpenedReplica
 from .replica_shelf import ReplicaShelf
@@ -76,7 +76,8 @@ class PartitionManager:
         fetch_cache_bytes: int = 64 * MIB,
         on_replica_offline: Callable[[TopicPartition, str], None] | None = None,
     ) -> None:
-        """`on_replica_offline` is told when a disk error or a broken invariant took a replica out of service."""
+        """`on_replica_offline` is told when a disk error or a broken invariant took a replica out of service, and again
+        whenever it is made the leader all the same: somebody else should be elected."""
         self._node_id = node_id
         self._clock = clock
         self._scheduler = scheduler
@@ -215,35 +216,11 @@ class PartitionManager:
         self, topic_partition: TopicPartition, timestamp_ms: int, done: Callable[[FoundOffset], None]
     ) -> None:
         """Latest (`wire.TIMESTAMP_LATEST`), earliest, or the first record at or after a time. Errors are in it."""
-        topic_id, partition = topic_partition.topic_id, topic_partition.partition
         driver = self._drivers.get(topic_partition)
-
-        def answer(offset: int = -1, timestamp: int = -1, error: RaftlogError | None = None) -> None:
-            if error is not None:
-                leader = getattr(error, "leader", -1)
-                done(FoundOffset(topic_id, partition, error.code, error.detail, leader=leader))
-            else:
-                epoch = driver.leader_epoch if driver else -1
-                done(FoundOffset(topic_id, partition, "", "", offset, timestamp, epoch))
-
-        try:
-            if driver is None:
-                raise self.missing(topic_partition)
-            end_offset = driver.readable_end()
-        except RaftlogError as error:
-            answer(error=error)
-            return
-        if timestamp_ms in {TIMESTAMP_LATEST, TIMESTAMP_EARLIEST}:
-            answer(end_offset if timestamp_ms == TIMESTAMP_LATEST else driver.log.log_start_offset)
-            return
-
-        def found(result: tuple[Offset, int] | None, error: BaseException | None) -> None:
-            if error is not None:
-                answer(error=driver.on_load_failed(error))
-            else:
-                answer(*(result or (-1, -1)))
-
-        self._worker.submit(driver.log.timestamp_search(timestamp_ms, end_offset).run, found)
+        if driver is None:
+            done(not_found(topic_partition, self.missing(topic_partition)))
+        else:
+            search_offset(driver, timestamp_ms, self._worker, done)
 
     # --- Where others find replicas ---
 
@@ -257,6 +234,8 @@ class PartitionManager:
 
     def missing(self, topic_partition: TopicPartition) -> RaftlogError:
         """Why there is no driver for it."""
+        if not self._active:
+            return RetriableError("leader_not_available", "this broker has no place in the cluster yet, or no longer")
         return self._view.missing(topic_partition, self._node_id)
 
     def refusal(self, topic_partition: TopicPartition) -> str:
@@ -290,9 +269,6 @@ class PartitionManager:
             self._active = False
             self._close_drivers(RetriableError("leadership_lost", "another process runs under this broker's name"))
             return
-        for broker in touched.brokers:
-            for driver in list(self._drivers.values()):
-                driver.on_broker(broker)
         for topic_id in touched.topics:
             for tp in self._view.of_topic(topic_id):
                 self._configure(tp)
@@ -301,6 +277,10 @@ class PartitionManager:
             self._remove(tp, "unknown_topic")
         for tp in touched.partitions:
             self._place(tp)
+        # After the records: what a command decided about a broker and its partitions is not to be proposed once more.
+        for broker in touched.brokers:
+            for driver in list(self._drivers.values()):
+                driver.on_broker(broker)
         self._server.on_view()
 
     def _place(self, tp: TopicPartition) -> None:

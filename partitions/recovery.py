@@ -262,11 +262,13 @@ class _Recovery:
 
     def _judge(self, start: Offset, end: Offset) -> tuple[Offset, Offset]:
         checkpoint = self.checkpoint
+        emptying = checkpoint is not None and checkpoint.emptying
         if not self.kept:
-            self._find(Finding.NO_SEGMENT, f"offset {start}")
+            self._find(Finding.WAS_EMPTIED if emptying else Finding.NO_SEGMENT, f"offset {start}")
         elif end < start:
-            self._find(Finding.ENDS_BEFORE_START, f"{end} is below {start}")
-            self._cannot_vouch(start)
+            self._find(Finding.WAS_EMPTIED if emptying else Finding.ENDS_BEFORE_START, f"{end} is below {start}")
+            if not emptying:
+                self._cannot_vouch(start)
             for segment in self.kept:
                 self._act(Action.REMOVE, segment, whole=True)
             self.kept.clear()

@@ -160,6 +160,7 @@ class Finding(enum.Enum):
     NOT_AS_CLOSED = "the log was closed clean, and does not end where it was closed"
     ENDS_BEFORE_START = "the log ends before its start: emptied"
     NO_SEGMENT = "there is no segment where the log should be"
+    WAS_EMPTIED = "the log was being emptied when it stopped: begun anew"
     UNREPORTED_LOSS = "an earlier recovery could not vouch for the log, and the quorum may not know"
     UNSYNCED_TOPIC = "the topic has flush=os and the last stop was unclean"
     STRAY_FILE = "a file that is no part of a log is left alone"
@@ -177,9 +178,10 @@ VOUCHED: dict[Finding, bool] = {
     Finding.EPOCHS_BEYOND_END: True,
     Finding.ENDS_BEFORE_RECOVERY_POINT: False,
     Finding.NOT_AS_CLOSED: False,
-    # A crash between a restart at a later offset and its first file; or everything from the start on was lost.
     Finding.ENDS_BEFORE_START: False,
     Finding.NO_SEGMENT: False,
+    # Instead of the two above: a truncation of everything, or a restart at another offset, had said so beforehand.
+    Finding.WAS_EMPTIED: True,
     Finding.UNREPORTED_LOSS: False,
     Finding.UNSYNCED_TOPIC: False,
     Finding.STRAY_FILE: True,

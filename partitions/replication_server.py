@@ -45,6 +45,10 @@ HELLO_SECONDS = 10.0
 """A link whose follower is not welcomed by then is dropped; its dialer tries again."""
 
 
+SLOTS_MAX = 250_000
+"""Subscriptions of one follower, answered or waiting."""
+
+
 class Drivers(Protocol):
     """Where the server finds replicas."""
 
@@ -88,7 +92,7 @@ class ReplicationServer:
         worker: Worker,
         logger: Logger,
     ) -> None:
-        """`own_incarnation` is None until this broker's view includes its own registration; nobody is welcome before."""
+        """`own_incarnation` is None until this broker's view includes its registration: nobody is welcome before."""
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._brokers = brokers
@@ -188,6 +192,8 @@ class ReplicationServer:
     def _on_subscription(self, follower: FollowerLink, subscription: Subscription) -> None:
         if subscription.slot <= follower.last_slot:
             raise RemoteProtocolError(f"slot {subscription.slot} after {follower.last_slot}")
+        if len(follower.slots) + len(follower.waiting) >= SLOTS_MAX:
+            raise RemoteProtocolError(f"more than {SLOTS_MAX} subscriptions")
         follower.last_slot = subscription.slot
         self._subscribe(follower, subscription)
 

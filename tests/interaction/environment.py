@@ -1,0 +1,167 @@
+"""Three brokers on a table: real partition managers and logs, a real cluster image, and nothing moves until told.
+
+Messages wait on their links, work for the disk waits in each broker's worker, metadata waits at the quorum, proposals
+wait for somebody to apply them. A story says what happens next; `README.md` lists the commands and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partitions.manager import Produced
+from raftlog.errors import RaftlogError
+from raftlog.model import Acks
+from raftlog.ports import Part
+from raftlog.record_batch import RecordBatch, encode, split_batches
+from raftlog.wire import FetchedPartition, FetchPartition
+from tests.support.metadata_cluster import TP
+
+from .datadriven import Command
+from .story_ports import LogQuorum
+from .wires import bytes_of
+from .world import Node, World
+
+ACKS = {"all": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
+LIMIT = 10_000
+
+
+class Environment(World):
+    """The table. `execute` is one command of a story and returns what it prints."""
+
+    def execute(self, command: Command) -> str:
+        method = getattr(self, "do_" + command.name.replace("-", "_"))
+        method(*command.args, **command.options)
+        self.scheduler.run()
+        said, self._said = self._said, []
+        return "\n".join(line.rstrip() for line in said)
+
+    def check(self) -> None:
+        """After every story: nobody broke a rule that it can see itself."""
+        for node in self.nodes.values():
+            if node.manager is not None:
+                node.manager.check_invariants()
+
+    def do_cluster(self, brokers: str = "3", min: str = "2") -> None:
+        """All registered, unfenced, with one topic of one partition; broker 0 leads epoch 1, all are in the ISR."""
+        self.quorum = LogQuorum(int(brokers), min_insync_replicas=int(min))
+        for number in range(int(brokers)):
+            node = self.nodes[number] = Node(number)
+            self.begin_life(node)
+            assert node.manager is not None
+            node.manager.load(clean_shutdown=True)
+            node.manager.on_registered(self.quorum.incarnation(number))
+        self.do_settle()
+        self.do_status()
+
+    # --- Time, disks, everything ---
+
+    def do_tick(self, seconds: str) -> None:
+        self.scheduler.advance(float(seconds))
+
+    def do_disk(self, *numbers: str, part: str = "") -> None:
+        """Work for the disk is done and its results told; `part=begin` does the one, `part=end` the other."""
+        for node in self.chosen(numbers):
+            worker = node.worker
+            assert worker is not None
+            if part:
+                worker.begin() if part == "begin" else worker.end()
+            else:
+                for _ in range(LIMIT):
+                    if not worker.begin() + worker.end():
+                        break
+
+    def do_run(self, *numbers: str) -> None:
+        """Messages among these brokers (or all) and their disks, until nothing moves. No metadata, no proposals."""
+        chosen = {node.number for node in self.chosen(numbers)}
+        for _ in range(LIMIT):
+            self.scheduler.run()
+            moved = 0
+            for node in self.chosen(numbers):
+                assert node.worker is not None
+                moved += node.worker.begin() + node.worker.end()
+                for peer in sorted(chosen - {node.number}):
+                    for link, _ in self.ends(f"{node.number}->{peer}"):
+                        moved += link.deliver() is not None
+            if not moved:
+                return
+        raise AssertionError("the brokers never come to rest")
+
+    def do_settle(self) -> None:
+        """Everything that can happen happens: metadata, links, messages, disks, proposals, a little time."""
+        for _ in range(50):
+            self.dial_all()
+            self.do_metadata()
+            self.do_run()
+            for name in list(self.proposals):
+                self.do_quorum(name)
+            self.scheduler.advance(0.3)
+            if not self.proposals and all(n.read == len(self.quorum.log) for n in self.chosen(())):
+                break
+        self.do_metadata()
+        self.do_run()
+
+    # --- Clients ---
+
+    def do_produce(
+        self, number: str, values: str, acks: str = "all", pid: str = "-1", epoch: str = "0", seq: str = "0"
+    ) -> None:
+        """One batch of the values between commas. Answers are printed by whichever command they come in."""
+        idempotent = pid != "-1"
+        batch = encode(
+            [value.encode() for value in values.split(",")],
+            base_timestamp_ms=self.scheduler.clock.wall_ms(),
+            producer_id=int(pid),
+            producer_epoch=int(epoch) if idempotent else -1,
+            base_sequence=int(seq) if idempotent else -1,
+        )
+
+        def done(answer: Produced | RaftlogError) -> None:
+            if isinstance(answer, Produced):
+                self.say(f"{number} answers {values}: offset {answer.base_offset}")
+            else:
+                self.say(f"{number} answers {values}: {answer.code} (applied: {answer.applied.value})")
+
+        self.manager(number).produce(TP, batch, ACKS[acks], done)
+
+    def do_fetch(self, number: str, offset: str = "0", wait: str = "0") -> None:
+        def done(answers: list[FetchedPartition], parts: list[Part]) -> None:
+            (answer,) = answers
+            if answer.error:
+                self.say(f"{number} fetch: {answer.error}")
+                return
+            values = [value for batch in split_batches(_joined(parts)) for value in RecordBatch(batch).values()]
+            shown = " ".join((value or b"").decode() for value in values) or "nothing"
+            self.say(f"{number} fetch: {shown} hw={answer.high_watermark} epoch={answer.leader_epoch}")
+
+        asked = FetchPartition(TP.topic_id, TP.partition, int(offset), 1 << 20)
+        self.manager(number).fetch([asked], done, min_bytes=1, max_bytes=1 << 20, max_wait_ms=int(float(wait) * 1000))
+
+    # --- Looking ---
+
+    def do_status(self) -> None:
+        if TP in self.quorum.image.partitions:
+            self.say_record()
+        for node in self.chosen(()):
+            assert node.manager is not None
+            lines = [line for line in node.manager.status() if not line.startswith(("to ", "from "))]
+            self.say(f"{node.number}: " + " | ".join(lines or ["nothing"]))
+
+    def do_log(self, *numbers: str) -> None:
+        """Every record, its epoch, and where what is fsynced ends."""
+        for node in self.chosen(numbers):
+            assert node.manager is not None
+            driver = node.manager.driver(TP)
+            assert driver is not None
+            log = driver.log
+            records = []
+            if log.log_end_offset > log.log_start_offset:
+                piece = log.read(log.log_start_offset, log.log_end_offset, 1 << 24)
+                for batch in map(RecordBatch, split_batches(_joined(piece.parts))):
+                    for offset, value in zip(batch.offsets(), batch.values(), strict=True):
+                        records.append(f"{offset}@{batch.header.leader_epoch}={(value or b'').decode()}")
+            at = sum(1 for r in records if int(r.partition("@")[0]) < log.stable_end_offset)
+            self.say(f"{node.number}: " + " ".join([*records[:at], "|", *records[at:]]))
+
+
+def _joined(parts: Sequence[Part]) -> bytes:
+    return b"".join(bytes_of(part) for part in parts)

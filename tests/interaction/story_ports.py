@@ -1,0 +1,110 @@
+"""The ports of a story's brokers: work that waits, a disk that forgets, a quorum whose log is read late."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from metadata.commands import Command as QuorumCommand
+from metadata.commands import CommandResult
+from metadata.image_events import BrokerChanged, MetadataEvent, PartitionChanged, TopicChanged
+from metadata.image_events import TopicRemoved as TopicIsGone
+from partitions.manager import MetadataChange, TopicRemoved
+from raftlog.errors import RaftlogError
+from tests.support.manual import ManualScheduler
+from tests.support.metadata_cluster import Cluster
+
+
+class LogQuorum(Cluster):
+    """A cluster image that keeps its log of events, so that each broker may read it as late as it likes."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.log: list[list[MetadataChange]] = []
+        super().__init__(*args, **options)
+
+    def apply(self, command: QuorumCommand, **options: Any) -> CommandResult:
+        result = super().apply(command, **options)
+        self.log.append([change for event in self.events for change in _as_change(event)])
+        return result
+
+
+def _as_change(event: MetadataEvent) -> list[MetadataChange]:
+    match event:
+        case BrokerChanged(record) | TopicChanged(record) | PartitionChanged(record):
+            return [record]
+        case TopicIsGone(topic_id, _):
+            return [TopicRemoved(topic_id)]
+    return []
+
+
+class StoryWorker:
+    """Work waits until it is begun, its results until it is ended; both keep their order."""
+
+    def __init__(self, scheduler: ManualScheduler) -> None:
+        self._scheduler = scheduler
+        self.waiting: deque[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = deque()
+        self.begun: deque[Callable[[], None]] = deque()
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self.waiting.append((work, done))
+
+    def begin(self) -> int:
+        count = len(self.waiting)
+        for _ in range(count):
+            work, done = self.waiting.popleft()
+            try:
+                result, error = work(), None
+            except (RaftlogError, OSError) as raised:
+                result, error = None, raised
+            self.begun.append(lambda done=done, result=result, error=error: done(result, error))
+        return count
+
+    def end(self) -> int:
+        count = len(self.begun)
+        for _ in range(count):
+            self._scheduler.call_soon(self.begun.popleft())
+        self._scheduler.run()
+        return count
+
+
+class NothingSurvives(random.Random):
+    """Of what was not fsynced, and of names whose folder was not, nothing is left."""
+
+    def random(self) -> float:
+        return 0.99
+
+    def randrange(self, *args: Any) -> int:  # type: ignore[override]
+        return 0
+
+
+class StoryLogger:
+    """Only what a story should show."""
+
+    def __init__(self, say: Callable[[str], None], node: int) -> None:
+        self._say = say
+        self._node = node
+
+    def info(self, event: str, **fields: object) -> None:
+        pass
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._say(f"{self._node} warns: {event} {fields.get('reason', '')}")
+
+    def error(self, event: str, **fields: object) -> None:
+        self._say(f"{self._node} ERROR: {event} {fields.get('reason', '')}")
+
+
+class LifeScheduler:
+    """What a dead process had planned does not happen."""
+
+    def __init__(self, scheduler: ManualScheduler, alive: Callable[[], bool]) -> None:
+        self._scheduler = scheduler
+        self._alive = alive
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.call_later(0.0, callback)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> Any:
+        return self._scheduler.call_later(delay, lambda: callback() if self._alive() else None)

@@ -1,0 +1,335 @@
+"""Brokers on a table: real partition managers and logs, a real cluster image, and links that wait.
+
+What is *not* here: the commands of clients and of time (`environment.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from jepsen_like.simulator.disk import Inode, SimDisk
+from metadata.commands import AlterIsr, DeleteTopic, IsrAltered, IsrMember, Refused, Registered
+from partitions.effects import Fate, IsrProposal
+from partitions.manager import PartitionManager
+from raftlog.config import TimingConfig
+from raftlog.model import NO_EPOCH, BrokerId, Offset, ReplicaReport
+from raftlog.record_batch import RecordBatch, split_batches
+from tests.support.manual import ManualScheduler
+from tests.support.metadata_cluster import TP
+
+from .story_ports import LifeScheduler, LogQuorum, NothingSurvives, StoryLogger, StoryWorker
+from .wires import StoryLink, connect, describe
+
+LIMIT = 10_000
+
+
+@dataclass
+class Node:
+    """One broker: a disk that outlives it, and at most one life."""
+
+    number: int
+    disk: SimDisk = field(default_factory=SimDisk)
+    manager: PartitionManager | None = None
+    worker: StoryWorker | None = None
+    read: int = 0
+    """How much of the quorum's log this life has seen."""
+    wanted: dict[int, None] = field(default_factory=dict)
+    links: dict[int, StoryLink] = field(default_factory=dict)
+
+
+class StoryDialer:
+    def __init__(self, world: World, node: Node) -> None:
+        self._world = world
+        self._node = node
+
+    def connect(self, peer: BrokerId) -> None:
+        self._node.wanted[peer] = None
+        self._world.scheduler.call_soon(self._world.dial_all)
+
+    def disconnect(self, peer: BrokerId) -> None:
+        self._node.wanted.pop(peer, None)
+        link = self._node.links.pop(peer, None)
+        if link is not None:
+            link.close()
+
+
+class World:
+    """The table: brokers, their lives, the links between them, the quorum."""
+
+    def __init__(self) -> None:
+        self.scheduler = ManualScheduler()
+        self.quorum: LogQuorum
+        self.nodes: dict[int, Node] = {}
+        self.proposals: dict[str, tuple[IsrProposal, Callable[[Fate], None]]] = {}
+        self._said: list[str] = []
+        self._proposed = 0
+        self.committed: dict[int, tuple[int, list[bytes | None]]] = {}
+
+    def say(self, line: str) -> None:
+        self._said.append(line)
+
+    # --- The quorum ---
+
+    def do_fence(self, number: str) -> None:
+        self.quorum.fence(int(number))
+        self.say_record()
+
+    def do_unfence(self, number: str) -> None:
+        self.quorum.unfence(int(number))
+        self.say_record()
+
+    def do_elect(self, number: str, recovery: str = "") -> None:
+        refusal = self.quorum.elect(int(number), recovery=bool(recovery))
+        self.say(f"refused: {refusal}") if refusal else self.say_record()
+
+    def do_metadata(self, *numbers: str, count: str = "") -> None:
+        """These brokers (or all that live) read the quorum's log, to its end or so many entries further."""
+        for node in self.chosen(numbers):
+            assert node.manager is not None
+            end = min(len(self.quorum.log), node.read + int(count)) if count else len(self.quorum.log)
+            while node.read < end:
+                node.read += 1
+                if self.quorum.log[node.read - 1]:
+                    node.manager.on_metadata(self.quorum.log[node.read - 1])
+                self.scheduler.run()
+
+    def do_quorum(self, name: str, answer: str = "given") -> None:
+        """Apply a proposal; its proposer gets the answer unless it is `lost`, or was given up before (`late`)."""
+        proposal, done = self.proposals.pop(name)
+        record = self.quorum.partition
+        result = self.quorum.apply(
+            AlterIsr(
+                TP.topic_id,
+                TP.partition,
+                proposal.leader,
+                proposal.leader_incarnation,
+                proposal.leader_epoch,
+                proposal.partition_epoch,
+                tuple(IsrMember(broker, incarnation) for broker, incarnation in proposal.isr),
+            )
+        )
+        self.say(f"refused: {result.code}" if isinstance(result, Refused) else "accepted")
+        if self.quorum.partition != record:
+            self.say_record()
+        if answer == "given":
+            done(Fate.ACCEPTED if isinstance(result, IsrAltered) else Fate.REFUSED)
+        elif answer == "lost":
+            done(Fate.UNKNOWN)
+
+    def do_give_up(self, name: str) -> None:
+        """The proposer hears that the fate is unknown; the proposal stays on its way."""
+        self.proposals[name][1](Fate.UNKNOWN)
+
+    def propose(self, proposal: IsrProposal, done: Callable[[Fate], None]) -> None:
+        self._proposed += 1
+        name = f"p{self._proposed}"
+        self.proposals[name] = (proposal, done)
+        isr = ",".join(f"{broker}@{incarnation}" for broker, incarnation in proposal.isr)
+        self.say(f"{proposal.leader} proposes {name}: isr={isr} at partition_epoch={proposal.partition_epoch}")
+
+    # --- Lives ---
+
+    def do_crash(self, number: str) -> None:
+        """The process dies; its page cache lives on."""
+        self.end_life(self.nodes[int(number)])
+
+    def do_power_loss(self, number: str) -> None:
+        """What was not fsynced is gone."""
+        node = self.nodes[int(number)]
+        self.end_life(node)
+        node.disk.power_loss(NothingSurvives())
+
+    def do_start(self, number: str) -> None:
+        """A new process: it recovers and registers. It has not read any metadata, and is fenced."""
+        node = self.nodes[int(number)]
+        self.begin_life(node)
+        assert node.manager is not None
+        reports = node.manager.load(clean_shutdown=False)
+        registered = self.quorum.do(self.quorum.registration(node.number, reports))
+        assert isinstance(registered, Registered)
+        for report in reports:
+            self.say(_describe_report(report))
+        self.say_record()
+        node.manager.on_registered(registered.incarnation)
+
+    def do_start_empty(self, number: str) -> None:
+        """As `start`, where the topic that stories tell of is no more."""
+        node = self.nodes[int(number)]
+        self.begin_life(node)
+        assert node.manager is not None
+        reports = node.manager.load(clean_shutdown=False)
+        registered = self.quorum.do(self.quorum.registration(node.number, reports))
+        assert isinstance(registered, Registered)
+        node.manager.on_registered(registered.incarnation)
+
+    def do_quorum_sees_another_life(self, number: str) -> None:
+        """The quorum registers another process under this broker's name, which found nothing on disk."""
+        report = ReplicaReport(TP, False, NO_EPOCH, Offset(0), True)
+        self.quorum.do(self.quorum.registration(int(number), [report]))
+        self.say_record()
+
+    def do_interrupted_write(self, number: str) -> None:
+        """The work for this broker's disk is begun, up to the fsync of its batches; nobody is told."""
+        node = self.nodes[int(number)]
+        assert node.worker is not None
+        disk, fsync = node.disk, node.disk.fsync_inode
+
+        def all_but_batches(inode: Inode) -> None:
+            names = [name for name, found in disk._names.items() if found is inode]
+            if not names[0].endswith(".log"):
+                fsync(inode)
+
+        disk.fsync_inode = all_but_batches  # type: ignore[method-assign]
+        node.worker.begin()
+        disk.fsync_inode = fsync  # type: ignore[method-assign]
+
+    def do_flip(self, number: str, offset: str) -> None:
+        """A bit of the batch at this offset rots on disk."""
+        node = self.nodes[int(number)]
+        folder = f"partitions/{TP.directory_name}"
+        (name,) = [name for name in node.disk.list(folder) if name.endswith(".log")]
+        position = 0
+        content = node.disk.read(f"{folder}/{name}")
+        for batch in split_batches(content):
+            if RecordBatch(batch).header.base_offset == int(offset):
+                node.disk.flip(f"{folder}/{name}", position + len(batch) - 1, 1)
+            position += len(batch)
+
+    def begin_life(self, node: Node) -> None:
+        worker = StoryWorker(self.scheduler)
+        node.read = 0
+        node.worker = worker
+        node.manager = PartitionManager(
+            node_id=BrokerId(node.number),
+            cluster_id="stories",
+            disk=node.disk,
+            clock=self.scheduler.clock,
+            scheduler=LifeScheduler(self.scheduler, lambda: node.worker is worker),
+            worker=worker,
+            random=random.Random(0),
+            dialer=StoryDialer(self, node),
+            propose_isr=self.propose,
+            logger=StoryLogger(self.say, node.number),
+            timing=TimingConfig(),
+        )
+        self.scheduler.call_soon(self.dial_all)
+
+    def end_life(self, node: Node) -> None:
+        node.manager = node.worker = None
+        node.wanted.clear()
+        for other in self.nodes.values():
+            for peer, link in list(other.links.items()):
+                if node.number in {other.number, peer}:
+                    link.close()
+        node.links.clear()
+
+    # --- Links ---
+
+    def dial_all(self) -> None:
+        """Every link that somebody wants and that can be is there."""
+        for node in self.nodes.values():
+            for peer in list(node.wanted):
+                target = self.nodes[peer].manager
+                link = node.links.get(peer)
+                if node.manager is not None and target is not None and (link is None or not link.open):
+                    node.links[peer] = connect(self.scheduler, node.number, peer, node.manager.dialed, target.accepted)
+
+    def do_drop(self, path: str) -> None:
+        """The connection that the first broker dialed to the second breaks; what is under way is lost."""
+        owner, peer = map(int, path.split("->"))
+        self.nodes[owner].links[peer].close()
+
+    def do_dial(self) -> None:
+        """Broken connections are dialed again."""
+        self.scheduler.run()
+        self.dial_all()
+
+    def ends(self, path: str) -> list[tuple[StoryLink, bool]]:
+        """The link ends that send from the first broker to the second, and whether a follower's."""
+        owner, peer = map(int, path.split("->"))
+        ends = []
+        if peer in self.nodes[owner].links:
+            ends.append((self.nodes[owner].links[peer], True))
+        if owner in self.nodes[peer].links:
+            ends.append((self.nodes[peer].links[owner].other, False))
+        return ends
+
+    def do_deliver(self, path: str, count: str = "") -> None:
+        """What waits between two brokers in this direction arrives, oldest first."""
+        left = int(count) if count else LIMIT
+        for link, from_follower in self.ends(path):
+            waiting = min(len(link.queue), left)
+            for _ in range(waiting):
+                left -= 1
+                message = link.queue[0]
+                for line in describe(message, from_follower=from_follower):
+                    self.say(f"{path} {line}")
+                link.deliver()
+                self.scheduler.run()
+
+    def do_waiting(self, path: str) -> None:
+        """What is under way in this direction is shown, and stays there."""
+        for link, from_follower in self.ends(path):
+            for message in link.queue:
+                for line in describe(message, from_follower=from_follower):
+                    self.say(f"{path} {line}")
+
+    def do_corrupt(self, path: str) -> None:
+        """A bit of the last message under way flips, in its last byte."""
+        link, _ = next(end for end in self.ends(path) if end[0].queue)
+        message = link.queue[-1]
+        link.queue[-1] = message[:-1] + bytes([message[-1] ^ 1])
+
+    def do_disk_fault(self, number: str, kind: str) -> None:
+        """`full` until `room`; `fail` lets the next fsync fail."""
+        disk = self.nodes[int(number)].disk
+        if kind == "fail":
+            disk.fail_fsync += 1
+        else:
+            disk.full = kind == "full"
+
+    def do_delete_topic(self) -> None:
+        self.quorum.do(DeleteTopic(TP.topic_id))
+
+    def do_folders(self, number: str) -> None:
+        """What the broker's disk has of replicas."""
+        disk = self.nodes[int(number)].disk
+        self.say(" ".join(f"{f}:{len(disk.list(f))}" for f in ("partitions", "partitions-removed")))
+
+    def do_set_log_start(self, number: str, offset: str) -> None:
+        """As retention would: records below are no longer readable at this leader, and its followers hear of it."""
+        driver = self.manager(number).driver(TP)
+        assert driver is not None
+        driver.advance_log_start(Offset(int(offset)))
+
+    # --- Helpers ---
+
+    def say_record(self) -> None:
+        record = self.quorum.partition
+        fenced = [str(b) for b, r in sorted(self.quorum.image.brokers.items()) if r.fenced]
+        commit = ",".join(map(str, record.commit_set))
+        text = (
+            f"quorum: leader={record.leader} epoch={record.leader_epoch} partition_epoch={record.partition_epoch} "
+            f"isr={','.join(map(str, record.isr))}"
+        )
+        if record.commit_set != record.isr:
+            text += f" commit_set={commit}"
+        if record.not_eligible:
+            text += f" not_eligible={','.join(map(str, record.not_eligible))}"
+        self.say(text + (f" fenced={','.join(fenced)}" if fenced else ""))
+
+    def manager(self, number: str) -> PartitionManager:
+        manager = self.nodes[int(number)].manager
+        assert manager is not None, f"broker {number} does not run"
+        return manager
+
+    def chosen(self, numbers: tuple[str, ...]) -> list[Node]:
+        nodes = [self.nodes[int(number)] for number in numbers] if numbers else list(self.nodes.values())
+        return [node for node in nodes if node.manager is not None]
+
+
+def _describe_report(report: ReplicaReport) -> str:
+    state = "cut" if report.cut_or_quarantined else "clean" if report.clean else "unclean"
+    return f"reports: {state} last_epoch={report.last_epoch} stable_end={report.stable_end_offset}"
