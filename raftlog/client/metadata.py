@@ -74,6 +74,9 @@ class TopicDescription(msgspec.Struct, frozen=True):
     replication_factor: int
     partitions: list[PartitionInfo]
     configs: dict[str, str] = {}
+    """All settings in effect."""
+    overrides: list[str] | None = None
+    """Names of those that are set on this topic."""
 
     @property
     def id_bytes(self) -> bytes:

@@ -4,8 +4,8 @@ It keeps what a client relies on. Logs are shared by all nodes (replication alwa
 the others answer `not_leader`. A leader appends a producer's sequence once and only after its predecessor, remembers
 the last five batches of each producer and answers repeats of those with their offsets.
 
-A test says what goes wrong: `FakeNode.on_produce` and `on_fetch` are asked about every request and answer with a `Fate`;
-connections can be dropped, nodes killed and started again, leaders moved.
+A test says what goes wrong: `FakeNode.on_produce` and `on_fetch` are asked about every request and answer with a
+`Fate`; connections can be dropped, nodes killed and started again, leaders moved.
 
 What is *not* here: a metadata quorum, durability, retention, HTTP beyond what the client calls.
 """
@@ -116,7 +116,7 @@ class FakePartition:
         return [v for batch in self.batches if not parse_header(batch).is_control for v in RecordBatch(batch).values()]
 
     def keys(self) -> list[bytes | None]:
-        return [key for batch in self.batches for key in RecordBatch(batch).keys()]
+        return [record.key for batch in self.batches for record in RecordBatch(batch).records()]
 
 
 @dataclass
