@@ -185,6 +185,8 @@ FromLeader: TypeAlias = Welcome | AnswersFrame | PushFrame
 _encoder = msgspec.msgpack.Encoder()
 _from_follower = msgspec.msgpack.Decoder(FromFollower)
 _from_leader = msgspec.msgpack.Decoder(FromLeader)
+_MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding raises: text that is not UTF-8 is a `ValueError`."""
 
 
 def encode(frame: FromFollower | FromLeader, body: Sequence[Part] = ()) -> list[Part]:
@@ -198,7 +200,7 @@ def decode_from_follower(message: Buffer) -> FromFollower:
     head, body = _split(message)
     try:
         frame: FromFollower = _from_follower.decode(head)
-    except msgspec.MsgspecError as error:
+    except _MALFORMED as error:
         raise RemoteProtocolError(f"malformed frame from a follower: {error}") from None
     if body.nbytes:
         raise RemoteProtocolError(f"a follower's frame has no body, here are {body.nbytes} bytes")
@@ -210,7 +212,7 @@ def decode_from_leader(message: Buffer) -> tuple[FromLeader, memoryview]:
     head, body = _split(message)
     try:
         frame: FromLeader = _from_leader.decode(head)
-    except msgspec.MsgspecError as error:
+    except _MALFORMED as error:
         raise RemoteProtocolError(f"malformed frame from a leader: {error}") from None
     expected = sum(entry.length for entry in frame.entries) if isinstance(frame, PushFrame) else 0
     if expected != body.nbytes or expected > PUSH_MESSAGE_BYTES:
