@@ -139,9 +139,9 @@ def test_every_case_of_the_table(batch: tuple[int, int, int], expected: type) ->
 
 def test_codes_of_refusals() -> None:
     found = states((7, 2, 0, 1))
-    assert verdict(found, 7, 1, 0).code == "producer_fenced"  # type: ignore[attr-defined]
-    assert verdict(found, 9, 0, 4).code == "unknown_producer_id"  # type: ignore[attr-defined]
-    assert verdict(found, 7, 2, 4).code == "out_of_order_sequence"  # type: ignore[attr-defined]
+    assert verdict(found, 7, 1, 0).code == "producer_fenced"
+    assert verdict(found, 9, 0, 4).code == "unknown_producer_id"
+    assert verdict(found, 7, 2, 4).code == "out_of_order_sequence"
 
 
 def test_a_duplicate_is_the_same_batch_and_no_other() -> None:

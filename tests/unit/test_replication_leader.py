@@ -67,7 +67,7 @@ def test_high_watermark_stands_still_below_min_insync_replicas() -> None:
     core.produce(acks=Acks.LEADER)
     core.fsync()
     assert core.leader.high_watermark == 0
-    assert core.produce(acks=Acks.ALL)[0].error.code == "not_enough_replicas"  # type: ignore[union-attr]
+    assert core.produce(acks=Acks.ALL)[0].error.code == "not_enough_replicas"
     assert core.rejected() == [(2, "not_enough_replicas")]
 
 
