@@ -88,6 +88,8 @@ class HttpApi:
         self._fresh_session: aiohttp.ClientSession | None = None
         """For requests that must not happen twice: a kept connection may be closed just when it is used again."""
         self._closed = False
+        self.last_error: RaftlogError | None = None
+        """Of the last attempt, where it failed: what to tell those who wait."""
 
     # --- Calls --------------------------------------------------------------------------------------------------------
 
@@ -237,9 +239,14 @@ class HttpApi:
                     raise self._problem(node, response.status, body)
                 return body
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise _NotSent(f"cannot connect to {node}: {error}") from None
+            self.last_error = RetriableError("connection_lost", f"cannot connect to {node}: {error}")
+            raise _NotSent(self.last_error.detail) from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise RetriableError("connection_lost", f"{node}: {error or type(error).__name__}") from None
+            self.last_error = RetriableError("connection_lost", f"{node}: {error or type(error).__name__}")
+            raise self.last_error from None
+        except RaftlogError as error:
+            self.last_error = error
+            raise
 
     def _session_for(self, call: _Call) -> aiohttp.ClientSession:
         if self._closed:
@@ -255,6 +262,7 @@ class HttpApi:
         return self._session
 
     def _prefer(self, node: Endpoint) -> None:
+        self.last_error = None
         if self._addresses[0] != node:
             self._addresses.remove(node)
             self._addresses.insert(0, node)

@@ -95,8 +95,8 @@ class Consumer:
         while not fetcher.located:
             fetcher.check()
             if not await fetcher.wait(deadline):
-                why = f": {fetcher.last_error}" if fetcher.last_error is not None else ""
-                raise fetcher.last_error or RetriableError("leader_not_available", f"topic {self._topic}{why}")
+                why = fetcher.last_error or self._api.last_error or "no answer"
+                raise RetriableError("leader_not_available", f"topic {self._topic} was not found: {why}")
             self._started()
         fetcher.check()
 

@@ -1,8 +1,9 @@
 """One broker's produce requests: batches are encoded, sent in the order in which they were taken, and answered.
 
-Encoding without compression is cheap and happens at once; compression goes to threads, which must not change the order:
-a request waits until those before it are encoded, too. What a thread reads (columns and names) is fixed before it
-starts, since a batch may be taken back and renamed meanwhile; attempts that no longer count are not sent.
+Encoding without compression is cheap and happens at once; compression goes to threads, and so does the first large
+batch, which loads pyarrow (0.2 s). That must not change the order: a request waits until those before it are encoded,
+too. What a thread reads (columns and names) is fixed before it starts, since a batch may be taken back and renamed
+meanwhile; attempts that no longer count are not sent.
 
 What is *not* here: which batches, when, and what their fates mean (`sender.py`, `sequencer.py`).
 """
@@ -14,12 +15,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import ClassVar, Protocol, TypeAlias
 
 from raftlog.config import KIB
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError
 from raftlog.model import Acks
-from raftlog.record_batch import Codec, encode
+from raftlog.record_batch import ARROW_FROM, Codec, encode
 from raftlog.wire import ErrorResponse, ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse, Response
 
 from .accumulator_batch import Batch
@@ -62,6 +63,9 @@ class _Outgoing:
 class Lane:
     """Requests to one broker, over one connection after the other."""
 
+    _arrow_loaded: ClassVar[bool] = False
+    """In this process."""
+
     def __init__(
         self, owner: LaneOwner, topic_ids: dict[str, bytes], acks: Acks, codec: Codec, request_timeout: float
     ) -> None:
@@ -81,11 +85,14 @@ class Lane:
         self.requests += 1
         self._outgoing.append(outgoing)
         work = [_encoding(batch, self._codec) for batch in batches]
-        if self._codec is Codec.NONE or sum(batch.size_bytes for batch in batches) <= INLINE_COMPRESSION_BYTES:
+        small = self._codec is Codec.NONE or sum(batch.size_bytes for batch in batches) <= INLINE_COMPRESSION_BYTES
+        loads = not Lane._arrow_loaded and any(batch.count >= ARROW_FROM for batch in batches)
+        if small and not loads:
             self._encoded(outgoing, _run(work))
             return
 
         def done(future: asyncio.Future[list[bytes] | RaftlogError]) -> None:
+            Lane._arrow_loaded = Lane._arrow_loaded or loads
             if not future.cancelled():
                 self._encoded(outgoing, future.result())
 

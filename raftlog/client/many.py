@@ -187,7 +187,7 @@ def _binary(column: Any) -> Any:
 
 
 def _listed(column: Any) -> Any:
-    return column.to_pylist() if is_arrow(column) else column
+    return _binary(column).to_pylist() if is_arrow(column) else column
 
 
 class ColumnQueue:

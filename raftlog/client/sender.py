@@ -162,7 +162,7 @@ class Sender:
         await self._refresher.close()
         error = RetriableError("shutting_down", "the producer was closed before this was sent")
         for topic in list(dict.fromkeys([*self.accumulator.topics(), *self._topic_waiters])):
-            self._fail_topic(topic, error)
+            self._fail_unsent(topic, error)
         self._decide(self.sequencer.abandon())
         _wake(self._room_waiters)
         await self._transport.close()
@@ -310,11 +310,15 @@ class Sender:
     def _fail_topic(self, topic: str, error: RaftlogError) -> None:
         for known in (self._topic_ids, self._unknown_since, self._waiting_since):
             known.pop(topic, None)
+        self._fail_unsent(topic, error)
+        self._decide(self.sequencer.fail_topic(topic, error))
+
+    def _fail_unsent(self, topic: str, error: RaftlogError) -> None:
+        """What no queue has yet, and who waits for the topic."""
         batches, parked = self.accumulator.topic_gone(topic)
         self._decide([Undelivered(batch, error) for batch in batches])
         for record in parked:
             self._fail(record.delivery, error)
-        self._decide(self.sequencer.fail_topic(topic, error))
         for waiter in self._topic_waiters.pop(topic, []):
             if not waiter.done():
                 waiter.set_exception(error)
@@ -345,14 +349,8 @@ class Sender:
 
     def _set_timer(self, due: float) -> None:
         if self._timer is not None:
-            if self._timer.when() == due:
-                return
             self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self.pump()
+        self._timer = self._loop.call_at(due, self.pump)
 
     def _watch_on(self) -> None:
         if self._watch is None and not self._closed:
@@ -362,6 +360,8 @@ class Sender:
         """Deadlines and late answers; runs as long as anything is unfinished."""
         self._watch = None
         now = self._loop.time()
+        if self._api.last_error is not None:
+            self._world_failed(self._api.last_error)
         self._decide(self.sequencer.expire(now))
         for topic in [*self.accumulator.topics_wanted(), *self._topic_waiters]:
             if now - self._waiting_since.setdefault(topic, now) >= self._settings.delivery_timeout:

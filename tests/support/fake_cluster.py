@@ -138,7 +138,7 @@ class FakeCluster:
         self.producer_ids = 0
         self.describes = 0
         self.changed = asyncio.Event()
-        """Set and replaced whenever something was appended."""
+        """Set and replaced whenever a produce or fetch request has come."""
 
     async def __aenter__(self) -> FakeCluster:
         for node in self.nodes.values():
@@ -165,6 +165,12 @@ class FakeCluster:
     def move_leader(self, topic: str, partition: int, leader: int) -> None:
         moved = self.topics[topic].partitions[partition]
         moved.leader, moved.leader_epoch = leader, moved.leader_epoch + 1
+
+    async def until(self, condition: Callable[[], object], seconds: float = 5.0) -> None:
+        """Wait for something that a request brings about."""
+        async with asyncio.timeout(seconds):
+            while not condition():
+                await self.changed.wait()
 
     def wake(self) -> None:
         self.changed.set()
@@ -220,6 +226,12 @@ class FakeNode:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def stop_gracefully(self) -> None:
+        """GOAWAY; what is in flight is answered."""
+        assert self._listener is not None
+        listener, self._listener = self._listener, None
+        await listener.close(2.0)
+
     def drop_connections(self) -> None:
         for stream in list(self._streams):
             stream.connection.abort("dropped by the test")
@@ -232,6 +244,7 @@ class FakeNode:
 
     def on_message(self, stream: Http2Stream, message: memoryview) -> None:
         request, body = decode_request(message)
+        asyncio.get_running_loop().call_soon(self.cluster.wake)
         if isinstance(request, ProduceRequest):
             self.produces.append(request)
             self._produce(stream, request, split_body(body, [part.length for part in request.partitions]))
