@@ -1,0 +1,216 @@
+"""Clusters of real processes for tests: started once a module, watched, and judged when they stop.
+
+`running_cluster` is a `LocalCluster` whose end is a check: whoever ran is stopped in order and must exit with 0, every
+line of every log is JSON that names cluster and node, and no line tells of a broken invariant or an exception.
+
+What is *not* here: writing and reading records (`cluster_traffic.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from raftlog import Admin
+from raftlog.cli.local_cluster import SETTINGS_FILE, LocalCluster, LocalNode, free_base_port
+from raftlog.client.admin import PartitionInfo, TopicDescription
+from raftlog.errors import RaftlogError
+from raftlog.model import Endpoint
+from tests.support.http_api_client import Api
+
+PATIENCE_S = 60.0
+"""For what takes well under a second on a quiet machine: tests run beside each other on busy ones."""
+
+POLL_S = 0.05
+
+T = TypeVar("T")
+
+
+# --- Clusters ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def running_cluster(node_count: int = 3, **settings: str) -> Iterator[LocalCluster]:
+    """A cluster whose nodes take requests. `settings` are further lines of every `node.toml`."""
+    # Nodes keep much below this: a short path, and gone even if the test run is killed later.
+    with tempfile.TemporaryDirectory(prefix="raftlog-test-") as folder:
+        cluster = LocalCluster(folder, node_count, free_base_port(node_count), settings=settings)
+        try:
+            cluster.start()
+            cluster.wait_ready(PATIENCE_S)
+            yield cluster
+        except BaseException:
+            cluster.kill_all()
+            tell(cluster)
+            raise
+        stop_and_check(cluster)
+
+
+def stop_and_check(cluster: LocalCluster) -> None:
+    """Stop whoever runs; each must have stopped in order, and no log may tell of anything broken."""
+    running = [node.node_id for node in cluster.nodes if node.running]
+    died = [node.node_id for node in cluster.died()]
+    codes = cluster.stop()
+    assert not died, f"nodes {died} died:\n{cluster.nodes[died[0]].log_tail()}"
+    for node_id in running:
+        assert codes[node_id] == 0, f"node {node_id} ended with {codes[node_id]}:\n{cluster.nodes[node_id].log_tail()}"
+    check_logs(cluster)
+
+
+def check_logs(cluster: LocalCluster) -> list[dict[str, Any]]:
+    """Every line of every log, each of which must be well-formed and tell of nothing that must not happen."""
+    lines = []
+    for node in cluster.nodes:
+        for line in log_lines(node):
+            assert line.get("cluster") and line.get("node") == str(node.node_id), line
+            assert line.get("timestamp") and line.get("level") and "event" in line, line
+            assert not str(line["event"]).startswith("INVARIANT"), line
+            assert "exception" not in line and "Traceback" not in str(line), line
+            lines.append(line)
+    assert len({line["cluster"] for line in lines}) == 1
+    return lines
+
+
+def log_lines(node: LocalNode) -> list[dict[str, Any]]:
+    """A node's log. Fails on a line that is no JSON object."""
+    with open(node.log_path, "rb") as file:
+        raw = file.read().splitlines()
+    found = []
+    for line in raw:
+        try:
+            found.append(msgspec.json.decode(line, type=dict[str, Any]))
+        except msgspec.DecodeError:
+            raise AssertionError(f"node {node.node_id} logged what is no JSON: {line!r}") from None
+    return found
+
+
+def tell(cluster: LocalCluster) -> None:
+    """What the nodes said last, for whoever reads the failed test's output."""
+    for node in cluster.nodes:
+        print(f"--- node {node.node_id}", node.log_tail(30), sep="\n")  # noqa: T201
+
+
+# --- Waiting ----------------------------------------------------------------------------------------------------------
+
+
+async def eventually(holds: Callable[[], Awaitable[T | None]], what: str, *, within: float = PATIENCE_S) -> T:
+    """Ask again and again until the answer is neither None nor False; errors of the cluster count as "not yet"."""
+    deadline = time.monotonic() + within
+    last: object = None
+    while True:
+        try:
+            last = await holds()
+            if last is not None and last is not False:
+                return last
+        except RaftlogError as error:
+            last = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {within:.0f} s: {what}; last seen: {last}")
+        await asyncio.sleep(POLL_S)
+
+
+async def all_in_sync(admin: Admin, *topics: str, within: float = PATIENCE_S) -> dict[str, TopicDescription]:
+    """Until every partition of these topics has a leader and all replicas in its ISR. The descriptions then."""
+
+    async def look() -> dict[str, TopicDescription] | None:
+        found = {topic: await admin.describe_topic(topic) for topic in topics}
+        full = all(
+            partition.leader is not None and sorted(partition.isr) == sorted(partition.replicas)
+            for description in found.values()
+            for partition in description.partitions
+        )
+        return found if full else None
+
+    return await eventually(look, f"all replicas of {', '.join(topics)} in sync", within=within)
+
+
+async def next_leader(
+    admin: Admin, topic: str, partition: int, epoch: int, within: float = PATIENCE_S
+) -> PartitionInfo:
+    """The partition once somebody leads it in an epoch above `epoch`."""
+
+    async def look() -> PartitionInfo | None:
+        info = (await admin.describe_topic(topic)).partitions[partition]
+        return info if info.leader is not None and info.leader_epoch > epoch else None
+
+    return await eventually(look, f"a leader of {topic}/{partition} after epoch {epoch}", within=within)
+
+
+# --- Nodes ------------------------------------------------------------------------------------------------------------
+
+
+class NodeApi(Api):
+    """One node's HTTP API, as anybody may call it: whole answers, problems, raw sockets."""
+
+    def __init__(self, endpoint: Endpoint, session: aiohttp.ClientSession) -> None:
+        self.port = endpoint.port
+        self.session = session
+
+    async def is_well(self) -> None:
+        assert (await self.get("/v1/ready")).status == 200
+
+
+@contextlib.asynccontextmanager
+async def node_api(node: LocalNode) -> AsyncIterator[NodeApi]:
+    """Without a proxy or a session's cookies in between."""
+    async with aiohttp.ClientSession(f"http://{node.api}") as session:
+        yield NodeApi(node.api, session)
+
+
+_WARM = """
+import os, sys
+import http_api.app, metadata.quorum_thread, raftlog.broker.lifecycle, raftlog.record_arrow
+from raftlog.cli.main import main
+import pyarrow.compute
+warm = int(sys.argv.pop(1))
+os.write(warm, b"!")
+os.close(warm)
+os.read(0, 1)
+main()
+"""
+
+
+def warm_node(node: LocalNode) -> subprocess.Popen[bytes]:
+    """A process that has imported everything and begins as this node when it reads one byte: as fast as a restart can
+    be. Give it to `start_warm`. Blocks until it is warm."""
+    ready, warm = os.pipe()
+    command = [sys.executable, "-P", "-c", _WARM, str(warm), "server", "run", "--stop-with-stdin"]
+    command += ["--config", os.path.join(node.folder, SETTINGS_FILE)]
+    try:
+        with open(node.log_path, "ab") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, pass_fds=(warm,)
+            )
+        os.close(warm)
+        assert os.read(ready, 1) == b"!", node.log_tail()
+    finally:
+        os.close(ready)
+    return process
+
+
+def start_warm(node: LocalNode, process: subprocess.Popen[bytes]) -> None:
+    """Begin now, in the place of the node's process, which is dead."""
+    assert not node.running and process.stdin is not None
+    node.process = process
+    node.expected_to_run = True
+    process.stdin.write(b"!")
+    process.stdin.flush()
+
+
+def process_is_gone(pid: int) -> bool:
+    """Whether it has ended; nobody may have collected it yet."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in {"Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return True
