@@ -158,6 +158,8 @@ class SimNode:
         self.broker: Broker | None = None
         self.quorum: SimQuorum | None = None
         self.starts = 0
+        self.stopping = False
+        """An orderly stop has begun."""
         self.expected_stop = False
         """A disk fault was injected: the process may stop itself."""
         prepare_folder(
@@ -176,6 +178,7 @@ class SimNode:
     def start(self) -> None:
         """A new process. Raises what the product raises; the disk is left as it is."""
         assert not self.running
+        self.stopping = False
         self.starts += 1
         life = self.life = Life(f"node-{self.node_id}.{self.starts}")
         scheduler = SimScheduler(self.heap, life)
@@ -236,6 +239,7 @@ class SimNode:
     def stop_cleanly(self, stopped: Callable[[], None]) -> None:
         """An orderly stop: `stopped` follows, and the marker is written if everything is on disk."""
         assert self.broker is not None and self.quorum is not None
+        self.stopping = True
 
         def closed(clean: bool) -> None:
             if self.quorum is not None:

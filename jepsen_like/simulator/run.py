@@ -131,7 +131,7 @@ class SimulatedWorld:
     def stop_cleanly(self, node: SimNode, *, restart_after: float) -> None:
         """An orderly stop; a node that cannot (no quorum, say) is killed after a while."""
         life = node.life
-        if not node.running or life is None:
+        if not node.running or life is None or node.stopping:
             return
 
         def give_up() -> None:
