@@ -179,7 +179,7 @@ class Journal:
     def _write_staged(self) -> None:
         self._check_usable()
         try:
-            self._file.pwritev(self._staged, self._end)
+            self._file.pwritev([b"".join(self._staged)], self._end)
             self._file.fsync()
         except RaftlogError as error:
             self._failed = str(error)

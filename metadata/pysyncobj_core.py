@@ -308,6 +308,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         """What the voter acknowledged is lost with its disk."""
         (self.distrusted.add if distrusted else self.distrusted.discard)(node.id)
         if distrusted and self.replication is not None:
+            self.replication.forget(node.id)
             self.__raftMatchIndex[node] = 0
 
     def _count(self, node: Node, match: int) -> None:

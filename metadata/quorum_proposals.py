@@ -88,6 +88,7 @@ class Proposals:
             unanswered = pending.where not in (NO_BROKER, self._node_id) and now >= pending.due
             if pending.where != self._node_id and (lost or unanswered):
                 pending.where = NO_BROKER
+                pending.due = now
             if pending.where == NO_BROKER and now >= pending.due and leader != NO_BROKER and reachable:
                 self._try(request_id, pending, now, leader)
 

@@ -116,6 +116,10 @@ class Replication:
             progress.snapshot.on_reply(reply.next_offset)
         return progress.match
 
+    def forget(self, voter: int) -> None:
+        """What this voter acknowledged is lost with its disk: begin with it as with an unknown one."""
+        self.progress[voter] = Progress(match=0, next=self._journal.last_index + 1)
+
     def on_link_lost(self, voter: int) -> None:
         """What was in flight to this voter is gone."""
         self.progress[voter].on_link_lost()

@@ -9,7 +9,7 @@ Every node dials each other voter's data listener and sends on that connection o
 connections that they dialed, which the listener hands to this loop by their path (`loop_for_path`). Under TLS such a
 connection stays on the listener's loop, and its messages are passed on.
 
-What is *not* here: any decision (`quorum_node.py`), streams as links (`quorum_streams.py`).
+What is *not* here: any decision (`quorum_node.py`), streams as links (`quorum_thread_streams.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .image_events import MetadataEvent
 from .quorum_links import QuorumLinks
 from .quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
 from .quorum_protocol import QUORUM_PATH
-from .quorum_streams import AcceptedStreams, DialedStream
+from .quorum_thread_streams import AcceptedStreams, DialedStream
 
 __all__ = ["QUORUM_PATH", "QuorumThread"]
 

@@ -1,0 +1,81 @@
+"""One voter of three (or more) on a bench: messages in by hand, what it says out."""
+
+from __future__ import annotations
+
+import random
+
+from jepsen_like.simulator.disk import SimDisk
+from metadata import quorum_messages as messages
+from metadata.journal import prepare_journal
+from metadata.pysyncobj_engine import PySyncObjEngine
+from metadata.quorum_messages import Append, AppendReply, Entry, PreVote, RequestVote, Vote
+from raftlog.config import TimingConfig
+from raftlog.model import BrokerId
+from tests.support.quorum_world import identity_of
+
+REGULAR = b"\0"
+"""pysyncobj's first byte of a command."""
+
+
+class Bench:
+    """Voter 1."""
+
+    def __init__(self, *, voters: int = 3) -> None:
+        self.disk = SimDisk()
+        self.identity = identity_of(1, voters)
+        prepare_journal(self.disk, self.identity)
+        self.now = 0.0
+        self.start()
+
+    def start(self) -> None:
+        self.engine = PySyncObjEngine(
+            self.identity, disk=self.disk, now=self.now, random=random.Random(1), timing=TimingConfig()
+        )
+        for peer in self.identity.peers:
+            self.engine.peer_connected(peer)
+
+    def hear(self, sender: int, message: messages.Message) -> list[tuple[int, messages.Message]]:
+        self.engine.step(BrokerId(sender), messages.encode(message))
+        return self.tick(0.0)
+
+    def tick(self, seconds: float = 0.01) -> list[tuple[int, messages.Message]]:
+        self.now += seconds
+        self.engine.tick(self.now)
+        ready = self.engine.ready()
+        self.applied = ready.applied
+        self.lost = ready.lost
+        self.engine.check_invariants()
+        return [(int(peer), messages.decode(packed)) for peer, packed in ready.messages]
+
+    def replies(self, sender: int, message: messages.Message) -> list[messages.Message]:
+        return [answer for peer, answer in self.hear(sender, message) if peer == sender]
+
+    def vote(self, sender: int, message: RequestVote) -> Vote | None:
+        """The answer to a request for votes, if there is one."""
+        said = self.replies(sender, message)
+        return next((answer for answer in said if isinstance(answer, Vote)), None)
+
+    def append(self, first: int, *terms: int, term: int = 5, commit: int = 1, prev_term: int | None = None) -> Append:
+        """Entries from `first` on with these terms, from a leader of `term`."""
+        before = prev_term if prev_term is not None else (self.engine._journal.term_at(first - 1) or 0)
+        entries = tuple(Entry(t, REGULAR + b"%d/%d" % (first + n, t)) for n, t in enumerate(terms))
+        return Append(term, first - 1, before, commit, entries)
+
+    def campaign(self) -> None:
+        """Wait for the election timer, win everybody's pre-vote, and ask for votes."""
+        for _ in range(200):
+            said = self.tick()
+            while said:
+                peer, message = said.pop(0)
+                if isinstance(message, RequestVote):
+                    return
+                if isinstance(message, PreVote):
+                    said += self.hear(peer, messages.PreVoteReply(message.term - 1, message.round, True))
+        raise AssertionError("no campaign")
+
+    def lead(self) -> None:
+        """Win an election with voter 2."""
+        self.campaign()
+        self.hear(2, Vote(self.engine.term, True))
+        self.hear(2, AppendReply(self.engine.term, True, self.engine.status().last_index, 0))
+        assert self.engine.is_leader

@@ -1,0 +1,168 @@
+"""The broker beside a quorum node: registered, heard of, fenced, let go; and links and disks that do not belong."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata.commands import (
+    ClientSession,
+    GrantProducerIds,
+    NoOp,
+    ProducerIdsGranted,
+    Refused,
+    Registered,
+)
+from metadata.engine import Fate, Outcome
+from metadata.quorum_protocol import EngineFrame
+from metadata.quorum_protocol import encode as encode_frame
+from raftlog.errors import InvalidRequest, RemoteProtocolError
+from raftlog.model import BrokerId
+from raftlog.ports import Link
+from tests.support.quorum_cluster import QuorumCluster, SimLink, incarnation_of, others, ready_cluster
+
+SESSION = 0.9
+ELECTION = 0.6
+
+
+# --- Brokers and the controller --------------------------------------------------------------------------------------
+
+
+def test_a_registration_is_repeated_until_it_is_answered_and_is_idempotent() -> None:
+    cluster = QuorumCluster(2)
+    outcomes: list[Outcome] = []
+    cluster.node(1).register(cluster.registration(1), outcomes.append)
+    cluster.run_until(lambda: bool(outcomes))
+    assert isinstance(outcomes[0].result, Registered)
+    again = cluster.register(1)
+    assert again.result == outcomes[0].result
+    stale: list[Outcome] = []
+    cluster.node(1).register(cluster.registration(1, start=0), stale.append)
+    cluster.run_until(lambda: bool(stale))
+    assert isinstance(stale[0].result, Refused) and stale[0].result.code == "stale_incarnation"
+
+
+def test_the_silent_are_fenced_and_the_returned_unfenced() -> None:
+    cluster, leader = ready_cluster()
+    silent = others(cluster, leader)[0]
+    cluster.members[silent].kill()
+    began = cluster.heap.now
+    cluster.run_until(lambda: not cluster.members[leader].view.alive(BrokerId(silent)), 3.0)
+    assert SESSION * 0.6 <= cluster.heap.now - began <= SESSION * 2
+    cluster.members[silent].start()
+    cluster.register(silent)
+    cluster.run_until(lambda: cluster.members[leader].view.alive(BrokerId(silent)), 3.0)
+
+
+def test_a_new_controller_grants_everyone_a_full_session_and_fences_only_the_dead() -> None:
+    cluster, leader = ready_cluster(seed=6)
+    rest = others(cluster, leader)
+    began = cluster.heap.now
+    cluster.members[leader].kill()
+    cluster.run_until(lambda: not cluster.members[rest[0]].view.alive(BrokerId(leader)), 5.0)
+    assert cluster.heap.now - began <= ELECTION + SESSION + 0.3
+    assert all(cluster.members[rest[0]].view.alive(BrokerId(number)) for number in rest)
+
+
+def test_a_stopping_broker_is_fenced_at_once_and_stays_so() -> None:
+    cluster, leader = ready_cluster()
+    for number in (others(cluster, leader)[0], leader):
+        ended: list[bool] = []
+        cluster.node(number).stop_broker(ended.append, timeout=2.0)
+        began = cluster.heap.now
+        cluster.run_until(lambda e=ended: bool(e))  # type: ignore[misc]
+        assert ended == [True] and cluster.heap.now - began < 0.2
+        cluster.run(1.0)
+        assert ended == [True]
+        assert not cluster.members[number].view.alive(BrokerId(number))
+
+
+def test_a_stop_without_a_quorum_ends_in_time() -> None:
+    cluster, leader = ready_cluster()
+    for number in others(cluster, leader):
+        cluster.members[number].kill()
+    ended: list[bool] = []
+    cluster.node(leader).stop_broker(ended.append, timeout=0.5)
+    cluster.run(0.6)
+    assert ended == [False]
+
+
+def test_heartbeats_of_another_broker_are_a_broken_protocol() -> None:
+    from metadata.quorum_protocol import BrokerHeartbeat
+
+    cluster, leader = ready_cluster()
+    first, second = others(cluster, leader)
+    with pytest.raises(RemoteProtocolError):
+        cluster.node(leader).on_message(BrokerId(first), encode_frame(BrokerHeartbeat(second, 5, 5, False)))
+
+
+# --- Disks and links -------------------------------------------------------------------------------------------------
+
+
+def test_a_voter_that_lost_its_disk_gets_the_log_and_elects_nobody() -> None:
+    cluster, leader = ready_cluster(seed=3)
+    lost = others(cluster, leader)[0]
+    other = others(cluster, leader)[1]
+    cluster.members[lost].kill()
+    cluster.members[lost].replace_disk()
+    cluster.members[lost].start()
+    registered = cluster.register(lost)
+    assert isinstance(registered.result, Registered)
+    cluster.run_until(lambda: cluster.members[lost].view.index == cluster.members[leader].view.index)
+    cluster.members[leader].kill()
+    cluster.run(5.0)
+    assert cluster.propose(other, NoOp(), timeout=0.5).fate is Fate.REFUSED, "one voter with its disk is no majority"
+    cluster.members[leader].start()
+    cluster.await_leader()
+    assert cluster.propose(other, NoOp()).fate is Fate.APPLIED
+
+
+def test_nodes_of_another_cluster_and_strangers_are_dropped() -> None:
+    from metadata.quorum_links import QuorumLinks
+    from metadata.quorum_protocol import PROTOCOL_VERSION, Hello
+
+    cluster, leader = ready_cluster()
+    hellos = [
+        Hello(PROTOCOL_VERSION, "another", 2, bytes(16)),
+        Hello(PROTOCOL_VERSION, "cluster", 9, bytes(16)),
+        Hello(PROTOCOL_VERSION, "cluster", leader, bytes(16)),
+        EngineFrame(b"no hello"),
+    ]
+    for hello in hellos:
+        closed: list[Link] = []
+
+        class Stranger:
+            def on_opened(self, link: Link, hello: object = hello) -> None:
+                link.send([encode_frame(hello)])  # type: ignore[arg-type]
+
+            def on_message(self, link: Link, message: memoryview) -> None:
+                raise AssertionError("it was answered")
+
+            def on_closed(self, link: Link, closed: list[Link] = closed) -> None:
+                closed.append(link)
+
+        cluster.network.dial(7, leader, type("Life", (), {"alive": True})(), Stranger(), lambda: None)
+        cluster.run(0.1)
+        assert len(closed) == 1 and isinstance(closed[0], SimLink)
+    assert len(cluster.members[leader].dropped) == len(hellos)
+    assert isinstance(QuorumLinks(cluster.members[leader].identity), QuorumLinks)
+
+
+def test_a_node_that_is_no_voter_does_not_start() -> None:
+    from dataclasses import replace
+
+    cluster = QuorumCluster(1)
+    member = cluster.members[1]
+    member.identity = replace(member.identity, voters=(BrokerId(2), BrokerId(3)))
+    with pytest.raises(InvalidRequest):
+        member.start()
+
+
+def test_sessions_of_clients_are_kept_in_the_log_not_in_the_node() -> None:
+    """Two different proposals of one node never share an answer."""
+    cluster, leader = ready_cluster()
+    incarnation = incarnation_of(cluster, leader)
+    first = cluster.propose(leader, GrantProducerIds(BrokerId(leader), incarnation, 10))
+    second = cluster.propose(leader, GrantProducerIds(BrokerId(leader), incarnation, 10))
+    assert isinstance(first.result, ProducerIdsGranted) and isinstance(second.result, ProducerIdsGranted)
+    assert second.result.first == first.result.first + 10
+    assert ClientSession(bytes(16), 1, 1) != ClientSession(bytes(16), 2, 1)

@@ -1,0 +1,367 @@
+"""The quorum's journal: what it keeps, what recovery decides, and that no crash in any disk call loses a promise."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
+from metadata import journal_format as fmt
+from metadata.journal import Journal, generation_path, prepare_journal
+from metadata.journal_recovery import DECISIONS, Verdict, cut_or_refuse, recover
+from metadata.journal_snapshot import PATH, Snapshot, load_snapshot, reconcile, save_snapshot
+from metadata.quorum_identity import QuorumIdentity
+from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, InvariantViolation
+from raftlog.model import BrokerId, DirectoryId
+
+IDENTITY = QuorumIdentity("cluster", BrokerId(1), DirectoryId(b"d" * 16), (BrokerId(1), BrokerId(2), BrokerId(3)))
+FIRST = generation_path(0)
+
+
+def prepared() -> SimDisk:
+    disk = SimDisk()
+    prepare_journal(disk, IDENTITY)
+    return disk
+
+
+def filled(disk: SimDisk, entries: int = 10, term: int = 3) -> Journal:
+    journal = Journal(disk, IDENTITY)
+    journal.set_hard_state(term, 2)
+    for index in range(2, 2 + entries):
+        journal.append(b"entry %d" % index, index, term)
+    journal.sync()
+    return journal
+
+
+def contents(journal: Journal) -> tuple[int, int, list[tuple[bytes, int, int]]]:
+    return journal.term, journal.vote, list(journal.entries)
+
+
+# --- What it keeps ---------------------------------------------------------------------------------------------------
+
+
+def test_entries_term_and_vote_survive_a_power_loss_once_synced() -> None:
+    disk = prepared()
+    before = contents(filled(disk))
+    disk.power_loss(random.Random(1))
+    assert contents(Journal(disk, IDENTITY)) == before
+
+
+def test_what_is_only_staged_is_not_on_disk() -> None:
+    disk = prepared()
+    journal = filled(disk)
+    before = contents(journal)
+    journal.set_hard_state(4, 1)
+    journal.append(b"staged", 12, 4)
+    assert journal.dirty
+    assert contents(Journal(disk, IDENTITY)) == before
+
+
+def test_a_conflict_is_cut_and_the_new_entries_are_kept() -> None:
+    disk = prepared()
+    journal = filled(disk)
+    journal.set_hard_state(5, fmt.NO_VOTE)
+    journal.truncate_from(6)
+    journal.append(b"other", 6, 5)
+    journal.sync()
+    again = Journal(disk, IDENTITY)
+    assert [(index, term) for _, index, term in again.entries] == [(1, 0), (2, 3), (3, 3), (4, 3), (5, 3), (6, 5)]
+    assert again.entries[-1] == (b"other", 6, 5)
+
+
+def test_one_group_is_one_fsync_and_nothing_staged_is_none() -> None:
+    disk = prepared()
+    journal = Journal(disk, IDENTITY)
+    journal.set_hard_state(1, 1)
+    for index in range(2, 502):
+        journal.append(b"x", index, 1)
+    fsyncs = disk.fsyncs
+    journal.sync()
+    assert disk.fsyncs == fsyncs + 1
+    journal.sync()
+    assert disk.fsyncs == fsyncs + 1
+
+
+def test_a_vote_is_given_once_in_a_term_and_terms_only_rise() -> None:
+    journal = filled(prepared())
+    with pytest.raises(InvariantViolation):
+        journal.set_hard_state(3, 1)
+    with pytest.raises(InvariantViolation):
+        journal.set_hard_state(2, 2)
+    journal.set_hard_state(3, 2)
+    assert not journal.dirty
+
+
+@pytest.mark.parametrize(("index", "term"), [(13, 3), (11, 3), (12, 2), (12, 4)])
+def test_an_entry_must_follow_the_last_one(index: int, term: int) -> None:
+    with pytest.raises(InvariantViolation):
+        filled(prepared()).append(b"x", index, term)
+
+
+@pytest.mark.parametrize("index", [1, 12, 0])
+def test_truncation_keeps_the_base_and_removes_something(index: int) -> None:
+    with pytest.raises(InvariantViolation):
+        filled(prepared()).truncate_from(index)
+
+
+def test_dropping_the_prefix_keeps_the_rest_and_shrinks_the_file() -> None:
+    disk = prepared()
+    journal = filled(disk, entries=200)
+    before = journal.size_bytes
+    journal.append(b"staged", 202, 3)
+    journal.drop_before(190)
+    assert journal.base_index == 190 and journal.last_index == 202
+    assert journal.size_bytes < before / 5
+    assert disk.list("quorum") == ["journal-0000000001.log"]
+    disk.power_loss(random.Random(1))
+    again = Journal(disk, IDENTITY)
+    assert contents(again) == contents(journal)
+    again.append(b"on", 203, 3)
+    again.sync()
+    assert Journal(disk, IDENTITY).last_index == 203
+
+
+# --- Who it belongs to -----------------------------------------------------------------------------------------------
+
+
+def test_a_missing_journal_is_never_a_first_start() -> None:
+    with pytest.raises(InvalidRequest, match="missing"):
+        Journal(SimDisk(), IDENTITY)
+    disk = prepared()
+    disk.remove(FIRST)
+    with pytest.raises(InvalidRequest, match="missing"):
+        Journal(disk, IDENTITY)
+
+
+def test_preparing_twice_is_refused() -> None:
+    disk = prepared()
+    with pytest.raises(InvalidRequest, match="exists already"):
+        prepare_journal(disk, IDENTITY)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        QuorumIdentity("another", IDENTITY.node_id, IDENTITY.directory_id, IDENTITY.voters),
+        QuorumIdentity("cluster", BrokerId(2), IDENTITY.directory_id, IDENTITY.voters),
+        QuorumIdentity("cluster", IDENTITY.node_id, DirectoryId(b"e" * 16), IDENTITY.voters),
+        QuorumIdentity("cluster", IDENTITY.node_id, IDENTITY.directory_id, (BrokerId(1),)),
+    ],
+)
+def test_another_nodes_journal_is_refused(other: QuorumIdentity) -> None:
+    disk = prepared()
+    with pytest.raises(InvalidRequest, match="belongs to"):
+        Journal(disk, other)
+
+
+# --- Recovery's decision table ---------------------------------------------------------------------------------------
+
+
+def test_the_table_has_one_row_for_every_case() -> None:
+    assert set(DECISIONS) == set(itertools.product((False, True), repeat=3))
+    assert [case for case, verdict in DECISIONS.items() if verdict is Verdict.CUT] == [(True, False, True)]
+
+
+def content_of(disk: SimDisk) -> bytes:
+    return disk.read(FIRST)
+
+
+def torn(content: bytes) -> bytes:
+    """The last group was cut short."""
+    return content[:-5]
+
+
+def zeros(content: bytes) -> bytes:
+    """The last group's end never arrived, but the file has its length."""
+    return content[:-30] + bytes(30)
+
+
+def rotten(content: bytes) -> bytes:
+    """One bit of the last record."""
+    return content[:-1] + bytes([content[-1] ^ 4])
+
+
+CASES: list[tuple[str, bool, Callable[[bytes], bytes], bool]] = [
+    # (what happened, the last group is witnessed, the damage, the journal opens)
+    ("torn last group", False, torn, True),
+    ("zeros in the last group", False, zeros, True),
+    ("rotten bit in the last group", False, rotten, False),
+]
+
+
+@pytest.mark.parametrize(("what", "witnessed", "damage", "opens"), CASES, ids=[case[0] for case in CASES])
+def test_the_end_of_the_file(what: str, witnessed: bool, damage: Callable[[bytes], bytes], opens: bool) -> None:
+    disk = prepared()
+    journal = filled(disk)
+    synced = contents(journal)
+    journal.append(b"the last entry, which nobody was told of" * 3, 12, 3)
+    journal.sync()
+    content = damage(content_of(disk))
+    if opens:
+        recovered = recover("test", content)
+        assert recovered.entries == synced[2]
+        assert recovered.cut_bytes > 0
+    else:
+        with pytest.raises(InvariantViolation, match="does not start"):
+            recover("test", content)
+
+
+@pytest.mark.parametrize("damage", [zeros, rotten])
+def test_synced_bytes_that_a_later_record_vouches_for_must_be_whole(damage: Callable[[bytes], bytes]) -> None:
+    disk = prepared()
+    journal = filled(disk)
+    end = len(content_of(disk))
+    journal.mark()
+    content = content_of(disk)
+    with pytest.raises(InvariantViolation, match="was fsynced"):
+        recover("test", damage(content[:end]) + content[end:])
+
+
+def test_a_damaged_first_record_is_never_cut() -> None:
+    content = content_of(prepared())
+    for damaged in (b"", content[:20], bytes(len(content)), b"\1" + content[1:]):
+        with pytest.raises(InvariantViolation, match="first record"):
+            cut_or_refuse("test", damaged, 0, first_is_valid=False)
+        with pytest.raises(InvariantViolation):
+            recover("test", damaged)
+
+
+def test_a_record_that_is_missing_or_came_twice_is_damage() -> None:
+    disk = prepared()
+    filled(disk)
+    content = content_of(disk)
+    record = fmt.decode(content, 0)
+    positions = [0]
+    while record is not None and record.end < len(content):
+        positions.append(record.end)
+        record = fmt.decode(content, record.end)
+    third, fourth = positions[3], positions[4]
+    for damaged in (content[:third] + content[fourth:], content[:fourth] + content[third:]):
+        with pytest.raises(InvariantViolation, match="record"):
+            recover("test", damaged)
+
+
+def test_what_recovery_cut_stays_cut_after_a_power_loss() -> None:
+    disk = prepared()
+    journal = filled(disk)
+    end = len(content_of(disk))
+    journal.append(b"lost" * 100, 12, 3)
+    journal.sync()
+    file = disk.open(FIRST)
+    file.truncate(end + 100)
+    file.fsync()
+    again = Journal(disk, IDENTITY)
+    assert again.cut_bytes == 100 and again.last_index == 11
+    disk.power_loss(random.Random(3))
+    assert len(content_of(disk)) == end
+    assert Journal(disk, IDENTITY).cut_bytes == 0
+
+
+def test_what_a_crashed_process_left_in_the_page_cache_is_synced_before_it_is_built_on() -> None:
+    disk = prepared()
+    journal = filled(disk)
+    journal.append(b"written, not synced", 12, 3)
+    journal._file.pwritev(journal._staged, journal._end)
+    again = Journal(disk, IDENTITY)
+    assert again.last_index == 12
+    disk.power_loss(random.Random(5))
+    assert Journal(disk, IDENTITY).last_index == 12
+
+
+# --- Failing disks ---------------------------------------------------------------------------------------------------
+
+
+def test_after_a_failed_fsync_nothing_is_promised_any_more() -> None:
+    disk = prepared()
+    journal = filled(disk)
+    journal.append(b"x", 12, 3)
+    disk.fail_fsync = 1
+    with pytest.raises(DiskFailed):
+        journal.sync()
+    with pytest.raises(DiskFailed, match="failed before"):
+        journal.sync()
+    with pytest.raises(DiskFailed, match="failed before"):
+        journal.append(b"y", 13, 3)
+    journal.close()
+    assert Journal(disk, IDENTITY).last_index == 11
+
+
+def test_a_full_disk_stops_the_journal_and_keeps_what_was_promised() -> None:
+    disk = prepared()
+    journal = filled(disk)
+    disk.full = True
+    journal.append(b"x", 12, 3)
+    with pytest.raises(DiskFull):
+        journal.sync()
+    with pytest.raises(DiskFailed):
+        journal.sync()
+    disk.full = False
+    assert Journal(disk, IDENTITY).last_index == 11
+
+
+def test_no_crash_in_a_compaction_loses_anything() -> None:
+    """A crash at every single disk operation of snapshot and prefix drop, with every fate of what was not synced."""
+    for operation, seed in itertools.product(range(1, 30), range(4)):
+        disk = prepared()
+        journal = filled(disk, entries=50)
+        disk.crash_countdown = operation
+        try:
+            save_snapshot(disk, IDENTITY, Snapshot.of(40, 3, b"state"))
+            journal.drop_before(30)
+            done = True
+        except SimulatedCrash:
+            done = False
+        disk.crash_countdown = 0
+        disk.power_loss(random.Random(seed))
+        again = Journal(disk, IDENTITY)
+        snapshot = load_snapshot(disk, IDENTITY)
+        reconcile(again, snapshot)
+        assert again.last_index == 51 and again.last_term == 3 and again.vote == 2
+        assert again.base_index == 30 if done else again.base_index in (1, 30)
+        if again.base_index == 30:
+            assert snapshot is not None and snapshot.index == 40
+        again.append(b"on", 52, 3)
+        again.sync()
+        if done:
+            break
+    assert done
+
+
+# --- The snapshot ----------------------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_kept_and_a_damaged_one_is_fatal() -> None:
+    disk = prepared()
+    assert load_snapshot(disk, IDENTITY) is None
+    snapshot = Snapshot.of(7, 3, b"state" * 100)
+    save_snapshot(disk, IDENTITY, snapshot)
+    assert load_snapshot(disk, IDENTITY) == snapshot
+    for position in range(0, len(disk.read(PATH)), 7):
+        disk.flip(PATH, position, 1)
+        with pytest.raises(InvariantViolation):
+            load_snapshot(disk, IDENTITY)
+        disk.flip(PATH, position, 1)
+
+
+def test_a_log_without_its_snapshot_or_with_another_one_is_refused() -> None:
+    disk = prepared()
+    journal = filled(disk)
+    journal.drop_before(8)
+    with pytest.raises(InvariantViolation, match="missing"):
+        reconcile(journal, None)
+    with pytest.raises(InvariantViolation, match="not of one node's life"):
+        reconcile(journal, Snapshot.of(7, 3, b""))
+    with pytest.raises(InvariantViolation, match="not of one node's life"):
+        reconcile(journal, Snapshot.of(9, 4, b""))
+    reconcile(journal, Snapshot.of(9, 3, b""))
+    assert journal.base_index == 8
+
+
+@pytest.mark.parametrize(("index", "term"), [(30, 3), (9, 2)])
+def test_an_installed_snapshot_that_the_log_does_not_have_replaces_it(index: int, term: int) -> None:
+    journal = filled(prepared())
+    reconcile(journal, Snapshot.of(index, term, b""))
+    assert journal.entries == [(b"", index, term)]
