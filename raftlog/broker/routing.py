@@ -18,6 +18,7 @@ import msgspec
 
 from http_api.service import Health
 from metadata.commands import GrantProducerIds, ProducerIdsGranted
+from metadata.engine import Fate, Outcome
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
 from raftlog.errors import Applied, NotLeader, RaftlogError
@@ -45,6 +46,7 @@ from .topics import TopicAdministrator
 from .wiring import Broker
 
 PRODUCER_ID_BLOCK = 1000
+CATCH_UP_SECONDS = 2.0
 
 
 class Router:
@@ -58,7 +60,7 @@ class Router:
         self._forwarder = forwarder
         self._administrator = administrator
         self._leaders = Leaders(broker.view)
-        self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders)
+        self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self._catch_up)
         self._producer_ids = range(0)
         self._producer_ids_lock = asyncio.Lock()
 
@@ -173,6 +175,22 @@ class Router:
                 self._producer_ids = range(granted.first, granted.first + granted.count)
             first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
         return ProducerId(first), ProducerEpoch(0)
+
+    async def _catch_up(self) -> bool:
+        """Bring the view to all that the quorum has decided by now (S7). False: the quorum does not answer."""
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def answered(outcome: Outcome) -> None:
+            if outcome.fate is Fate.APPLIED:
+                self._broker.when_view_reaches(outcome.index, lambda: resolve(future, True))
+            else:
+                resolve(future, False)
+
+        self._quorum.read_barrier(answered, timeout=CATCH_UP_SECONDS)
+        try:
+            return await asyncio.wait_for(future, CATCH_UP_SECONDS + 1.0)
+        except TimeoutError:
+            return False
 
     def health(self) -> Health:
         return health_of(self._broker, self._quorum.status())

@@ -8,11 +8,11 @@ released, never sent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from raftlog.errors import NotLeader, RaftlogError
+from raftlog.errors import NotLeader, RaftlogError, RetriableError
 from raftlog.model import BrokerId
 from raftlog.ports import FileRegion, Part
 from raftlog.wire import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
@@ -25,8 +25,17 @@ from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, RETRY_SECOND
 class FetchRouter:
     """Fetches, wherever the partitions are led. Lives on the broker's loop."""
 
-    def __init__(self, node_id: BrokerId, local: LocalRequests, forwarder: Forwarder, leaders: Leaders) -> None:
+    def __init__(
+        self,
+        node_id: BrokerId,
+        local: LocalRequests,
+        forwarder: Forwarder,
+        leaders: Leaders,
+        catch_up: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """`catch_up` brings this node's view to all that the quorum has decided by now; false where it cannot."""
         self._node_id = node_id
+        self._catch_up = catch_up
         self._local = local
         self._forwarder = forwarder
         self._leaders = leaders
@@ -48,9 +57,29 @@ class FetchRouter:
                     await self._poll_each(request, left_ms)
                     continue
             moved = any(p.error in ASKS_ELSEWHERE for p in response.partitions)
-            if not moved or not await self._leaders.retry_before(patience):
-                return response, parts
-            release(parts)
+            if moved and await self._leaders.retry_before(patience):
+                release(parts)
+                continue
+            return await self._confirmed(request, response), parts
+
+    async def _confirmed(self, request: FetchRequest, response: FetchResponse) -> FetchResponse:
+        """Nobody is told that a position is not in the log on the word of a leader that may have been deposed: its end
+        may lie below what its successor has committed, and readers start over when they hear that (KIP-320)."""
+        doubted = [
+            position
+            for position, (asked, answer) in enumerate(zip(request.partitions, response.partitions, strict=True))
+            if answer.error == "offset_out_of_range" and asked.offset > answer.high_watermark
+        ]
+        if not doubted:
+            return response
+        caught_up = await self._catch_up()
+        answers = list(response.partitions)
+        for position in doubted:
+            asked, answer = request.partitions[position], answers[position]
+            if not caught_up or self._leaders.epoch_of(asked.topic_id, asked.partition) != answer.leader_epoch:
+                error = RetriableError("leader_not_available", "the leader changed or cannot be confirmed: ask again")
+                answers[position] = failed(asked, error)
+        return FetchResponse(response.correlation_id, answers)
 
     async def _ask_all(
         self, request: FetchRequest, max_wait_ms: int, min_bytes: int

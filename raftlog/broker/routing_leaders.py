@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from raftlog.model import NO_BROKER, BrokerId, TopicId, TopicPartition
+from raftlog.model import NO_BROKER, NO_EPOCH, BrokerId, LeaderEpoch, TopicId, TopicPartition
 from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset, OffsetQuery, ProducedPartition, ProducePartition
 
 RETRY_SECONDS = 0.05
@@ -57,6 +57,11 @@ class Leaders:
         """The leader, or `NO_BROKER`."""
         record = self._view.partition(TopicPartition(TopicId(topic_id), partition))
         return NO_BROKER if record is None else record.leader
+
+    def epoch_of(self, topic_id: bytes, partition: int) -> LeaderEpoch:
+        """The leader's epoch, or `NO_EPOCH`."""
+        record = self._view.partition(TopicPartition(TopicId(topic_id), partition))
+        return NO_EPOCH if record is None else record.leader_epoch
 
     def groups(
         self, asked: Sequence[Asked], slots: Slots[Answer], failed: Callable[[Asked, RaftlogError], Answer]
