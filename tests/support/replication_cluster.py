@@ -1,0 +1,313 @@
+"""Partition managers on one scheduler with links that deliver by themselves, and metadata made by hand."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jepsen_like.simulator.disk import SimDisk, SimFile
+from partitions import replication_protocol as rp
+from partitions.effects import Fate, IsrProposal
+from partitions.manager import MetadataChange, PartitionManager, Produced
+from raftlog.config import TimingConfig
+from raftlog.errors import RaftlogError
+from raftlog.model import (
+    Acks,
+    BrokerId,
+    BrokerRecord,
+    Incarnation,
+    LeaderEpoch,
+    PartitionEpoch,
+    PartitionRecord,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
+from raftlog.ports import FileRegion, LinkHandler, Part
+from raftlog.record_batch import RecordBatch, encode, split_batches
+from raftlog.wire import FetchedPartition, FetchPartition
+from tests.support.manual import ManualScheduler, ManualWorker
+from tests.support.replication_cores import broker
+
+TOPIC = TopicId(b"replicated-topic")
+
+
+def tp(partition: int) -> TopicPartition:
+    return TopicPartition(TOPIC, partition)
+
+
+class ColdDisk(SimDisk):
+    """Nothing is in the page cache while `cold`; regions of files are counted until they are released."""
+
+    cold = False
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
+        file = super().open(path, create=create, exclusive=exclusive)
+        cached = file.pread_cached
+        file.pread_cached = lambda length, position: None if self.cold else cached(length, position)
+        return file
+
+
+class QuietLogger:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+
+    def info(self, event: str, **fields: Any) -> None:
+        pass
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self.lines.append((event, fields))
+
+    error = warning
+
+
+class AutoLink:
+    """Delivers soon, in order; counts what it carried. `paused` keeps it back."""
+
+    def __init__(self, scheduler: ManualScheduler, peer: int, handler: LinkHandler) -> None:
+        self._scheduler = scheduler
+        self.peer = peer
+        self.handler = handler
+        self.other: AutoLink
+        self.open = True
+        self.paused = False
+        self.sent: list[bytes] = []
+        self.regions = 0
+        self._queue: deque[bytes] = deque()
+
+    def send(self, parts: Sequence[Part]) -> None:
+        self.regions += sum(isinstance(part, FileRegion) for part in parts)
+        message = b"".join(bytes_of(part) for part in parts)
+        if self.open:
+            self.sent.append(message)
+            self._queue.append(message)
+            self._scheduler.call_soon(self._deliver)
+
+    def resume(self) -> None:
+        self.paused = False
+        for _ in range(len(self._queue)):
+            self._scheduler.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        if self._queue and not self.paused and self.other.open:
+            self.other.handler.on_message(self.other, memoryview(self._queue.popleft()))
+
+    def close(self) -> None:
+        for end in (self, self.other):
+            if end.open:
+                end.open = False
+                self._scheduler.call_soon(lambda end=end: end.handler.on_closed(end))
+
+    def pushes(self) -> list[tuple[rp.PushFrame, int]]:
+        """Push frames that this end sent, with the bytes of their bodies."""
+        found = []
+        for message in self.sent:
+            frame, body = rp.decode_from_leader(message)
+            if isinstance(frame, rp.PushFrame):
+                found.append((frame, body.nbytes))
+        return found
+
+    def acks(self) -> list[rp.AckFrame]:
+        frames = map(rp.decode_from_follower, self.sent)
+        return [frame for frame in frames if isinstance(frame, rp.AckFrame)]
+
+
+def bytes_of(part: Part) -> bytes:
+    if not isinstance(part, FileRegion):
+        return bytes(part)
+    try:
+        return part.file.pread(part.length, part.position)
+    finally:
+        part.release()
+
+
+@dataclass
+class Member:
+    """One broker."""
+
+    number: int
+    disk: ColdDisk
+    worker: ManualWorker
+    manager: PartitionManager
+    logger: QuietLogger
+    links: dict[int, AutoLink] = field(default_factory=dict)
+    """Dialed, by peer."""
+    proposals: list[tuple[IsrProposal, Callable[[Fate], None]]] = field(default_factory=list)
+    offline: list[tuple[TopicPartition, str]] = field(default_factory=list)
+
+
+class ReplicationCluster:
+    """Broker 0 leads every partition of one topic; `configs` are the topic's. Nobody decides anything by himself."""
+
+    def __init__(
+        self, partitions: int = 1, *, brokers: int = 2, minimum: int = 2, cache_bytes: int = 1 << 20, **configs: str
+    ) -> None:
+        self.scheduler = ManualScheduler()
+        self.members: dict[int, Member] = {}
+        self.cache_bytes = cache_bytes
+        self.minimum = minimum
+        self.replicas = tuple(BrokerId(number) for number in range(brokers))
+        self.topic = TopicRecord(TOPIC, "orders", partitions, brokers, tuple(sorted(configs.items())))
+        self.records: dict[int, PartitionRecord] = {
+            partition: self._record(partition, 0, 1, 1, self.replicas) for partition in range(partitions)
+        }
+        for number in range(brokers):
+            self.start(number)
+        self.tell(*[broker(number) for number in range(brokers)], self.topic, *self.records.values())
+        self.settle()
+
+    def _record(
+        self, partition: int, leader: int, epoch: int, partition_epoch: int, isr: Sequence[BrokerId]
+    ) -> PartitionRecord:
+        return PartitionRecord(
+            tp(partition),
+            self.replicas,
+            BrokerId(leader),
+            Incarnation(1),
+            LeaderEpoch(epoch),
+            PartitionEpoch(partition_epoch),
+            tuple(isr),
+            tuple(isr),
+            self.minimum,
+        )
+
+    def start(self, number: int, disk: ColdDisk | None = None, *, clean_shutdown: bool = True) -> Member:
+        worker, logger = ManualWorker(self.scheduler), QuietLogger()
+        member: Member
+
+        def propose(proposal: IsrProposal, done: Callable[[Fate], None]) -> None:
+            member.proposals.append((proposal, done))
+
+        manager = PartitionManager(
+            node_id=BrokerId(number),
+            cluster_id="tests",
+            disk=disk or (disk := ColdDisk()),
+            clock=self.scheduler.clock,
+            scheduler=self.scheduler,
+            worker=worker,
+            random=random.Random(0),
+            dialer=_Dialer(self, number),
+            propose_isr=propose,
+            logger=logger,
+            timing=TimingConfig(),
+            fetch_cache_bytes=self.cache_bytes,
+            on_replica_offline=lambda tp, reason: member.offline.append((tp, reason)),
+        )
+        member = self.members[number] = Member(number, disk, worker, manager, logger)
+        manager.load(clean_shutdown=clean_shutdown)
+        manager.on_registered(Incarnation(1))
+        return member
+
+    def tell(self, *changes: MetadataChange | BrokerRecord, to: Sequence[int] | None = None) -> None:
+        for number in to if to is not None else sorted(self.members):
+            self.members[number].manager.on_metadata(list(changes))
+        for change in changes:
+            if isinstance(change, PartitionRecord):
+                self.records[change.topic_partition.partition] = change
+
+    def elect(self, leader: int, *, partition: int = 0, isr: Sequence[int] | None = None) -> PartitionRecord:
+        old = self.records[partition]
+        members = old.isr if isr is None else tuple(map(BrokerId, isr))
+        epoch, partition_epoch = old.leader_epoch + 1, old.partition_epoch + 1
+        record = self._record(partition, leader, epoch, partition_epoch, members)
+        self.tell(record)
+        return record
+
+    def set_isr(self, *isr: int, partition: int = 0) -> None:
+        old = self.records[partition]
+        self.tell(
+            self._record(partition, old.leader, old.leader_epoch, old.partition_epoch + 1, tuple(map(BrokerId, isr)))
+        )
+
+    def dial(self, owner: int, peer: int) -> None:
+        if owner not in self.members or peer not in self.members:
+            return
+        dialed, accepted = self.members[owner].manager.dialed, self.members[peer].manager.accepted
+        here, there = AutoLink(self.scheduler, peer, dialed), AutoLink(self.scheduler, owner, accepted)
+        here.other, there.other = there, here
+        self.members[owner].links[peer] = here
+        accepted.on_opened(there)
+        dialed.on_opened(here)
+
+    def settle(self) -> None:
+        """Messages and disks, until nothing moves."""
+        for _ in range(10_000):
+            moved = self.scheduler.run()
+            for number in sorted(self.members):
+                worker = self.members[number].worker
+                while worker.pending:
+                    worker.run_one()
+                    moved += 1
+            if not moved:
+                return
+        raise AssertionError("never comes to rest")
+
+    # --- Requests ---
+
+    def produce(
+        self, number: int, partition: int = 0, *, size: int = 10, acks: Acks = Acks.ALL, **options: Any
+    ) -> list[Any]:
+        """One record of this size; the answers, as they come, are in the list."""
+        answers: list[Produced | RaftlogError] = []
+        batch = encode([bytes(size)], base_timestamp_ms=options.pop("timestamp", self.scheduler.clock.wall_ms()))
+        self.members[number].manager.produce(tp(partition), batch, acks, answers.append, **options)
+        return answers
+
+    def fetch(
+        self, number: int, *offsets: int, min_bytes: int = 1, max_bytes: int = 1 << 20, wait_ms: int = 0
+    ) -> Fetch:
+        """From partition 0, 1, … at these offsets."""
+        fetch = Fetch()
+        asked = [FetchPartition(TOPIC, partition, offset, 1 << 20) for partition, offset in enumerate(offsets)]
+        fetch.handle = self.members[number].manager.fetch(
+            asked, fetch.done, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=wait_ms
+        )
+        return fetch
+
+    def leader_end(self, number: int, peer: int) -> AutoLink:
+        """The end of the link that `number` dialed at which `peer`, leading, sends."""
+        return self.members[number].links[peer].other
+
+    def log_end(self, number: int, partition: int = 0) -> tuple[int, int]:
+        """(end, stable end)."""
+        log = self.members[number].manager.drivers[tp(partition)].log
+        return log.log_end_offset, log.stable_end_offset
+
+
+class Fetch:
+    """A fetch's answer, once it came."""
+
+    def __init__(self) -> None:
+        self.answers: list[FetchedPartition] | None = None
+        self.records = 0
+        self.handle: Any = None
+        self.bodies: list[int] = []
+
+    def done(self, answers: list[FetchedPartition], parts: list[Part]) -> None:
+        assert self.answers is None, "once"
+        self.answers = answers
+        body = b"".join(bytes_of(part) for part in parts)
+        assert len(body) == sum(answer.length for answer in answers)
+        self.records = sum(len(RecordBatch(batch).values()) for batch in split_batches(body))
+
+    @property
+    def errors(self) -> list[str]:
+        assert self.answers is not None
+        return [answer.error for answer in self.answers]
+
+
+class _Dialer:
+    def __init__(self, cluster: ReplicationCluster, number: int) -> None:
+        self._cluster = cluster
+        self._number = number
+
+    def connect(self, peer: BrokerId) -> None:
+        self._cluster.scheduler.call_soon(lambda: self._cluster.dial(self._number, peer))
+
+    def disconnect(self, peer: BrokerId) -> None:
+        link = self._cluster.members[self._number].links.pop(peer, None)
+        if link is not None:
+            link.close()

@@ -1,0 +1,445 @@
+"""The partition manager: requests, long polls, topics that come and go, stopping."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from partitions import fetch_waiters
+from partitions.manager import Produced, TopicRemoved
+from partitions.replica_folders import FLUSH_OS_MARKER, folder_of, parse_folder_name
+from raftlog.config import MIB
+from raftlog.errors import Applied, RaftlogError
+from raftlog.model import Acks, Incarnation, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition
+from raftlog.record_batch import encode
+from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FetchPartition, FoundOffset
+from tests.support.replication_cluster import TOPIC, ColdDisk, ReplicationCluster, tp
+from tests.support.replication_cores import broker
+
+
+def code(answers: list[Any]) -> str:
+    (answer,) = answers
+    return answer.code if isinstance(answer, RaftlogError) else "ok"
+
+
+# --- Produce ---
+
+
+def test_answers_of_a_produce() -> None:
+    cluster = ReplicationCluster()
+    first = cluster.produce(0)
+    cluster.settle()
+    assert first == [Produced(0, -1, 0)]
+    assert code(cluster.produce(1)) == "not_leader"
+    assert cluster.produce(1)[0].leader == 0
+    assert code(cluster.produce(0, 5)) == "unknown_partition"
+    elsewhere: list[Any] = []
+    other = TopicPartition(TopicId(bytes(16)), 0)
+    cluster.members[0].manager.produce(other, b"", Acks.ALL, elsewhere.append)
+    assert code(elsewhere) == "unknown_topic"
+
+
+def test_log_append_time_is_the_leaders() -> None:
+    cluster = ReplicationCluster(**{"message.timestamp.type": "LogAppendTime"})
+    now = cluster.scheduler.clock.wall_ms()
+    answers = cluster.produce(0, timestamp=5)
+    cluster.settle()
+    assert answers == [Produced(0, now, 0)]
+    found: list[FoundOffset] = []
+    cluster.members[0].manager.find_offset(tp(0), now, found.append)
+    cluster.settle()
+    assert (found[0].offset, found[0].timestamp_ms) == (0, now)
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (b"", "corrupt_batch"),
+        (b"x" * 200, "corrupt_batch"),
+        (encode([b"x"], base_timestamp_ms=0)[:-1], "corrupt_batch"),
+        (encode([b"x"], base_timestamp_ms=0, transactional=True), "corrupt_batch"),
+        (encode([bytes(2 * MIB)], base_timestamp_ms=0), "batch_too_large"),
+        (encode([b"x"], base_timestamp_ms=2_000_000_000_000), "timestamp_out_of_range"),
+        (encode([b"x"], base_timestamp_ms=0, producer_id=1, producer_epoch=0, base_sequence=-1), "corrupt_batch"),
+    ],
+    ids=["empty", "noise", "cut", "transactional", "too large", "from the future", "without sequence"],
+)
+def test_bad_input_changes_nothing_and_says_why(batch: bytes, expected: str) -> None:
+    """S11."""
+    cluster = ReplicationCluster()
+    answers: list[Any] = []
+    cluster.members[0].manager.produce(tp(0), batch, Acks.ALL, answers.append)
+    assert code(answers) == expected
+    assert answers[0].applied is Applied.NO
+    assert cluster.log_end(0) == (0, 0)
+
+
+def test_a_produce_that_takes_too_long_is_of_unknown_outcome_and_answered_once() -> None:
+    cluster = ReplicationCluster()
+    cluster.members[1].links[0].close()
+    answers = cluster.produce(0, timeout_ms=500)
+    cluster.settle()
+    cluster.scheduler.advance(0.4)
+    assert answers == []
+    cluster.scheduler.advance(0.3)
+    assert code(answers) == "request_timed_out"
+    assert answers[0].applied is Applied.UNKNOWN
+    cluster.dial(1, 0)
+    cluster.settle()
+    assert len(answers) == 1
+    assert cluster.fetch(0, 0).records == 1, "it was replicated after all"
+
+
+def test_whoever_is_called_back_may_produce_at_once() -> None:
+    cluster = ReplicationCluster()
+    answers: list[Any] = []
+
+    def again(answer: Any) -> None:
+        answers.append(answer)
+        if len(answers) < 5:
+            batch = encode([b"x"], base_timestamp_ms=0)
+            cluster.members[0].manager.produce(tp(0), batch, Acks.NONE, again)
+
+    again(None)
+    cluster.settle()
+    assert [answer.base_offset for answer in answers[1:]] == [0, 1, 2, 3]
+
+
+def test_a_broker_without_a_place_in_the_cluster_answers_nothing() -> None:
+    cluster = ReplicationCluster()
+    newcomer = cluster.start(2)
+    newcomer.manager.on_metadata([broker(2, 0), cluster.topic, *cluster.records.values()])
+    assert not newcomer.manager.active
+    assert code(cluster.produce(2)) == "leader_not_available"
+    assert cluster.fetch(2, 0).errors == ["leader_not_available"]
+    newcomer.manager.on_metadata([broker(2, 1)])
+    assert newcomer.manager.active
+    assert code(cluster.produce(2)) == "not_leader"
+
+
+def test_a_process_whose_name_was_taken_stops_serving() -> None:
+    cluster = ReplicationCluster()
+    waiting = cluster.produce(0)
+    cluster.tell(broker(0, 2), to=[0])
+    assert code(waiting) == "leadership_lost"
+    assert not cluster.members[0].manager.active
+    assert cluster.members[0].manager.drivers == {}
+    cluster.settle()
+    assert code(cluster.produce(0)) == "leader_not_available"
+
+
+# --- Fetch ---
+
+
+def test_a_fetch_over_many_partitions_takes_errors_apart() -> None:
+    cluster = ReplicationCluster(3)
+    for partition in (0, 1):
+        cluster.produce(0, partition)
+    cluster.settle()
+    cluster.elect(1, partition=2)
+    fetch = cluster.fetch(0, 0, 9, 0, 0)
+    assert fetch.errors == ["", "offset_out_of_range", "not_leader", "unknown_partition"]
+    assert fetch.answers is not None
+    assert fetch.records == 1
+    assert fetch.answers[0].high_watermark == 1
+    assert (fetch.answers[1].high_watermark, fetch.answers[1].log_start_offset) == (1, 0), "both bounds are told"
+    assert "[0, 1]" in fetch.answers[1].detail
+    assert fetch.answers[2].leader == 1
+
+
+def test_min_bytes_waits_for_enough_and_the_deadline_takes_what_there_is() -> None:
+    cluster = ReplicationCluster(2)
+    fetch = cluster.fetch(0, 0, 0, min_bytes=3000, wait_ms=5000)
+    for partition in (0, 1):
+        cluster.produce(0, partition, size=1000)
+        cluster.settle()
+        cluster.scheduler.advance(0.1)
+    assert fetch.answers is None
+    cluster.produce(0, 1, size=1000)
+    cluster.settle()
+    cluster.scheduler.advance(0.1)
+    assert fetch.records == 3
+    late = cluster.fetch(0, 0, 2, min_bytes=1 << 19, wait_ms=1000)
+    cluster.scheduler.advance(0.9)
+    assert late.answers is None
+    cluster.scheduler.advance(0.2)
+    assert late.records == 1
+
+
+def test_max_bytes_bounds_an_answer_but_not_below_one_batch() -> None:
+    cluster = ReplicationCluster(3)
+    for partition in range(3):
+        cluster.produce(0, partition, size=5000)
+    cluster.settle()
+    assert cluster.fetch(0, 0, 0, 0, max_bytes=100).records == 1
+    assert cluster.fetch(0, 0, 0, 0, max_bytes=11_000).records == 2
+
+
+def test_the_leader_epoch_of_a_consumer_is_checked() -> None:
+    cluster = ReplicationCluster()
+    leader = cluster.members[0].manager.drivers[tp(0)]
+    for epoch, expected in ((1, ""), (0, "fenced_leader_epoch"), (2, "unknown_leader_epoch")):
+        try:
+            leader.readable_end(epoch)
+            found = ""
+        except RaftlogError as error:
+            found = error.code
+        assert found == expected
+
+
+def test_a_cancelled_fetch_is_not_answered() -> None:
+    cluster = ReplicationCluster()
+    fetch = cluster.fetch(0, 0, wait_ms=1000)
+    fetch.handle.cancel()
+    cluster.produce(0)
+    cluster.settle()
+    cluster.scheduler.advance(2.0)
+    assert fetch.answers is None
+
+
+def test_cold_data_is_loaded_before_the_answer() -> None:
+    cluster = ReplicationCluster(2, cache_bytes=0)
+    for partition in (0, 1):
+        cluster.produce(0, partition)
+    cluster.settle()
+    cluster.members[0].disk.cold = True
+    fetch = cluster.fetch(0, 0, 0, max_bytes=2 * MIB)
+    assert fetch.answers is None
+    cluster.settle()
+    assert fetch.records == 2
+    dropped = cluster.fetch(0, 0, 0)
+    dropped.handle.cancel()
+    cluster.settle()
+    assert dropped.answers is None
+
+
+def test_waiting_polls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_waiters, "MAX_WAITING_POLLS", 2)
+    monkeypatch.setattr(fetch_waiters, "MAX_WAITING_PARTITIONS", 3)
+    cluster = ReplicationCluster(2)
+    first = cluster.fetch(0, 0, 0, wait_ms=1000)
+    assert cluster.fetch(0, 0, 0, wait_ms=1000).errors == ["overloaded"] * 2
+    second = cluster.fetch(0, 0, wait_ms=1000)
+    assert cluster.fetch(0, 0, wait_ms=1000).errors == ["overloaded"]
+    assert first.answers is None
+    assert second.answers is None
+    cluster.scheduler.advance(1.0)
+    assert first.errors == ["", ""]
+    assert second.errors == [""]
+    assert cluster.fetch(0, 0, wait_ms=1000).answers is None, "there is room again"
+
+
+def test_a_waiting_fetch_hears_of_the_end_of_leadership_and_of_the_topic() -> None:
+    cluster = ReplicationCluster()
+    fetch = cluster.fetch(0, 0, wait_ms=10_000)
+    cluster.elect(1)
+    cluster.settle()
+    assert fetch.errors == ["not_leader"]
+    fetch = cluster.fetch(1, 0, wait_ms=10_000)
+    cluster.tell(TopicRemoved(TOPIC))
+    cluster.settle()
+    assert fetch.errors == ["unknown_topic"]
+
+
+def test_offsets_by_position_and_time_end_at_the_high_watermark() -> None:
+    cluster = ReplicationCluster()
+    base = cluster.scheduler.clock.wall_ms()
+    for n in range(3):
+        cluster.produce(0, timestamp=base + n)
+        cluster.settle()
+    cluster.members[1].links[0].close()
+    cluster.settle()
+    cluster.produce(0, timestamp=base + 3)
+    cluster.settle()
+    found: list[FoundOffset] = []
+    for timestamp in (TIMESTAMP_LATEST, TIMESTAMP_EARLIEST, base + 1, base + 3):
+        cluster.members[0].manager.find_offset(tp(0), timestamp, found.append)
+        cluster.settle()
+    assert [(f.offset, f.timestamp_ms) for f in found] == [(3, -1), (0, -1), (1, base + 1), (-1, -1)]
+    assert {f.leader_epoch for f in found} == {1}
+    cluster.members[1].manager.find_offset(tp(0), TIMESTAMP_LATEST, found.append)
+    assert (found[-1].error, found[-1].leader) == ("not_leader", 0)
+
+
+# --- Topics, folders, stopping ---
+
+
+def test_folder_names_are_read_strictly() -> None:
+    assert parse_folder_name(tp(12).directory_name) == tp(12)
+    for name in ("", "x-1", "lost+found", tp(1).directory_name + "x", TOPIC.hex() + "-01", TOPIC.hex().upper() + "-1"):
+        assert parse_folder_name(name) is None
+
+
+def test_removing_a_topic_with_answers_and_regions_under_way() -> None:
+    cluster = ReplicationCluster(cache_bytes=0)
+    cluster.produce(0, size=1000)
+    cluster.settle()
+    kept: list[Any] = []
+    cluster.members[0].manager.fetch(
+        [fetch_partition(0)], lambda answers, parts: kept.extend(parts), min_bytes=1, max_bytes=MIB, max_wait_ms=0
+    )
+    waiting = cluster.produce(0)
+    cluster.tell(TopicRemoved(TOPIC))
+    assert code(waiting) == "leadership_lost"
+    cluster.settle()
+    assert cluster.members[0].disk.list("partitions") == []
+    (region,) = kept
+    assert len(region.file.pread(region.length, region.position)) == region.length > 1000
+    region.release()
+    assert code(cluster.produce(0)) == "unknown_topic"
+
+
+def fetch_partition(offset: int) -> Any:
+    return FetchPartition(TOPIC, 0, offset, MIB)
+
+
+def test_a_clean_stop_is_reported_clean_and_keeps_everything() -> None:
+    cluster = ReplicationCluster()
+    cluster.produce(0)
+    cluster.settle()
+    waiting = cluster.produce(0)
+    poll = cluster.fetch(0, 1, wait_ms=10_000)
+    stopped: list[bool] = []
+    member = cluster.members[0]
+    member.manager.close(stopped.append)
+    cluster.settle()
+    assert stopped == [True]
+    assert code(waiting) == "leadership_lost"
+    assert poll.answers is not None
+    again = cluster.start(0, member.disk)
+    (report,) = again.manager.load(clean_shutdown=True)
+    assert (report.clean, report.stable_end_offset, report.cut_or_quarantined) == (True, 2, False)
+
+
+def test_a_stop_with_a_failed_log_is_not_clean() -> None:
+    cluster = ReplicationCluster(2)
+    member = cluster.members[0]
+    member.disk.fail_fsync = 1
+    cluster.produce(0, 0)
+    cluster.settle()
+    assert [partition for partition, _ in member.offline] == [tp(0)]
+    stopped: list[bool] = []
+    member.manager.close(stopped.append)
+    cluster.settle()
+    assert stopped == [False]
+
+
+def test_an_offline_replica_says_so_again_when_it_is_elected() -> None:
+    cluster = ReplicationCluster()
+    member = cluster.members[1]
+    member.disk.fail_fsync = 1
+    cluster.produce(0)
+    cluster.settle()
+    assert len(member.offline) == 1
+    cluster.elect(1)
+    assert len(member.offline) == 2
+    assert code(cluster.produce(1)) == "replica_not_available"
+
+
+def test_flush_os_is_marked_on_disk_before_it_is_used() -> None:
+    cluster = ReplicationCluster(flush="os")
+    member = cluster.members[0]
+    marker = f"{folder_of(tp(0))}/{FLUSH_OS_MARKER}"
+    assert member.disk.exists(marker)
+    cluster.produce(0)
+    cluster.settle()
+    again = cluster.start(0, member.disk)
+    (report,) = again.manager.load(clean_shutdown=False)
+    assert report.cut_or_quarantined, "what it acknowledged may be gone"
+    cluster.topic = replace(cluster.topic, configs=())
+    again.manager.on_metadata([broker(0), cluster.topic, *cluster.records.values()])
+    cluster.settle()
+    assert not member.disk.exists(marker), "it is fsync from here on, and recovery has fsynced the rest"
+
+
+def test_a_topic_that_becomes_flush_os_is_marked_first() -> None:
+    cluster = ReplicationCluster()
+    member = cluster.members[0]
+    log = member.manager.drivers[tp(0)].log
+    cluster.tell(replace(cluster.topic, configs=(("flush", "os"),)), to=[0])
+    assert log.config.flush == "fsync"
+    cluster.settle()
+    assert log.config.flush == "os"
+    assert member.disk.exists(f"{folder_of(tp(0))}/{FLUSH_OS_MARKER}")
+
+
+def test_retention_moves_the_start_of_leader_and_followers() -> None:
+    cluster = ReplicationCluster(**{"retention.bytes": "3000", "segment.bytes": "1024"})
+    for _ in range(10):
+        cluster.produce(0, size=900)
+        cluster.settle()
+    cluster.scheduler.advance(31.0)
+    cluster.settle()
+    cluster.scheduler.advance(1.0)
+    cluster.settle()
+    starts = [cluster.members[n].manager.drivers[tp(0)].log.log_start_offset for n in (0, 1)]
+    assert 0 < starts[0] == starts[1] < 10
+    assert cluster.fetch(0, 0).errors == ["offset_out_of_range"]
+
+
+def test_a_disk_that_cannot_open_a_replica_says_so() -> None:
+    cluster = ReplicationCluster()
+    disk = ColdDisk()
+    newcomer = cluster.start(2, disk)
+    disk.full = True
+    cluster.replicas = (*cluster.replicas, newcomer.manager._node_id)
+    widened = replace(cluster.records[0], replicas=cluster.replicas, partition_epoch=PartitionEpoch(2))
+    newcomer.manager.on_metadata([broker(0), broker(1), broker(2), cluster.topic, widened])
+    cluster.settle()
+    assert any("failed" in line for line in newcomer.manager.status())
+    disk.full = False
+    cluster.scheduler.advance(6.0)
+    cluster.settle()
+    assert tp(0) in newcomer.manager.drivers
+
+
+def test_a_broken_invariant_takes_one_replica_offline_and_says_invariant() -> None:
+    cluster = ReplicationCluster(2)
+    driver = cluster.members[0].manager.drivers[tp(0)]
+    assert driver.replica.leader is not None
+    driver.replica.leader.high_watermark = 99
+    answers = cluster.produce(0, 0)
+    assert code(answers) == "leadership_lost"
+    events = [event for event, _ in cluster.members[0].logger.lines]
+    assert events[0].startswith("INVARIANT ")
+    assert "offline" in str(driver)
+    cluster.produce(0, 1)
+    cluster.settle()
+    assert cluster.log_end(1, 1) == (1, 1), "the others go on"
+    cluster.members[0].manager.check_invariants()
+
+
+def test_status_lines_are_for_people() -> None:
+    cluster = ReplicationCluster(2)
+    assert cluster.members[0].manager.status() == [
+        "orders/0 leader epoch=1 leo=0 stable=0 hw=0 isr=0,1 lag 1:0",
+        "orders/1 leader epoch=1 leo=0 stable=0 hw=0 isr=0,1 lag 1:0",
+        "from 1@1 slots=2 waiting=0 pushes=0/0 data=0 marks=0",
+    ]
+    assert cluster.members[1].manager.status()[-1] == "to 0@1 open follows=2 slots=2"
+
+
+def test_a_new_life_of_the_leader_is_followed_on_a_new_link() -> None:
+    cluster = ReplicationCluster()
+    cluster.produce(0)
+    cluster.settle()
+    disk = cluster.members[0].disk
+    cluster.members[1].links[0].close()
+    cluster.settle()
+    member = cluster.start(0, disk, clean_shutdown=False)
+    member.manager.on_registered(Incarnation(2))
+    record = replace(
+        cluster.records[0],
+        leader_incarnation=Incarnation(2),
+        leader_epoch=LeaderEpoch(2),
+        partition_epoch=PartitionEpoch(2),
+    )
+    cluster.tell(broker(0, 2), broker(1), cluster.topic, record)
+    cluster.dial(1, 0)
+    cluster.settle()
+    cluster.produce(0)
+    cluster.settle()
+    assert cluster.log_end(1) == (2, 2)
+    assert cluster.fetch(0, 0).records == 2
