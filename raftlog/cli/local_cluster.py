@@ -32,6 +32,8 @@ from raftlog.model import Endpoint
 PORTS_PER_NODE = 10
 NODE_COUNTS = (1, 3, 5)
 STOP_SECONDS = 15.0
+DATA_FOLDER = "data"
+"""Below a node's folder, beside its settings and its log."""
 LOG_FILE = "log.jsonl"
 SETTINGS_FILE = "node.toml"
 
@@ -200,7 +202,7 @@ class LocalCluster:
     # --- Inside ---
 
     def _prepare(self) -> None:
-        prepared = [os.path.exists(os.path.join(node.folder, NODE_FILE)) for node in self.nodes]
+        prepared = [os.path.exists(os.path.join(node.folder, DATA_FOLDER, NODE_FILE)) for node in self.nodes]
         if all(prepared):
             return
         if any(prepared):
@@ -215,11 +217,11 @@ class LocalCluster:
         for node in self.nodes:
             os.makedirs(node.folder, exist_ok=True)
             init_data_folder(
-                os.path.join(node.folder, "data"), cluster_id=cluster_id, node_id=node.node_id, voters=voters
+                os.path.join(node.folder, DATA_FOLDER), cluster_id=cluster_id, node_id=node.node_id, voters=voters
             )
 
     def _write_settings(self, node: LocalNode) -> None:
-        lines = ['data_folder = "data"']
+        lines = [f'data_folder = "{DATA_FOLDER}"']
         if self.racks:
             lines.append(f'rack = "rack-{node.node_id}"')
         lines += [f"{name} = {value}" for name, value in self.settings.items()]
@@ -276,7 +278,8 @@ def is_ready(api: Endpoint, timeout: float = 1.0) -> bool:
 
 def free_base_port(node_count: int, host: str = "127.0.0.1") -> int:
     """A base port at which `node_count` nodes find all their ports free now: for tests and demonstrations."""
-    for base in range(20_000 + os.getpid() % 2_000 * 10, 60_000, PORTS_PER_NODE * 7):
+    # Below 32768: from there on Linux gives ports to outgoing connections, also while a node is down.
+    for base in range(20_000 + os.getpid() % 1_000 * 10, 32_000, PORTS_PER_NODE * 7):
         ports = [base + PORTS_PER_NODE * node + offset for node in range(node_count) for offset in (0, 1)]
         if all(_is_free(host, port) for port in ports):
             return base
