@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from raftlog.errors import InvalidRequest
-
+from .checks import check_partitions
 from .consume_sink import STDOUT, Closed, Sink
 from .exit_codes import EXIT_INTERRUPTED
 from .off_loop import go_on
@@ -87,10 +86,10 @@ def consume(
 
         from .consume_format import writer
 
-        chosen = await _check_topic(context.obj, topic, partitions)
+        await check_partitions(context.obj, topic, partitions)
         sink = Sink(output)
         try:
-            consumer = Consumer(context.obj, topic, chosen, begin)
+            consumer = Consumer(context.obj, topic, partitions or None, begin)
             shown = writer(format, key_separator.replace("\\t", "\t").encode())
             return await _consume(consumer, sink, shown, max_records, timeout)
         finally:
@@ -98,18 +97,6 @@ def consume(
 
     if not asyncio.run(run()):
         context.exit(EXIT_INTERRUPTED)
-
-
-async def _check_topic(bootstrap: str, topic: str, partitions: tuple[int, ...]) -> list[int] | None:
-    """The partitions to read, None for all. Fails at once where there is nothing to read."""
-    from raftlog.client import Admin
-
-    async with Admin(bootstrap) as admin:
-        count = (await admin.describe_topic(topic)).partition_count
-    for partition in partitions:
-        if partition >= count:
-            raise InvalidRequest("unknown_partition", f"topic {topic} has partitions 0 to {count - 1}, not {partition}")
-    return list(dict.fromkeys(partitions)) or None
 
 
 async def _consume(

@@ -25,10 +25,11 @@ from raftlog.config import KIB, MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.record_batch import Codec
 
+from .checks import check_partitions
 from .exit_codes import EXIT_INTERRUPTED
 from .off_loop import go_on, off_loop
 from .produce_input import record_input
-from .produce_records import Columns
+from .produce_send import RecordSender
 from .produce_tally import Tally
 from .progress import ProgressLine, Stopwatch, summary
 
@@ -105,7 +106,7 @@ def produce(
     async def run() -> bool:
         from raftlog.client import Producer
 
-        await _check_topic(context.obj, job)
+        await check_partitions(context.obj, topic, () if partition is None else (partition,))
         producer = Producer(
             context.obj, acks=acks, compression=compression, batch_bytes=batch_bytes, linger_ms=linger_ms
         )
@@ -118,24 +119,13 @@ def produce(
         context.exit(EXIT_INTERRUPTED)
 
 
-async def _check_topic(bootstrap: str, job: Job) -> None:
-    """Fail at once where nothing can be sent, rather than when the first batch gives up."""
-    from raftlog.client import Admin
-
-    async with Admin(bootstrap) as admin:
-        count = (await admin.describe_topic(job.topic)).partition_count
-    if job.partition is not None and job.partition >= count:
-        raise InvalidRequest(
-            "unknown_partition", f"topic {job.topic} has partitions 0 to {count - 1}, not {job.partition}"
-        )
-
-
 async def _produce(producer: Producer, job: Job) -> bool:
     """False: it was interrupted. Raises what keeps records from being sent, after the summary."""
     tally = Tally()
     watch = Stopwatch()
     stop = asyncio.Event()
     failure: RaftlogError | None = None
+    interrupted: RaftlogError | None = None
     with ProgressLine("sending", _total_bytes(job.files), wanted=not _is_typed(job.files)) as line:
         work = asyncio.create_task(_send_and_flush(producer, job, tally, line, stop))
         try:
@@ -150,13 +140,15 @@ async def _produce(producer: Producer, job: Job) -> bool:
         except RaftlogError as error:
             failure = error
         except TimeoutError:
-            failure = RetriableError("outcome_unknown", "interrupted")
+            interrupted = RetriableError("outcome_unknown", "interrupted")
     # What is not decided by now is decided by this: perhaps it is in the log.
     await producer.close(flush=False)
     verb = "acknowledged" if tally.failed else "sent"
     summary(verb, tally.acknowledged, tally.acknowledged_bytes, watch.seconds)
     if tally.failed:
-        raise tally.error(failure)
+        if failure is not None:
+            click.echo(f"Error: {failure.detail}", err=True)
+        raise tally.error(interrupted)
     if failure is not None:
         raise failure
     return not stop.is_set()
@@ -176,6 +168,7 @@ async def _send_and_flush(producer: Producer, job: Job, tally: Tally, line: Prog
 
 async def _send_files(producer: Producer, job: Job, tally: Tally, line: ProgressLine, stop: asyncio.Event) -> None:
     """Until the end, `stop`, or the first failure to send. Raises the first fault of the input."""
+    sender = RecordSender(producer, job.topic, job.partition, tally)
     for path in job.files:
         with _opened(path) as read:
             records = record_input(job.format, key_separator=job.key_separator, key_field=job.key_field)
@@ -184,7 +177,7 @@ async def _send_files(producer: Producer, job: Job, tally: Tally, line: Progress
                 if piece is None:
                     return
                 columns = records.feed(piece) if piece else records.end()
-                await _send(producer, job, columns, tally)
+                await sender.send(columns)
                 line.advance(len(piece), len(columns))
                 if columns.fault is not None:
                     raise InvalidRequest(columns.fault.code, f"{_shown(path)}: {columns.fault.detail}")
@@ -202,58 +195,6 @@ async def _unless(stop: asyncio.Event, reading: Coroutine[Any, Any, bytes]) -> b
     finally:
         read.cancel()
         stopped.cancel()
-
-
-async def _send(producer: Producer, job: Job, columns: Columns, tally: Tally) -> None:
-    if not len(columns):
-        return
-    uniform = columns.headers is None and (columns.partitions is None or job.partition is not None)
-    timed = columns.timestamps_ms is not None and None in columns.timestamps_ms
-    if not uniform or timed:
-        await _send_one_by_one(producer, job, columns, tally)
-        return
-    try:
-        await _send_columns(producer, job, columns, tally)
-    except InvalidRequest as error:
-        if error.code != "batch_too_large":
-            raise
-        # One is too large, and so none was queued: send those before it, and say which it is.
-        sizes = columns.sizes()
-        culprit = sizes.index(max(sizes))
-        await _send_columns(producer, job, columns.first(culprit), tally)
-        raise InvalidRequest(error.code, f"record {tally.queued + 1} of the input: {error.detail}") from None
-
-
-async def _send_columns(producer: Producer, job: Job, columns: Columns, tally: Tally) -> None:
-    if not len(columns):
-        return
-    deliveries = await producer.send_many(
-        job.topic,
-        columns.values,
-        keys=columns.keys,
-        partition=job.partition,
-        timestamps=columns.timestamps_ms,
-    )
-    tally.add(deliveries, len(columns), sum(columns.sizes()))
-
-
-async def _send_one_by_one(producer: Producer, job: Job, columns: Columns, tally: Tally) -> None:
-    """Records that differ in what a column cannot say."""
-    sizes = columns.sizes()
-    for index, value in enumerate(columns.values):
-        own = columns.partitions[index] if columns.partitions is not None else None
-        try:
-            delivery = await producer.send_wait(
-                job.topic,
-                value,
-                None if columns.keys is None else columns.keys[index],
-                own if job.partition is None else job.partition,
-                None if columns.timestamps_ms is None else columns.timestamps_ms[index],
-                None if columns.headers is None else list(columns.headers[index]),
-            )
-        except InvalidRequest as error:
-            raise InvalidRequest(error.code, f"record {tally.queued + 1} of the input: {error.detail}") from None
-        tally.add([delivery], 1, sizes[index])
 
 
 # --- Files -----------------------------------------------------------------------------------------------------------

@@ -48,15 +48,25 @@ class Columns:
 
     def first(self, count: int) -> Columns:
         """The first `count` records."""
-        if count == len(self):
-            return self
+        return self if count == len(self) else self.take(range(count))
+
+    def take(self, rows: Sequence[int]) -> Columns:
+        """These records."""
         return Columns(
-            self.values[:count],
-            None if self.keys is None else self.keys[:count],
-            None if self.timestamps_ms is None else self.timestamps_ms[:count],
-            None if self.headers is None else self.headers[:count],
-            None if self.partitions is None else self.partitions[:count],
+            [self.values[row] for row in rows],
+            None if self.keys is None else [self.keys[row] for row in rows],
+            None if self.timestamps_ms is None else [self.timestamps_ms[row] for row in rows],
+            None if self.headers is None else [self.headers[row] for row in rows],
+            None if self.partitions is None else [self.partitions[row] for row in rows],
         )
+
+
+def rows_by_partition(partitions: Sequence[int | None]) -> dict[int | None, list[int]]:
+    """Which records go where, in their order, which only counts within a partition."""
+    rows: dict[int | None, list[int]] = {}
+    for row, partition in enumerate(partitions):
+        rows.setdefault(partition, []).append(row)
+    return rows
 
 
 Decode = Callable[[list[bytes], int], Columns]

@@ -46,9 +46,9 @@ class Tally:
         """Of keys and values; after failures an estimate."""
         return self.queued_bytes * self.acknowledged // max(1, self.queued)
 
-    def error(self, other: RaftlogError | None) -> RaftlogError:
-        """Says how many failed, and why: `other`, or what the first failed batch says."""
-        cause = other or self.first_error
+    def error(self, cause: RaftlogError | None) -> RaftlogError:
+        """Says how many failed, and why: `cause`, or what the first failed batch says."""
+        cause = cause or self.first_error
         assert cause is not None, "a delivery failed without error"
         perhaps = ", perhaps in the log all the same" if self._unknown else ""
         noun = "record was" if self.failed == 1 else "records were"
