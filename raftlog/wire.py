@@ -104,7 +104,7 @@ class FetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="fetch.1"):
 
 
 class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
-    """What one partition gave: `length` bytes of the body: whole batches; the first may begin below the offset asked."""
+    """What one partition gave: `length` bytes of whole batches, of which the first may begin below the offset asked."""
 
     topic_id: TopicIdBytes
     partition: PartitionNumber
