@@ -27,6 +27,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ALWAYS_ANSWERED = frozenset({"/v1/health", "/v1/ready"})
 """Whoever watches the node must see it when it is overloaded, too."""
 
+ANSWERED_WITHOUT_VIEW = frozenset({"/v1/quorum", "/openapi.json"})
+"""What a node can tell before it knows the cluster: why it does not."""
+
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _EXPOSED = (
@@ -94,6 +97,8 @@ async def _bounded(request: web.Request, handler: Handler, context: ApiContext) 
     """One of a bounded number of requests under way."""
     if context.closing:
         raise RetriableError("shutting_down", "the node is shutting down")
+    if not context.service.knows_cluster and request.path not in ANSWERED_WITHOUT_VIEW:
+        raise RetriableError("quorum_unavailable", "the node has just started and does not know the cluster yet")
     most = context.limits.max_concurrent_requests
     if context.requests_under_way >= most:
         raise RetriableError("overloaded", f"{most} requests are under way")

@@ -43,6 +43,12 @@ class BrokerService(Protocol):
     def cluster_id(self) -> str: ...
 
     @property
+    def knows_cluster(self) -> bool:
+        """The view shows this process's own registration. Before, it is of the past or empty: what is not in it may
+        exist all the same, so nobody may be told that it does not."""
+        ...
+
+    @property
     def view(self) -> ClusterView:
         """The cluster as this node knows it now."""
         ...

@@ -73,6 +73,10 @@ class Router:
         return self._broker.identity.cluster_id
 
     @property
+    def knows_cluster(self) -> bool:
+        return self._broker.manager.active
+
+    @property
     def view(self) -> ClusterView:
         return self._broker.view
 

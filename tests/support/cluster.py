@@ -167,6 +167,20 @@ async def node_api(node: LocalNode) -> AsyncIterator[NodeApi]:
         yield NodeApi(node.api, session)
 
 
+def stop_node(cluster: LocalCluster, node_id: int) -> int:
+    """SIGTERM to one node. Its exit code, once it has ended."""
+    node = cluster.nodes[node_id]
+    node.expected_to_run = False
+    process, node.process = node.process, None
+    assert process is not None and process.stdin is not None
+    process.terminate()
+    try:
+        return process.wait(PATIENCE_S)
+    finally:
+        process.kill()
+        process.stdin.close()
+
+
 _WARM = """
 import os, sys
 import http_api.app, metadata.quorum_thread, raftlog.broker.lifecycle, raftlog.record_arrow

@@ -116,6 +116,7 @@ class FakeBroker:
         self.partition_errors: dict[int, str] = {}
         """Partition number, of any topic → the code that it answers."""
         self.health_now = Health(True, ())
+        self.knows_cluster = True
         self.hang = asyncio.Event()
         """While it is not set, produce requests wait."""
         self.hang.set()
