@@ -14,6 +14,7 @@ import enum
 from collections.abc import Iterable
 from typing import Annotated, TypeAlias
 
+import msgpack
 import msgspec
 
 from .errors import CorruptBatch
@@ -51,7 +52,6 @@ class Control(msgspec.Struct, array_like=True, frozen=True):
     entries: list[ControlEntry]
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Control)
 
 
@@ -64,7 +64,7 @@ def encode_control(
     transactional: bool = True,
 ) -> bytes:
     """One control batch; `entries` are (producer id, producer epoch, named offset). Its leader stamps it."""
-    control = Control(CONTROL_VERSION, int(kind), [ControlEntry(*entry) for entry in entries])
+    payload = msgpack.packb([CONTROL_VERSION, int(kind), [list(entry) for entry in entries]])
     header = BatchHeader(
         base_offset=base_offset,
         batch_length=0,
@@ -80,7 +80,7 @@ def encode_control(
         base_sequence=-1,
         record_count=1,
     )
-    return seal(header, [_encoder.encode(control)])
+    return seal(header, [payload])
 
 
 def decode_control(payload: Buffer) -> Control:

@@ -50,7 +50,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "hpack": ("raftlog.http2",),
     "hyperframe": ("raftlog.http2",),
     "aiohttp": ("http_api", "raftlog.client"),
-    "msgpack": ("raftlog.record_batch", "raftlog.columns", "metadata.pysyncobj", "metadata.journal"),
+    "msgpack": ("raftlog.record_control", "raftlog.columns", "metadata.pysyncobj", "metadata.journal"),
     "msgspec": ("raftlog", "metadata", "partitions", "http_api"),
     "pyarrow": ("raftlog.record_batch", "raftlog.record_arrow", "raftlog.columns", "raftlog.client", "spark_source"),
     "crc32c": ("raftlog", "metadata", "partitions", "jepsen_like"),
