@@ -149,6 +149,7 @@ class FetchCache:
         return found
 
     def keep_index(self, segment: Segment, index: SegmentIndex) -> None:
+        self.forget(segment)
         self._indexes[segment] = index
         self.index_bytes += index.memory_bytes
         while self.index_bytes > INDEX_CACHE_BYTES:

@@ -94,9 +94,10 @@ class LogCheckpoint:
         if len(payload) != _CHECKPOINT.size:
             raise DamagedFile("a checkpoint of another size")
         start, recovery_point, flags = _CHECKPOINT.unpack(payload)
-        if not 0 <= start <= recovery_point or flags > _CLOSED_CLEAN | _UNREPORTED_LOSS:
+        if not 0 <= start <= recovery_point or flags > _CLOSED_CLEAN | _UNREPORTED_LOSS | _EMPTYING:
             raise DamagedFile(f"start {start}, recovery point {recovery_point}, flags {flags}")
-        return cls(Offset(start), Offset(recovery_point), bool(flags & _CLOSED_CLEAN), bool(flags & _UNREPORTED_LOSS))
+        clean, loss, emptying = (bool(flags & bit) for bit in (_CLOSED_CLEAN, _UNREPORTED_LOSS, _EMPTYING))
+        return cls(Offset(start), Offset(recovery_point), clean, loss, emptying)
 
 
 def encode_leader_epochs(entries: tuple[EpochStart, ...]) -> bytes:

@@ -19,7 +19,6 @@ know yet is kept in `log_pending.py`, reads are in `log_reader.py`, opening afte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from raftlog.config import MIB, TopicConfig
 from raftlog.errors import CorruptBatch, DiskFull, InvalidRequest, InvariantViolation, RaftlogError
@@ -87,7 +86,6 @@ class PartitionLog:
             self._tail,
             cache,
             recovered.segments,
-            last_on_disk=recovered.last_on_disk,
         )
         self._reader = LogReader(self._segments)
         self._pending = PendingWork(disk, path, recovered.checkpoint, self.log_end_offset, sync=config.flush == "fsync")
@@ -342,7 +340,11 @@ class PartitionLog:
     def offset_for_timestamp(self, timestamp_ms: int, end_offset: Offset) -> tuple[Offset, int] | None:
         """(offset, timestamp) of the first record below `end_offset` whose timestamp is at least this. Blocks: for a
         worker use `timestamp_search`."""
-        return self.timestamp_search(timestamp_ms, end_offset).run()
+        try:
+            return self.timestamp_search(timestamp_ms, end_offset).run()
+        except LogDamaged as error:
+            self.damage_found(error)
+            raise
 
     def timestamp_search(self, timestamp_ms: int, end_offset: Offset) -> TimeSearch:
         """The same as work for a worker: `run` touches only files and copies."""
@@ -358,20 +360,15 @@ class PartitionLog:
 
     def check_invariants(self) -> None:
         """Raises `InvariantViolation` where the log is not what it says. For simulators and tests: walks all of it."""
-        segments = self._segments.all
+        self._segments.check_invariants(self.log_start_offset, self.log_end_offset)
         good = (
             self.log_start_offset <= self.log_end_offset
             and self.stable_end_offset <= self.log_end_offset
-            and segments[0].base_offset <= self.log_start_offset
-            and segments[-1].end_offset == self.log_end_offset
-            and all(one.end_offset == two.base_offset for one, two in pairwise(segments))
-            and all(not segment.dropped for segment in segments)
-            and segments[-1].index is not None
             and self._pending.written_offset <= self._pending.issued_offset <= self.log_end_offset
             and self._tail.first_offset(self.log_end_offset) <= self._pending.written_offset
         )
         if not good:
-            raise InvariantViolation(f"{self.path}: {self}; {[str(segment) for segment in segments]}")
+            raise InvariantViolation(f"{self.path}: {self}")
 
     def _refuse_if_failed(self) -> None:
         if self.failed is not None:

@@ -124,8 +124,8 @@ class LogReader:
 
     def _add_from_file(self, found: LogSlice, segment: Segment, wanted: Wanted, generation: int) -> bool:
         """Whether there is anything to go on from."""
-        file = segment.file.acquire()
-        taken = False
+        hold = segment.file.hold()
+        file, taken = hold.file, False
         try:
             floor_offset, floor_position = self._index_of(segment).offsets.floor(wanted.start_offset)
             epochs = self._segments.epochs
@@ -133,7 +133,7 @@ class LogReader:
             region = _find(walk, wanted)
             if region is not None:
                 require_in_memory(file.pread_cached, region)
-                found.parts.append(FileRegion(file, region.position, region.length, segment.file.release))
+                found.parts.append(FileRegion(file, region.position, region.length, hold.release))
                 found.length += region.length
                 _extend(found, region.first_offset, region.next_offset, region.batch_count)
                 taken = True
@@ -147,7 +147,7 @@ class LogReader:
                 raise LogDamaged(f"{path}: {error.detail}", segment.base_offset, generation) from None
         finally:
             if not taken:
-                segment.file.release()
+                hold.release()
         return taken
 
     def _index_of(self, segment: Segment) -> SegmentIndex:

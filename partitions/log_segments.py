@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
+from raftlog.errors import InvariantViolation
 from raftlog.model import Offset
 from raftlog.ports import Disk
 from raftlog.record_batch import BatchHeader
@@ -37,8 +39,6 @@ class LogSegments:
         tail: BatchTail,
         cache: FetchCache,
         scanned: Sequence[ScannedSegment],
-        *,
-        last_on_disk: bool,
     ) -> None:
         self.disk = disk
         self.path = path
@@ -46,7 +46,7 @@ class LogSegments:
         self.epochs = epochs
         self.tail = tail
         self.cache = cache
-        self.all = [self._opened(one, last=one is scanned[-1], last_on_disk=last_on_disk) for one in scanned]
+        self.all = [self._opened(one, last=one is scanned[-1]) for one in scanned]
 
     def __len__(self) -> int:
         return len(self.all)
@@ -124,6 +124,18 @@ class LogSegments:
         for batch in self.tail.from_offset(offset):
             yield batch.header
 
+    def check_invariants(self, log_start: Offset, log_end: Offset) -> None:
+        """Raises `InvariantViolation`."""
+        good = (
+            self.all[0].base_offset <= log_start
+            and self.active.end_offset == log_end
+            and self.active.index is not None
+            and all(one.end_offset == two.base_offset for one, two in pairwise(self.all))
+            and all(not segment.dropped for segment in self.all)
+        )
+        if not good:
+            raise InvariantViolation(f"{self.path}: {log_start} to {log_end}: {[str(one) for one in self.all]}")
+
     def let_go(self) -> None:
         """Close what the log itself holds open."""
         self.tail.truncate(Offset(0))
@@ -133,7 +145,7 @@ class LogSegments:
 
     # --- Parts ---
 
-    def _opened(self, scanned: ScannedSegment, *, last: bool, last_on_disk: bool) -> Segment:
+    def _opened(self, scanned: ScannedSegment, *, last: bool) -> Segment:
         return Segment(
             base_offset=scanned.base_offset,
             file=SegmentFile(self.disk, f"{self.path}/{segment_name(scanned.base_offset)}"),
@@ -142,7 +154,7 @@ class LogSegments:
             max_timestamp=scanned.index.times.max_timestamp,
             first_timestamp=scanned.first_timestamp,
             index=scanned.index if last else None,
-            on_disk=last_on_disk or not last,
+            on_disk=True,
         )
 
     def _drop(self, segment: Segment) -> None:

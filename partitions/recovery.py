@@ -6,7 +6,8 @@
     4. fsync of whatever was read and not known to be durable, so that it may be reported and acknowledged; then fresh
        indexes, epochs and checkpoint, so that the next crash has less to read.
 
-After a clean close nothing is read but small files, and nothing is written. Nothing here ever drops bytes that look
+After a clean close, or where nothing was written since the last checkpoint, only small files are read, and nothing is
+written. Nothing here ever drops bytes that look
 like batches: they are set aside under `….quarantined` names for a person to look at, and never read again.
 
 What is *not* here: producers' state (`producer_snapshots.py`), which replicas may lead (the quorum).
@@ -73,8 +74,7 @@ class Recovered:
     """As it is on disk."""
     epochs: LeaderEpochHistory
     segments: list[ScannedSegment]
-    """All of them good from their first byte to their last. Never empty: the last one may be a name without a file."""
-    last_on_disk: bool
+    """Never empty; all of them good from their first byte to their last."""
 
 
 def recover(disk: Disk, path: str, config: TopicConfig, *, clean_shutdown: bool) -> Recovered:
@@ -126,7 +126,7 @@ class _Recovery:
         self.disk.open(self._name(segment_name(Offset(0))), exclusive=True).close()
         self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint.encode())
         recovery = Recovery(True, False, self.epochs.latest_epoch, Offset(0), Offset(0), tuple(self.notes))
-        return Recovered(recovery, self.checkpoint, self.epochs, [last], last_on_disk=True)
+        return Recovered(recovery, self.checkpoint, self.epochs, [last])
 
     def _inventory(self, names: list[str]) -> list[Offset]:
         """Base offsets of the segments, in order. Leftovers are removed, strangers left."""
@@ -287,17 +287,18 @@ class _Recovery:
 
     def _finish(self, start: Offset, end: Offset) -> Recovered:
         read = [segment for segment in self.kept if segment.read_anything]
-        last_on_disk = bool(self.kept)
-        if self._closed_clean and self.checkpoint is not None and not (read or self.changed or not self.vouched):
+        if self.checkpoint is not None and self.vouched and not read and not self.changed:
+            # Nothing lies behind what the indexes cover, and all of that was fsynced before they were written.
             checkpoint = self.checkpoint
         else:
             if not self.vouched:
                 self._cannot_vouch(start)
+            if not self.kept:
+                self.kept.append(self._empty_segment(end))
+                self.disk.open(self._name(segment_name(end)), create=True).close()
             self._make_durable(read)
             checkpoint = LogCheckpoint(start, end, False, unreported_loss=not self.vouched)
             self.disk.replace(self._name(CHECKPOINT_NAME), checkpoint.encode())
-        if not self.kept:
-            self.kept.append(self._empty_segment(end))
         recovery = Recovery(
             clean=self.clean_shutdown and self._closed_clean and self.vouched and not read,
             cut_or_quarantined=not self.vouched,
@@ -306,7 +307,7 @@ class _Recovery:
             stable_end_offset=end,
             notes=tuple(self.notes),
         )
-        return Recovered(recovery, checkpoint, self.epochs, self.kept, last_on_disk)
+        return Recovered(recovery, checkpoint, self.epochs, self.kept)
 
     def _make_durable(self, read: list[ScannedSegment]) -> None:
         for segment in read:
@@ -315,7 +316,7 @@ class _Recovery:
                 file.fsync()
             finally:
                 file.close()
-        prune_snapshots(self.disk, self.path, end_offset=self.kept[-1].end_offset if self.kept else Offset(0))
+        prune_snapshots(self.disk, self.path, end_offset=self.kept[-1].end_offset)
         self.disk.fsync_directory(self.path)
         for segment in self.kept:
             fresh = segment.read_anything or segment.index_state is Index.BAD or segment.content is not Content.WHOLE

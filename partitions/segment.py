@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.errors import DiskFailed
+from raftlog.errors import DiskFailed, InvariantViolation
 from raftlog.model import Offset
 from raftlog.ports import Disk, File
 from raftlog.record_batch import BatchHeader
@@ -131,12 +131,33 @@ class SegmentFile:
             file.close()
         self._holders += 1
 
+    def hold(self) -> Hold:
+        """As `acquire`, to be given to somebody who releases once and knows nothing else."""
+        return Hold(self, self.acquire())
+
     def release(self) -> None:
         assert self._holders > 0, self.path
         self._holders -= 1
         if self._holders == 0 and self._file is not None:
             file, self._file = self._file, None
             file.close()
+
+
+class Hold:
+    """One reader's hold on a segment's file."""
+
+    __slots__ = ("_holder", "file")
+
+    def __init__(self, holder: SegmentFile, file: File) -> None:
+        self._holder: SegmentFile | None = holder
+        self.file = file
+
+    def release(self) -> None:
+        """Exactly once. Raises `InvariantViolation` the second time: somebody else may be sending from the file."""
+        holder, self._holder = self._holder, None
+        if holder is None:
+            raise InvariantViolation("a file region was released twice")
+        holder.release()
 
 
 @dataclass(slots=True, eq=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 
 from raftlog.model import Offset
 
@@ -65,7 +65,7 @@ class TimeIndex:
     def truncate(self, end_offset: Offset) -> Offset:
         """Forget the batches from `end_offset` on. The index then covers what is below the offset returned, a batch's
         beginning: the caller adds those from there to `end_offset` again, without entries."""
-        keep = bisect_right(self._offsets, end_offset - self.base_offset)
+        keep = bisect_left(self._offsets, end_offset - self.base_offset)
         del self._timestamps[keep:], self._offsets[keep:]
         self.end_offset = Offset(self.base_offset + self._offsets[-1]) if keep else self.base_offset
         self.max_timestamp = self._timestamps[-1] if keep else NO_TIMESTAMP
@@ -98,7 +98,7 @@ class TimeIndex:
         if not (
             rises(index._offsets)
             and all(map(int.__le__, timestamps[:-1], timestamps[1:]))
-            and (not count or index._offsets[-1] <= end - base)
+            and (not count or index._offsets[-1] < end - base)
         ):
             raise DamagedFile("the entries of a time index do not rise")
         return index
