@@ -4,9 +4,9 @@
     python benchmarks/http2.py --seconds 3 --sizes 65536 1048576
 
 One way: the sender hands over the same buffers again and again while less than 4 MiB wait; the clock stops when the
-receiver has answered with its count. "s/GB" is one side's own CPU time for each GB carried. Beside it, in the same run
-and between the same two processes, the floor: the same bytes by plain blocking sockets (`sendall`, `recv_into`), with
-no protocol at all.
+receiver has answered with its count, which must be the sender's. "s/GB" is one side's own CPU time for each GB carried.
+Beside it, in the same run, the floor: the same bytes by plain blocking sockets (`sendall`, `recv_into`), between two
+processes, with no protocol and no event loop.
 """
 
 from __future__ import annotations
@@ -89,8 +89,6 @@ class Caller(Sink):
 async def serve() -> None:
     listener = Http2Listener({"/sink": lambda stream: Sink(), "/echo": lambda stream: Echo()})
     port = await listener.start("127.0.0.1", 0)
-    floor = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-    floor.close()
     print(port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     await listener.close(0.1)
@@ -111,20 +109,24 @@ async def one_way(connection: Http2Connection, size: int, seconds: float) -> Row
         messages, cpu = (await answer).split()
         return int(messages), float(cpu)
 
-    async def run(until: float) -> None:
+    async def run(until: float) -> int:
+        sent = 0
         while time.perf_counter() < until:
             for _ in range(64):
                 stream.send([header, body])
+                sent += 1
                 if connection.queued_bytes > WAITING_BYTES:
                     drained.clear()
                     await drained.wait()
             await asyncio.sleep(0)
+        return sent
 
     await run(time.perf_counter() + 0.2)
     await count()
     started, cpu = time.perf_counter(), time.process_time()
-    await run(started + seconds)
+    sent = await run(started + seconds)
     messages, receiver_cpu = await count()
+    assert messages == sent, "messages were lost"
     row = Row(size, messages, time.perf_counter() - started, time.process_time() - cpu, receiver_cpu)
     stream.end()
     return row
@@ -155,17 +157,16 @@ async def round_trip(connection: Http2Connection) -> list[float]:
     return times[SAMPLES // 10 :]
 
 
-def floor(size: int, seconds: float) -> Row:
+def floor_one_way(size: int, seconds: float) -> Row:
     """Plain sockets: the same sizes by `sendall` and `recv_into`, in two processes."""
-    ours, theirs = socket.socketpair() if not hasattr(socket, "AF_INET") else _tcp_pair()
+    ours, theirs = _tcp_pair()
     pid = os.fork()
     if not pid:
         ours.close()
-        buffer, count = bytearray(size), 0
-        view = memoryview(buffer)
-        while got := theirs.recv_into(view):
+        before, buffer, count = time.process_time(), bytearray(size), 0
+        while got := theirs.recv_into(buffer):
             count += got
-        theirs.sendall(f"{count // size} {time.process_time()}".encode())
+        theirs.sendall(f"{count // size} {time.process_time() - before}".encode())
         os._exit(0)
     theirs.close()
     body = os.urandom(size)
@@ -182,18 +183,44 @@ def floor(size: int, seconds: float) -> Row:
     return Row(size, messages, seconds, time.process_time() - cpu, float(receiver_cpu))
 
 
+def floor_round_trip() -> list[float]:
+    """Microseconds of round trips by plain blocking sockets: what two processes and the kernel cost here."""
+    ours, theirs = _tcp_pair()
+    pid = os.fork()
+    if not pid:
+        ours.close()
+        while data := theirs.recv(100):
+            theirs.send(data)
+        os._exit(0)
+    theirs.close()
+    message, times = os.urandom(PING_BYTES), list[float]()
+    for _ in range(SAMPLES):
+        started = time.perf_counter()
+        ours.send(message)
+        ours.recv(100)
+        times.append((time.perf_counter() - started) * 1e6)
+    ours.close()
+    os.waitpid(pid, 0)
+    return times[SAMPLES // 10 :]
+
+
 def _tcp_pair() -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
+    for sock in (ours, theirs):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return ours, theirs
+
+
+def _show_round_trip(name: str, times: list[float]) -> None:
+    quantiles = statistics.quantiles(times, n=100)
+    print(f"{name} {PING_BYTES:>9} B round trip p50 {quantiles[49]:.0f} us, p99 {quantiles[98]:.0f} us")
 
 
 async def measure(port: int, sizes: list[int], seconds: float) -> None:
     connection = await connect("127.0.0.1", port)
-    times = await round_trip(connection)
-    quantiles = statistics.quantiles(times, n=100)
-    print(f"round trip of {PING_BYTES} B: p50 {quantiles[49]:.0f} us, p99 {quantiles[98]:.0f} us")
+    _show_round_trip("http2 ", await round_trip(connection))
     for size in sizes:
         print("http2 ", await one_way(connection, size, seconds))
     connection.close()
@@ -213,8 +240,9 @@ def main() -> None:
         assert server.stdout is not None and server.stdin is not None
         asyncio.run(measure(int(server.stdout.readline()), arguments.sizes, arguments.seconds))
         server.stdin.close()
+    _show_round_trip("floor ", floor_round_trip())
     for size in arguments.sizes:
-        print("floor ", floor(size, arguments.seconds))
+        print("floor ", floor_one_way(size, arguments.seconds))
 
 
 if __name__ == "__main__":

@@ -252,7 +252,6 @@ class ConnectionCore:
         try:
             events = self._h2.receive_data(frame)
         except ProtocolError as error:
-            self._h2.clear_outbound_data_buffer()  # its own GOAWAY
             raise Http2Error(ErrorCode(int(error.error_code)), f"{type(error).__name__} {error}".rstrip()) from error
         self._flush_h2()
         for event in events:

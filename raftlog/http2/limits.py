@@ -80,16 +80,7 @@ class Http2Limits:
             "max_header_block_bytes >= max_header_list_bytes": self.max_header_block_bytes
             >= self.max_header_list_bytes,
             "max_concurrent_streams >= 1": self.max_concurrent_streams >= 1,
-            "all times above 0": min(
-                self.connect_timeout_s,
-                self.handshake_timeout_s,
-                self.ping_interval_s,
-                self.ping_timeout_s,
-                self.idle_timeout_s,
-                self.stall_timeout_s,
-                self.linger_s,
-            )
-            > 0,
+            "all times above 0": self._shortest_s > 0,
         }
         broken = [text for text, holds in relations.items() if not holds]
         if broken:
@@ -98,8 +89,19 @@ class Http2Limits:
     @property
     def tick_s(self) -> float:
         """How often deadlines are looked at: a quarter of the shortest, at most a second."""
-        shortest = min(self.handshake_timeout_s, self.ping_interval_s, self.ping_timeout_s, self.idle_timeout_s)
-        return min(1.0, shortest / 4)
+        return min(1.0, self._shortest_s / 4)
+
+    @property
+    def _shortest_s(self) -> float:
+        return min(
+            self.connect_timeout_s,
+            self.handshake_timeout_s,
+            self.ping_interval_s,
+            self.ping_timeout_s,
+            self.idle_timeout_s,
+            self.stall_timeout_s,
+            self.linger_s,
+        )
 
 
 class RateLimit:

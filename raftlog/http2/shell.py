@@ -214,8 +214,10 @@ class ConnectionShell(asyncio.BufferedProtocol):
         if loop is not self._loop:
             return  # the connection has left this loop
         self._wake_due = self._corked = False
-        self._dispatch()
-        self._write()
+        try:
+            self._dispatch()
+        finally:
+            self._write()
 
     def _write(self) -> None:
         writer, core = self._writer, self._core

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hyperframe.frame import PingFrame
+from hyperframe.frame import GoAwayFrame, PingFrame
 
 from raftlog.http2.events import RequestReceived
 from raftlog.http2.frames import ErrorCode
@@ -114,6 +114,21 @@ def test_continuation_flood() -> None:
     assert peer.core.failed
 
 
+def test_continuations_of_many_header_blocks_are_rationed_together() -> None:
+    peer = RawPeer(limits=LIMITS)
+    opened = 0
+    while not peer.core.failed:
+        block = peer.headers(2 * opened + 1, peer.request(extra=[("x", f"{opened:0200}")]), end=True, split=10)
+        peer.feed(block)
+        for event in only(peer.events(), RequestReceived):
+            peer.core.respond(event.stream)
+            peer.core.end(event.stream)
+        opened += 1
+        assert opened < 1000
+    assert only(peer.frames(), GoAwayFrame)[0].error_code == ErrorCode.ENHANCE_YOUR_CALM
+    assert opened < 50
+
+
 def test_data_and_windows_of_an_honest_peer_are_not_rationed() -> None:
     peer = RawPeer(limits=LIMITS)
     stream = peer.open()
@@ -160,10 +175,11 @@ def test_hpack_state_for_what_we_send_does_not_grow_as_the_peer_likes() -> None:
     assert peer.core._h2.encoder.header_table_size == 4096
 
 
-def test_a_message_announced_above_the_limit_ends_the_connection_before_it_is_buffered() -> None:
+@pytest.mark.parametrize("arrived", [13, 9 + 4 + 1001])
+def test_a_message_announced_above_the_limit_ends_the_connection_before_it_is_buffered(arrived: int) -> None:
     peer = RawPeer(limits=Http2Limits(max_message_bytes=1000, max_partial_bytes=1000))
     peer.open()
     peer.frames()
-    peer.feed(data_frame(1, (1001).to_bytes(4, "big") + b"x" * 1001)[:13])
+    peer.feed(data_frame(1, (1001).to_bytes(4, "big") + b"x" * 1001)[:arrived])
     assert peer.goaway() == (ErrorCode.ENHANCE_YOUR_CALM, "message of 1001 bytes announced, the limit is 1000")
     assert peer.core._inbound.partial_bytes == 0

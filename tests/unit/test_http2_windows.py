@@ -85,6 +85,19 @@ def test_to_a_peer_with_small_frames_and_windows_it_is_split_and_waits() -> None
     assert content == prefixed(MESSAGE)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_each_of_the_two_windows_holds_a_message_back(which: int) -> None:
+    """Although the frame would be small enough."""
+    peer = RawPeer(settings={5: 2**24 - 1})
+    stream = peer.open()
+    peer.feed(window_update(1 - which, 2**20))
+    peer.frames()  # leaves room for more, so that a message would go out at once
+    peer.core.send(stream, [MESSAGE])
+    assert sent(peer)[1] == [65_535]
+    peer.feed(window_update(which, 2**20))
+    assert sent(peer)[1] == [4 + len(MESSAGE) - 65_535]
+
+
 def test_the_end_waits_for_the_queue() -> None:
     peer = RawPeer()
     stream = peer.open()
