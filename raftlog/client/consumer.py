@@ -94,7 +94,7 @@ class Consumer:
         deadline = asyncio.get_running_loop().time() + timeout
         while not fetcher.located:
             fetcher.check()
-            if not await fetcher.wait(deadline):
+            if not await fetcher.changed.wait(deadline):
                 why = fetcher.last_error or self._api.last_error or "no answer"
                 raise RetriableError("leader_not_available", f"topic {self._topic} was not found: {why}")
             self._started()
@@ -218,7 +218,7 @@ class Consumer:
         fetcher = self._started()
         fetcher.check()
         loop = asyncio.get_running_loop()
-        there = await fetcher.wait(loop.time() + START_TIMEOUT if deadline is None else deadline)
+        there = await fetcher.changed.wait(loop.time() + START_TIMEOUT if deadline is None else deadline)
         self._started()
         return there or deadline is None
 

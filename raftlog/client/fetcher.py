@@ -31,6 +31,7 @@ from .offsets import StartFinder
 from .reader import PartitionReader, Start
 from .refresher import MetadataRefresher
 from .transport import FETCH_PATH, BrokerConnection, Transport
+from .waiters import Waiters
 
 logger = logging.getLogger("raftlog.client")
 
@@ -95,7 +96,8 @@ class Fetcher:
         self._asked_bytes = 0
         self._topic_id = b""
         self._unknown_since: float | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self.changed = Waiters()
+        """Woken when something may be ready, or has failed."""
         self._timer: asyncio.TimerHandle | None = None
         self._asked_late_at = self._looked_at = self._loop.time()
         self._closed = False
@@ -133,20 +135,6 @@ class Fetcher:
             del self.ready[reader]
         self.pump()
 
-    async def wait(self, deadline: float) -> bool:
-        """Until something has changed (something may be ready); false when the deadline, in loop time, passed."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.append(waiter)
-        try:
-            async with asyncio.timeout_at(deadline):
-                await waiter
-        except TimeoutError:
-            return False
-        finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-        return True
-
     async def close(self) -> None:
         self._closed = True
         for timer in (self._watch, self._timer):
@@ -155,7 +143,7 @@ class Fetcher:
         await self._finder.close()
         await self._refresher.close()
         await self._transport.close()
-        self._wake()
+        self.changed.wake()
 
     # --- Asking -------------------------------------------------------------------------------------------------------
 
@@ -179,17 +167,13 @@ class Fetcher:
             else:
                 wanting.setdefault(reader.leader, []).append(reader)
         for leader, readers in wanting.items():
-            self._ask(leader, readers)
+            self._ask(leader, readers, share)
         self._wake_at(wake_at)
 
-    def _ask(self, leader: int, readers: list[PartitionReader]) -> None:
+    def _ask(self, leader: int, readers: list[PartitionReader], share: int) -> None:
         connection = self._transport.connection(leader)
         if connection is None:
-            endpoint = self.metadata.data_endpoint(leader)
-            if endpoint is not None:
-                self._transport.dial(leader, endpoint)
-            else:
-                self._refresher.ask([self._topic])
+            self._dial(leader)
             return
         buffered = sum(reader.buffered_bytes for reader in self.readers.values())
         room = self._settings.prefetch_bytes - buffered - self._asked_bytes
@@ -197,8 +181,11 @@ class Fetcher:
             return
         max_bytes = min(REQUEST_BYTES, room)
         question = [(reader, reader.ask()) for reader in readers]
+        most = min(PARTITION_BYTES, max_bytes)
         partitions = [
-            FetchPartition(self._topic_id, r.partition, r.fetch_offset, min(PARTITION_BYTES, max_bytes), r.leader_epoch)
+            FetchPartition(
+                self._topic_id, r.partition, r.fetch_offset, min(most, share - r.buffered_bytes), r.leader_epoch
+            )
             for r in readers
         ]
         settings = self._settings
@@ -217,6 +204,13 @@ class Fetcher:
             )
         except RaftlogError as error:
             self._lost(leader, question, max_bytes, error)
+
+    def _dial(self, leader: int) -> None:
+        endpoint = self.metadata.data_endpoint(leader)
+        if endpoint is not None:
+            self._transport.dial(leader, endpoint)
+        else:
+            self._refresher.ask([self._topic])
 
     # --- Answers ------------------------------------------------------------------------------------------------------
 
@@ -241,7 +235,7 @@ class Fetcher:
                 self._refused(reader, answer)
             else:
                 self._accept(reader, answer, piece)
-        self._wake()
+        self.changed.wake()
         self.pump()
 
     def _accept(self, reader: PartitionReader, answer: FetchedPartition, body: memoryview) -> None:
@@ -317,7 +311,7 @@ class Fetcher:
                     self.error = answer
                 else:
                     self._refresher.ask([self._topic])
-        self._wake()
+        self.changed.wake()
         self.pump()
 
     def _described(self, description: TopicDescription) -> None:
@@ -356,13 +350,13 @@ class Fetcher:
         self.last_error = error
 
     def _finding_failed(self, error: RaftlogError) -> None:
-        self.last_error = error
+        self._world_failed(error)
         if not error.retriable and error.code not in ("unknown_topic", "unknown_partition"):
             self.error = error
         self._refresher.ask([self._topic])
 
     def _found(self) -> None:
-        self._wake()
+        self.changed.wake()
         self.pump()
 
     def _connection_changed(self, node_id: int) -> None:
@@ -384,16 +378,9 @@ class Fetcher:
             self._asked_late_at = now
             self._refresher.ask([self._topic])
         if now - self._looked_at >= NEW_PARTITIONS_INTERVAL:
-            self._looked_at = now
             self._refresher.ask([self._topic])
 
     def _wake_at(self, due: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if due is None else self._loop.call_at(due, self.pump)
-
-    def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError
 from raftlog.model import EARLIEST, LATEST
-from raftlog.record_batch import check_crc, split_batches
+from raftlog.record_batch import BatchHeader, check_crc, split_batches
 from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST
 
 from .consumed import ConsumedBatch
@@ -124,18 +124,19 @@ class PartitionReader:
         return True
 
     def accept(self, body: memoryview, high_watermark: int, log_start_offset: int) -> None:
-        """Take in the leader's answer. Raises `CorruptBatch` at what cannot be; what came before that stays."""
+        """Take in the leader's answer. Raises `CorruptBatch`: of an answer that contradicts itself nothing is taken, of
+        one with a damaged batch what came before that."""
         self.high_watermark = max(self.high_watermark, high_watermark)
         self.log_start_offset = log_start_offset
-        first = True
-        for batch in split_batches(body):
-            header = check_crc(batch)
-            if header.end_offset <= self.fetch_offset or (header.base_offset < self.fetch_offset and not first):
-                raise CorruptBatch(
-                    f"{self.topic}/{self.partition}: a batch of offsets {header.base_offset} to {header.last_offset} "
-                    f"came where {self.fetch_offset} should follow"
-                )
-            first = False
+        sound: list[tuple[memoryview, BatchHeader]] = []
+        damage: CorruptBatch | None = None
+        try:
+            for batch in split_batches(body):
+                sound.append((batch, check_crc(batch)))
+        except CorruptBatch as error:
+            damage = error
+        self._check_order([header for _, header in sound])
+        for batch, header in sound:
             start = max(self.fetch_offset, header.base_offset)
             self.fetch_offset = header.end_offset
             if not header.is_control:
@@ -143,7 +144,20 @@ class PartitionReader:
                     ConsumedBatch(self.topic, self.partition, start, batch, header, self.high_watermark)
                 )
                 self.buffered_bytes += header.total_bytes
+        if damage is not None:
+            raise damage
         self._corrupt = 0
+
+    def _check_order(self, headers: list[BatchHeader]) -> None:
+        """Offsets may have holes; they never overlap, and only the first batch may begin below `fetch_offset`."""
+        expected = self.fetch_offset
+        for number, header in enumerate(headers):
+            if header.end_offset <= expected or (header.base_offset < expected and number):
+                raise CorruptBatch(
+                    f"{self.topic}/{self.partition}: a batch of offsets {header.base_offset} to {header.last_offset} "
+                    f"came where {expected} should follow"
+                )
+            expected = header.end_offset
 
     def corrupt(self, error: RaftlogError) -> None:
         """An answer made no sense; after a few of them reading stops."""

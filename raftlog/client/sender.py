@@ -36,6 +36,7 @@ from .producer_settings import ProducerSettings
 from .refresher import MetadataRefresher
 from .sequencer import UNKNOWN_TOPIC_GRACE, Sequencer
 from .transport import Transport
+from .waiters import Waiters
 
 logger = logging.getLogger("raftlog.client")
 
@@ -77,8 +78,8 @@ class Sender:
         self._waiting_since: dict[str, float] = {}
         """Topics that records or callers wait for."""
         self._last_error: RaftlogError | None = None
-        self._room_waiters: list[asyncio.Future[None]] = []
-        self._topic_waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._room_waiters = Waiters()
+        self._topic_waiters: dict[str, Waiters] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._asked_late_at = 0.0
@@ -133,19 +134,15 @@ class Sender:
         while not self.has_room and not self._closed:
             self.accumulator.seal_all()
             self.pump()
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._room_waiters.append(waiter)
-            await waiter
+            await self._room_waiters.wait()
 
     async def topic_known(self, topic: str) -> None:
         """Returns when the topic's partitions are known. Raises the error of asking for it."""
         while not self.accumulator.partition_count(topic):
             self.check_open()
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            self._topic_waiters.setdefault(topic, []).append(waiter)
             self._refresher.ask([topic])
             self._watch_on()
-            await waiter
+            await self._topic_waiters.setdefault(topic, Waiters()).wait()
 
     def unfinished(self) -> list[DeliveryFuture]:
         """Every delivery that is open."""
@@ -164,7 +161,7 @@ class Sender:
         for topic in list(dict.fromkeys([*self.accumulator.topics(), *self._topic_waiters])):
             self._fail_unsent(topic, error)
         self._decide(self.sequencer.abandon())
-        _wake(self._room_waiters)
+        self._room_waiters.wake()
         await self._transport.close()
 
     # --- Sending ------------------------------------------------------------------------------------------------------
@@ -232,8 +229,7 @@ class Sender:
             else:
                 self._fail(batch.delivery, outcome.error)
         if outcomes and self._room_waiters and self.has_room:
-            waiters, self._room_waiters = self._room_waiters, []
-            _wake(waiters)
+            self._room_waiters.wake()
 
     def _fail(self, delivery: DeliveryFuture, error: RaftlogError) -> None:
         self.failed.append(delivery)
@@ -282,7 +278,7 @@ class Sender:
             leader = -1 if info.leader is None else info.leader
             self.sequencer.set_leader(topic, info.partition, leader, info.leader_epoch)
         self._waiting_since.pop(topic, None)
-        _wake(self._topic_waiters.pop(topic, []))
+        self._topic_waiters.pop(topic, Waiters()).wake()
 
     def _unpark(self, topic: str, count: int, record: ParkedRecord) -> None:
         partition = record.partition
@@ -319,9 +315,7 @@ class Sender:
         self._decide([Undelivered(batch, error) for batch in batches])
         for record in parked:
             self._fail(record.delivery, error)
-        for waiter in self._topic_waiters.pop(topic, []):
-            if not waiter.done():
-                waiter.set_exception(error)
+        self._topic_waiters.pop(topic, Waiters()).fail(error)
 
     def _world_failed(self, error: RaftlogError) -> None:
         """The cluster could not be asked; whoever asked tries again, until deliveries time out."""
@@ -390,9 +384,3 @@ def check_partition(topic: str, partition: int, count: int) -> None:
     """Raises `InvalidRequest` (`unknown_partition`) for one that the topic does not have."""
     if not 0 <= partition < count:
         raise InvalidRequest("unknown_partition", f"topic {topic} has the partitions 0 to {count - 1}, not {partition}")
-
-
-def _wake(waiters: Sequence[asyncio.Future[None]]) -> None:
-    for waiter in waiters:
-        if not waiter.done():
-            waiter.set_result(None)

@@ -333,8 +333,8 @@ class FakeNode:
                 code = code or "not_leader"
             elif not partition.start_offset <= asked.offset <= partition.end_offset:
                 code = code or "offset_out_of_range"
-            if not code:
-                found = partition.read(asked.offset, asked.max_bytes)
+            if not code and (room := request.max_bytes - sum(map(len, body))) > 0:
+                found = partition.read(asked.offset, min(room, asked.max_bytes))
             body += found
             answers.append(
                 FetchedPartition(

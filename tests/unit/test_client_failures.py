@@ -93,15 +93,19 @@ async def test_answers_may_come_in_any_order(cluster: FakeCluster) -> None:
 
 async def test_no_more_than_five_batches_of_a_partition_are_in_flight(cluster: FakeCluster) -> None:
     held = asyncio.Event()
-    cluster.nodes[1].on_produce = lambda _: Fate(hold=held)
+    node = cluster.nodes[1]
     async with Producer(cluster.bootstrap, linger_ms=0, max_in_flight=20) as producer:
-        await producer.prepare("t")
-        for value in numbered(0, 12):
+        await producer.send("t", b"first")
+        node.on_produce = lambda _: Fate(hold=held)
+        for number, value in enumerate(numbered(0, 5)):
             producer.send("t", value)
-            await asyncio.sleep(0.005)
-        assert sum(len(request.partitions) for request in cluster.nodes[1].produces) == 5
+            await cluster.until(lambda: len(node.produces) == number + 2)  # noqa: B023
+        for value in numbered(5, 12):
+            producer.send("t", value)
+            await asyncio.sleep(0.03)
+        assert sum(len(request.partitions) for request in node.produces[1:]) == 5
         held.set()
-    assert log(cluster).values() == numbered(0, 12)
+    assert log(cluster).values() == [b"first", *numbered(0, 12)]
 
 
 async def test_the_leader_moves(cluster: FakeCluster) -> None:
