@@ -1,7 +1,7 @@
 """What must be true after every event, of everything that all nodes together know: S1-S7.
 
 `Truth` is the committed log of each partition as the world has seen it: whatever any leader ever exposed below its high
-watermark. It only grows. After each event the node that ran it is compared with the truth:
+watermark or acknowledged. It only grows. After each event the node that ran it is compared with the truth:
 
 * S2, S4 whatever a replica has below its own high watermark is what the truth has there.
 * S3     a consumer saw only what is in the truth, in order.
@@ -136,6 +136,14 @@ class Truth:
         for topic_partition in moved:
             self._check_members(topic_partition)
 
+    def acknowledged(self, node: SimNode, topic_partition: TopicPartition, end_offset: int) -> None:
+        """The node acknowledges everything below this offset now, whatever becomes of its leadership next."""
+        if node.broker is not None:
+            driver = node.broker.manager.drivers.get(topic_partition)
+            if driver is None:
+                raise Violation(f"S1: node {node.node_id} acknowledges for {topic_partition}, which it does not have")
+            self._extend(topic_partition, driver, end_offset)
+
     def check_clients(self) -> None:
         """Acknowledgements and reads since the last call."""
         self._sends_open += self._history.sends[self._sends_seen :]
@@ -202,14 +210,18 @@ class Truth:
             first = self._leaders.setdefault((topic_partition, leader.leader_epoch), holder)
             if first != holder:
                 raise Violation(f"S5: {topic_partition} epoch {leader.leader_epoch} is led by {first} and by {holder}")
-        truth = self.logs.setdefault(topic_partition, CommittedLog())
-        if exposed is not None and exposed > truth.end_offset:
-            for view in batches_of(driver, truth.end_offset, exposed):
-                truth.extend(view)
-            self._moved[topic_partition] = None
+        truth = self._extend(topic_partition, driver, exposed or 0)
         end = min(replica.high_watermark, truth.end_offset)
         self._compare(node, topic_partition, driver, mark, end, "S4")
         self._moved[topic_partition] = None
+
+    def _extend(self, topic_partition: TopicPartition, driver: PartitionDriver, end_offset: int) -> CommittedLog:
+        truth = self.logs.setdefault(topic_partition, CommittedLog())
+        if end_offset > truth.end_offset:
+            for view in batches_of(driver, truth.end_offset, end_offset):
+                truth.extend(view)
+            self._moved[topic_partition] = None
+        return truth
 
     def _compare(
         self,

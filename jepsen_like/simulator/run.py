@@ -97,7 +97,9 @@ class SimulatedWorld:
         self._by_life: dict[str, SimNode] = {}
         self._power_rng = random.Random(f"{seed}/power")
         self._workload_rng = random.Random(f"{seed}/workload")
-        self.clients = Clients(self.heap, self.nodes, self._workload_rng, self.history, self.network.cuts)
+        self.clients = Clients(
+            self.heap, self.nodes, self._workload_rng, self.history, self.network.cuts, self.truth.acknowledged
+        )
         self.producers: list[SimProducer] = []
         self.consumers: list[SimConsumer] = []
         self.topics: list[TopicId] = []

@@ -45,6 +45,8 @@ class Clients:
     rng: random.Random
     history: History
     cuts: set[tuple[int, int]]
+    on_acknowledged: Callable[[SimNode, TopicPartition, int], None]
+    """Told, at that very moment, that this node acknowledges everything below this offset with `acks=all`."""
 
     def latency(self) -> float:
         return self.rng.uniform(0.0002, 0.003)
@@ -147,6 +149,9 @@ class SimProducer:
                 target.broker.local.produce(request, [memoryview(batch)], answer_later)
 
         def answer_later(response: ProduceResponse) -> None:
+            answer = response.partitions[0]
+            if not answer.error:
+                clients.on_acknowledged(target, self.topic_partition, answer.base_offset + len(send.values))
             clients.heap.schedule(clients.latency(), lambda: self._answered(number, send, response))
 
         clients.heap.schedule(clients.latency(), deliver, target.life)
