@@ -39,8 +39,8 @@ class Batch(Generic[D]):
 
     __slots__ = (
         "attempt", "base_sequence", "capacity", "counted", "delivery", "expires_at", "headers", "keys",
-        "maybe_applied", "opened_at", "partition", "producer_epoch", "producer_id", "reserved", "room", "row_bytes",
-        "timestamp_ms", "timestamps", "topic", "ungranted", "values",
+        "maybe_applied", "number", "opened_at", "partition", "producer_epoch", "producer_id", "reserved", "room",
+        "row_bytes", "timestamp_ms", "timestamps", "topic", "ungranted", "values",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, capacity: int, delivery: D, now: float, wall_ms: int) -> None:
@@ -65,6 +65,7 @@ class Batch(Generic[D]):
         # The sequencer's (see there).
         self.expires_at = 0.0
         self.attempt = 0
+        self.number = -1
         self.maybe_applied = False
         self.producer_id = -1
         self.producer_epoch = -1
@@ -149,6 +150,11 @@ class ParkedRecord(NamedTuple):
     headers: Headers | None
     delivery: Any
     reserved: int
+
+    @property
+    def count(self) -> int:  # type: ignore[override]
+        """Itself."""
+        return 1
 
 
 def _padded(column: list[Any] | None, count: int, padding: Any) -> list[Any]:

@@ -31,8 +31,8 @@ from raftlog.errors import CODES, Applied, RaftlogError, RetriableError, error_f
 from .accumulator_batch import Batch, D
 
 MAX_IN_FLIGHT_BATCHES = 5
-"""Of one partition. A leader remembers the last five batches of a producer (as Kafka's does), and answers repeats of
-those with their offsets."""
+"""Of one partition, counted from the oldest without an answer, whatever became of those behind it. A leader remembers
+the last five batches of a producer (as Kafka's does), and answers repeats of those with their offsets."""
 
 SEQUENCE_MODULUS = 2**31
 
@@ -64,8 +64,8 @@ class PartitionQueue(Generic[D]):
     """
 
     __slots__ = (
-        "failures", "idempotent", "in_flight", "last_error", "leader", "leader_epoch", "next_sequence", "not_before",
-        "partition", "producer_epoch", "producer_id", "ready", "rewound", "topic", "unknown_since",
+        "failures", "idempotent", "in_flight", "last_error", "launches", "leader", "leader_epoch", "next_sequence",
+        "not_before", "partition", "producer_epoch", "producer_id", "ready", "rewound", "topic", "unknown_since",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, idempotent: bool) -> None:
@@ -78,6 +78,8 @@ class PartitionQueue(Generic[D]):
         """-1: the next batch without a name waits for a new one."""
         self.producer_epoch = -1
         self.next_sequence = 0
+        self.launches = 0
+        """So many batches got a name: the number of the next."""
         self.rewound = False
         """Something was taken back: nothing is sent before all that is in flight is answered."""
         # The sequencer's.
@@ -96,17 +98,17 @@ class PartitionQueue(Generic[D]):
     @property
     def is_idle(self) -> bool:
         """A batch that came now would be sent without waiting behind others."""
-        return not self.ready and len(self.in_flight) < MAX_IN_FLIGHT_BATCHES
+        return not self.ready and not self._window_is_full(self.launches)
 
     def head_may_go(self, now: float) -> bool:
         """Whether the first ready batch may be sent now."""
-        if not self.ready or now < self.not_before or len(self.in_flight) >= MAX_IN_FLIGHT_BATCHES:
+        if not self.ready or now < self.not_before or (self.rewound and self.in_flight):
             return False
-        if self.rewound and self.in_flight:
+        first = self.ready[0]
+        if self._window_is_full(first.number if first.base_sequence >= 0 else self.launches):
             return False
         if not self.idempotent:
             return True
-        first = self.ready[0]
         producer_id = first.producer_id if first.base_sequence >= 0 else self.producer_id
         return producer_id >= 0 and (not self.in_flight or self.in_flight[-1].producer_id == producer_id)
 
@@ -116,11 +118,20 @@ class PartitionQueue(Generic[D]):
         if self.idempotent and batch.base_sequence < 0:
             batch.producer_id, batch.producer_epoch = self.producer_id, self.producer_epoch
             batch.base_sequence = self.next_sequence
+            batch.number = self.launches
+            self.launches += 1
             self.next_sequence = (self.next_sequence + batch.count) % SEQUENCE_MODULUS
         batch.attempt += 1
         self.rewound = False
         self.in_flight.append(batch)
         return batch
+
+    def _window_is_full(self, number: int) -> bool:
+        """Whether the batch of this number would be too far ahead of the oldest without an answer."""
+        if not self.in_flight:
+            return False
+        too_far = self.idempotent and number >= self.in_flight[0].number + MAX_IN_FLIGHT_BATCHES
+        return too_far or len(self.in_flight) >= MAX_IN_FLIGHT_BATCHES
 
     def awaits(self, batch: Batch[D], attempt: int) -> bool:
         """Whether the answer to this attempt still counts."""
