@@ -1,7 +1,7 @@
 """A partition's window counts from the oldest batch without an answer, not from how many have none.
 
-A leader remembers the last five batches of a producer. Were the first of five answered last, or never, while the others'
-answers let five more go, it would have forgotten the first by the time that it is sent again (S1).
+A leader remembers the last five batches of a producer. Were the first of five answered last, or never, while the
+others' answers let five more go, it would have forgotten the first by the time that it is sent again (S1).
 """
 
 from __future__ import annotations
