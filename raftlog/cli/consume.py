@@ -18,7 +18,7 @@ import rich_click as click
 from .checks import check_partitions
 from .consume_sink import STDOUT, Closed, Sink
 from .exit_codes import EXIT_INTERRUPTED
-from .off_loop import go_on
+from .interrupt import go_on, run_until_interrupted
 from .options import parse_from
 from .progress import ProgressLine, Stopwatch, summary
 
@@ -95,7 +95,7 @@ def consume(
         finally:
             sink.close()
 
-    if not asyncio.run(run()):
+    if not run_until_interrupted(run()):
         context.exit(EXIT_INTERRUPTED)
 
 

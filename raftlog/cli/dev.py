@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
 from raftlog.config import BASE_PORT
 from raftlog.errors import RaftlogError
 
-from .local_cluster import LocalCluster
+if TYPE_CHECKING:
+    from .local_cluster import LocalCluster
 
 WATCH_SECONDS = 0.5
 
@@ -28,6 +30,8 @@ WATCH_SECONDS = 0.5
 @click.option("--racks", is_flag=True, help="Put each node into a rack of its own.")
 def dev(nodes: int, data_folder: str, base_port: int, racks: bool) -> None:
     """Run a local cluster until Ctrl-C."""
+    from .local_cluster import LocalCluster
+
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -42,11 +42,3 @@ async def off_loop(call: Callable[[], T]) -> T:
 
     threading.Thread(target=run, name="cli-io", daemon=True).start()
     return await future
-
-
-def go_on() -> None:
-    """`asyncio.run` cancels its task at the first Ctrl-C. After this, in the `except` of that, the task may wait again,
-    to end in order; a second Ctrl-C ends it where it is."""
-    task = asyncio.current_task()
-    assert task is not None
-    task.uncancel()

@@ -27,7 +27,8 @@ from raftlog.record_batch import Codec
 
 from .checks import check_partitions
 from .exit_codes import EXIT_INTERRUPTED
-from .off_loop import go_on, off_loop
+from .interrupt import go_on, run_until_interrupted
+from .off_loop import off_loop
 from .produce_input import record_input
 from .produce_send import RecordSender
 from .produce_tally import Tally
@@ -115,7 +116,7 @@ def produce(
         finally:
             await producer.close(flush=False)
 
-    if not asyncio.run(run()):
+    if not run_until_interrupted(run()):
         context.exit(EXIT_INTERRUPTED)
 
 

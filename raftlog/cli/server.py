@@ -10,7 +10,6 @@ import threading
 
 import rich_click as click
 
-from raftlog.client.api import parse_endpoint
 from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint
 
@@ -34,6 +33,8 @@ def server() -> None:
 
 def parse_voters(text: str) -> dict[int, Endpoint]:
     """`0@host:port,1@host:port,...` → data listeners by node id. Raises `InvalidRequest`."""
+    from raftlog.client.api import parse_endpoint
+
     voters: dict[int, Endpoint] = {}
     for item in text.split(","):
         number, at, address = item.strip().partition("@")

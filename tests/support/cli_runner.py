@@ -1,13 +1,14 @@
 """The command line as its users meet it: arguments and standard input in, exit code and both outputs out.
 
 `run` goes through `main()`, in this process, so that errors end as they do for people; `Background` runs a cluster in
-memory on another thread's loop, since a command brings a loop of its own; `Process` is a real child, for signals and
+memory on another thread's loop, since a command brings a loop of its own; `start` makes a real child, for signals and
 pipes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -18,11 +19,15 @@ from typing import Any, Generic, TypeVar
 from unittest import mock
 
 import msgspec
+import pytest
+import structlog.testing
 from click.testing import CliRunner
 
 from raftlog.cli.main import main
+from raftlog.client.api import HttpApi
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 PATIENCE_S = 20.0
 
@@ -73,6 +78,13 @@ def run(*arguments: str, bootstrap: str = "127.0.0.1:1", stdin: bytes = b"") -> 
         return Result(code, stdout.getvalue(), stderr.getvalue().decode())
 
 
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client does not ask again for seconds where nobody answers."""
+    defaults = HttpApi.get.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout", 0.3)
+
+
 class Background(Generic[T]):
     """`with Background(manager) as running: running.cluster ...`: an asynchronous context on a thread's own loop."""
 
@@ -80,26 +92,37 @@ class Background(Generic[T]):
         self._manager = manager
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._quiet = contextlib.ExitStack()
         self.cluster: T
 
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
+    def call(self, work: Coroutine[Any, Any, R]) -> R:
         """Run this on the cluster's loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
 
     def __enter__(self) -> Background[T]:
+        # Logs of this process would be in the command's standard output.
+        self._quiet.enter_context(structlog.testing.capture_logs())
         self._thread.start()
         self.cluster = self.call(self._manager.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._manager.__aexit__(None, None, None), self._loop).result(PATIENCE_S)
+        self.call(self._manager.__aexit__(None, None, None))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
         self._loop.close()
+        self._quiet.close()
+
+
+_CHILD = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    "from raftlog.cli.main import main; sys.argv[0] = 'raftlog'; main()"
+)
+"""A shell may have told this process to ignore Ctrl-C, and children inherit that."""
 
 
 def start(*arguments: str, bootstrap: str, **options: Any) -> subprocess.Popen[bytes]:
     """A child process, with pipes for all three streams unless `options` say otherwise."""
     streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    command = [sys.executable, "-m", "raftlog.cli.main", "--bootstrap", bootstrap, *arguments]
+    command = [sys.executable, "-c", _CHILD, "--bootstrap", bootstrap, *arguments]
     return subprocess.Popen(command, **(streams | options))

@@ -1,0 +1,194 @@
+"""`raftlog cluster` and `raftlog quorum`, against the real HTTP API and against answers made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from http_api.service import Health
+from raftlog.cli.cluster import NodeHealth, _merged
+from raftlog.cli.quorum import description
+from raftlog.client.admin import QuorumInfo
+from raftlog.errors import RaftlogError, RetriableError
+from tests.support.cli_runner import Background, Result, impatient, run
+from tests.support.fake_broker import NODE, FakeBroker
+from tests.support.fake_cluster import FakeCluster
+from tests.support.http_api_client import Api, running_api
+
+
+class OneNode(FakeBroker):
+    """A broker whose own address is where it is asked."""
+
+    def move_to(self, port: int) -> None:
+        from dataclasses import replace
+
+        from metadata.view import BrokerChanged
+        from raftlog.model import Endpoint
+
+        own = self.view.broker(NODE)
+        assert own is not None
+        self._event(BrokerChanged(replace(own, api=Endpoint("127.0.0.1", port))))
+
+
+@pytest.fixture
+def broker() -> OneNode:
+    return OneNode()
+
+
+@pytest.fixture
+def api(broker: OneNode) -> Iterator[Api]:
+    with Background(running_api(broker)) as background:
+        broker.move_to(background.cluster.port)
+        yield background.cluster
+
+
+def ask(api: Api, *arguments: str) -> Result:
+    return run(*arguments, bootstrap=f"127.0.0.1:{api.port}")
+
+
+class TestInfo:
+    def test_table(self, api: Api) -> None:
+        result = ask(api, "cluster", "info")
+        assert result.code == 0
+        assert result.lines[0].split() == ["ClusterId:", "fake-cluster"]
+        address = f"127.0.0.1:{api.port}"
+        assert result.table("NodeId") == [["NodeId", "Api", "Rack", "Status"], ["1", address, "rack-a", "alive"]]
+        wide = ask(api, "cluster", "info", "-o", "wide").table("NodeId")
+        assert wide[1] == ["1", address, "rack-a", "alive", "127.0.0.1:9641", "7"]
+
+    def test_data_is_what_the_api_says(self, api: Api) -> None:
+        shown = ask(api, "cluster", "info", "-o", "json").json
+        assert shown["cluster_id"] == "fake-cluster" and shown["nodes"][0]["incarnation"] == 7
+        assert ask(api, "cluster", "info", "-o", "yaml").yaml == shown
+
+
+class TestHealth:
+    """The fake's quorum has voters 1 and 2, of which only 1 is registered."""
+
+    NEVER_CAME = "node 2 is a voter and never came"
+
+    def test_all_is_well(self, api: Api, monkeypatch: pytest.MonkeyPatch, broker: OneNode) -> None:
+        one_voter(monkeypatch, broker)
+        result = ask(api, "cluster", "health")
+        assert result.code == 0
+        assert result.lines[0].split() == ["Healthy:", "yes"]
+        assert ask(api, "cluster", "health", "-o", "json").json == {
+            "healthy": True,
+            "problems": [],
+            "controller": None,
+            "nodes": [
+                {
+                    "id": 1,
+                    "api": f"127.0.0.1:{api.port}",
+                    "answers": True,
+                    "ready": True,
+                    "problems": [],
+                    "error": None,
+                }
+            ],
+        }
+
+    def test_problems_are_told_and_the_exit_code_is_10(self, api: Api, broker: OneNode) -> None:
+        broker.health_now = Health(False, ("t/0 has no leader", "t/1 has no leader"))
+        result = ask(api, "cluster", "health")
+        assert result.code == 10
+        assert result.lines[0].split() == ["Healthy:", "no"]
+        expected = [self.NEVER_CAME, "node 1 is not ready", "t/0 has no leader", "t/1 has no leader"]
+        assert [line.strip() for line in result.lines if line.startswith("  ")] == expected
+        data = ask(api, "cluster", "health", "-o", "yaml")
+        assert data.code == 10 and data.yaml["problems"] == expected and data.yaml["healthy"] is False
+
+    def test_a_quorum_that_does_not_answer_is_a_problem(self, api: Api, broker: OneNode) -> None:
+        broker.fail["quorum_status"] = RaftlogError("internal_error", "it broke")
+        result = ask(api, "cluster", "health", "-o", "json")
+        assert result.code == 10
+        assert result.json["problems"] == ["the metadata quorum cannot be asked: it broke"]
+
+    def test_a_cluster_that_is_down_is_unhealthy_and_no_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        impatient(monkeypatch)
+        result = run("cluster", "health", bootstrap="127.0.0.1:1")
+        assert result.code == 10
+        assert "the cluster does not answer" in result.text
+        assert "Error" not in result.stderr
+
+    def test_wrong_addresses_are_an_error(self) -> None:
+        assert run("cluster", "health", bootstrap="nonsense").code == 1
+
+    def test_every_node_is_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        impatient(monkeypatch)
+        with Background(FakeCluster(nodes=3)) as background:
+            cluster = background.cluster
+            silent = cluster.nodes[3].api_address
+            background.call(cluster.nodes[3].kill())
+            # These nodes know no /v1/health: they answer, and not as they should.
+            result = run("cluster", "health", "-o", "json", bootstrap=cluster.nodes[1].api_address)
+        assert result.code == 10
+        nodes = {node["id"]: node for node in result.json["nodes"]}
+        assert [nodes[number]["answers"] for number in (1, 2, 3)] == [False, False, False]
+        assert "connect" in nodes[3]["error"] or "no answer" in nodes[3]["error"]
+        assert any(problem.startswith(f"node 3 does not answer at {silent}: ") for problem in result.json["problems"])
+
+    def test_a_line_that_not_all_agree_on_says_whose_it_is(self) -> None:
+        nodes = [
+            NodeHealth(0, "a:1", True, True, ["t/0 has no leader"]),
+            NodeHealth(1, "a:2", True, False, ["the metadata quorum has no leader", "t/0 has no leader"]),
+            NodeHealth(2, "a:3", False, error="refused"),
+        ]
+        assert _merged(nodes) == [
+            "node 2 does not answer at a:3: refused",
+            "node 1 is not ready",
+            "t/0 has no leader",
+            "the metadata quorum has no leader (says node 1)",
+        ]
+
+
+def one_voter(monkeypatch: pytest.MonkeyPatch, broker: OneNode) -> None:
+    from raftlog.model import QuorumStatus
+
+    async def status() -> QuorumStatus:
+        return QuorumStatus(NODE, NODE, 4, 10, 9, 11, (NODE,), {NODE: 11})
+
+    monkeypatch.setattr(broker, "quorum_status", status)
+
+
+class TestQuorum:
+    def test_kafkas_columns(self, api: Api) -> None:
+        result = ask(api, "quorum", "describe")
+        assert result.code == 0
+        head = dict(line.split(maxsplit=1) for line in result.lines[:7])
+        assert head["LeaderId:"] == "1" and head["LeaderEpoch:"] == "4" and head["HighWatermark:"] == "11"
+        assert head["MaxFollowerLag:"] == "1" and head["CurrentVoters:"] == "1,2" and head["CurrentObservers:"] == "-"
+        assert result.table("NodeId") == [
+            ["NodeId", "LogEndOffset", "Lag", "Status"],
+            ["1", "12", "0", "Leader"],
+            ["2", "11", "1", "Follower"],
+        ]
+
+    def test_data(self, api: Api) -> None:
+        shown = ask(api, "quorum", "describe", "-o", "json").json
+        assert shown["term"] == 4 and shown["commit_index"] == 10 and shown["voters"] == [1, 2]
+        assert shown["replicas"][1] == {"node_id": 2, "status": "Follower", "log_end_offset": 11, "lag": 1}
+        assert ask(api, "quorum", "describe", "-o", "yaml").yaml == shown
+
+    def test_a_failure_is_an_error(self, api: Api, broker: OneNode, monkeypatch: pytest.MonkeyPatch) -> None:
+        impatient(monkeypatch)
+        broker.fail["quorum_status"] = RetriableError("outcome_unknown", "not now")
+        result = ask(api, "quorum", "describe")
+        assert result.code == 1 and result.stderr.startswith("Error: ")
+
+    def test_a_node_that_does_not_lead_knows_only_itself(self) -> None:
+        status = QuorumInfo(1, 0, 7, 90, 90, 95, [2, 0, 1])
+        found = description("c", [0, 1, 2, 3], status)
+        assert [(r.node_id, r.status, r.log_end_offset, r.lag) for r in found.replicas] == [
+            (0, "Leader", None, None),
+            (1, "Follower", 96, None),
+            (2, "Follower", None, None),
+            (3, "Observer", None, None),
+        ]
+        assert found.max_follower_lag is None and found.observers == [3]
+
+    def test_without_leader_nobody_leads(self) -> None:
+        found = description("c", [0], QuorumInfo(0, -1, 7, 90, 90, 95, [0], {"0": 95}))
+        assert found.leader is None
+        assert [(r.status, r.lag) for r in found.replicas] == [("Follower", None)]
