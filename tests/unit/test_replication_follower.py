@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from partitions import effects as fx
-from partitions.follower import State
+from partitions.follower import Follower, State
 from partitions.log_view import compare_follower, truncation_for
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 from raftlog.model import NO_BROKER, BrokerId, LeaderEpoch, Offset
-from tests.support.replication_cores import CoreDriver, FakeLog, header
+from tests.support.replication_cores import CoreDriver, FakeLog, header, record
 
 EPOCH = LeaderEpoch(2)
 
@@ -255,6 +255,20 @@ def test_it_stops_following_before_it_leads() -> None:
     effects = core.lead(leader=1, epoch=3, partition_epoch=2)
     assert effects[0] == fx.Unsubscribe(BrokerId(0), EPOCH)
     assert core.replica.follower is None
+
+
+def test_what_is_pushed_in_another_epoch_is_not_appended() -> None:
+    core = streaming()
+    assert core.replica.follower is not None
+    fetched = [fx.FetchedBatch(header(1, base_offset=0, leader_epoch=1), b"")]
+    for epoch in (1, 3):
+        assert core.replica.follower.on_pushed(LeaderEpoch(epoch), fetched, fx.Matched(Offset(0), Offset(0))) == []
+
+
+def test_its_high_watermark_is_never_beyond_its_log() -> None:
+    log = FakeLog.of((1, 4))
+    follower = Follower(BrokerId(1), record(epoch=2), log, high_watermark=Offset(9))
+    assert follower.high_watermark == 4
 
 
 def test_what_an_old_leader_says_is_not_heard() -> None:

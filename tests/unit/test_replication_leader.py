@@ -96,8 +96,8 @@ def test_a_new_leader_hides_everything_until_its_epochs_start_is_committed() -> 
     assert core.leader.epoch_start_offset == 5
     assert core.leader.exposed_high_watermark is None
     core.subscribe(1, last_epoch=1, end=5, stable=3)
-    core.subscribe(2, last_epoch=1, end=5)
-    assert core.leader.high_watermark == 3
+    effects = core.subscribe(2, last_epoch=1, end=5)
+    assert fx.AdvanceHighWatermark(Offset(3), exposed=False) in effects
     assert core.leader.exposed_high_watermark is None
     core.report(1, 5)
     assert core.leader.exposed_high_watermark == 5  # with nothing of its own to append
@@ -274,6 +274,22 @@ def test_an_open_fate_is_settled_by_proposing_what_is_wanted_now() -> None:
     (again,) = core.tick(0.3)
     assert isinstance(again, fx.ProposeIsr)
     assert isr_of(again) == [0, 1], "the ISR as it is: accepted or not, nothing older can be accepted after it"
+
+
+def test_who_joined_has_time_to_catch_up() -> None:
+    """It has what is committed, not what came meanwhile: its old lag does not throw it out again at once."""
+    core = leading(isr=(0, 1), matched=False)
+    core.subscribe(1)
+    core.tick(60.0)
+    for _ in range(2):
+        core.produce()
+    core.fsync()
+    core.report(1, 1)
+    (propose,) = [e for e in core.subscribe(2, last_epoch=1, end=1) if isinstance(e, fx.ProposeIsr)]
+    assert isr_of(propose) == [0, 1, 2]
+    core.do(core.replica.on_record(record(isr=(0, 1, 2), partition_epoch=2), core.now))
+    assert core.tick(4.9) == []
+    assert [isr_of(e) for e in core.tick(0.2) if isinstance(e, fx.ProposeIsr)] == [[0]]
 
 
 # --- Bounds ---
