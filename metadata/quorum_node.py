@@ -206,6 +206,9 @@ class QuorumNode:
     def read_barrier(self, done: Done, *, timeout: float = 5.0) -> None:
         """`done` gets an index that includes everything acknowledged before this call: a view that has come so far
         answers a linearizable read (S7). Barriers asked for together share one entry of the log."""
+        if len(self._barriers) >= self._limits.proposals_max:
+            self._proposals.refuse(done, "too many reads wait for the quorum")
+            return
         self._barriers.ask(self._clock.monotonic() + timeout, done)
 
     def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:

@@ -12,6 +12,7 @@ What is *not* here: encoding, the engine, time (it comes in), and the leader's s
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -63,6 +64,12 @@ class Proposals:
         self._submit = submit
         self._send = send
         self._pending: dict[int, _Pending] = {}
+        self._fresh: list[int] = []
+        """Not looked at yet."""
+        self._due: list[tuple[float, int]] = []
+        """A heap of (when to look again, request id); what is no longer so is found out then."""
+        self._way: tuple[BrokerId, bool] = (NO_BROKER, False)
+        """The leader and whether it could be reached, at the last look."""
         self._next_id = first_id
         self._ended: list[tuple[Done, Outcome]] = []
 
@@ -72,6 +79,8 @@ class Proposals:
     def add(self, envelope: bytes, *, urgent: bool, deadline: float, done: Done) -> None:
         """Begin a proposal."""
         self._pending[self._next_id] = _Pending(envelope, urgent, deadline, done)
+        self._fresh.append(self._next_id)
+        heapq.heappush(self._due, (deadline, self._next_id))
         self._next_id += 1
 
     def refuse(self, done: Done, detail: str) -> None:
@@ -80,17 +89,29 @@ class Proposals:
 
     def pump(self, now: float, leader: BrokerId, reachable: bool) -> None:
         """Try what is due, end what is overdue. `reachable`: what is sent to the leader has a link to go by."""
-        for request_id, pending in list(self._pending.items()):
-            if now >= pending.deadline:
-                self._expire(request_id, pending)
-                continue
-            lost = pending.where not in (NO_BROKER, leader) or (pending.where == leader and not reachable)
-            unanswered = pending.where not in (NO_BROKER, self._node_id) and now >= pending.due
-            if pending.where != self._node_id and (lost or unanswered):
-                pending.where = NO_BROKER
-                pending.due = now
-            if pending.where == NO_BROKER and now >= pending.due and leader != NO_BROKER and reachable:
-                self._try(request_id, pending, now, leader)
+        fresh, self._fresh = self._fresh, []
+        if self._way != (leader, reachable):
+            # Whatever waits may go, whatever is under way to another leader is lost.
+            self._way = (leader, reachable)
+            fresh = list(self._pending)
+        while self._due and self._due[0][0] <= now:
+            fresh.append(heapq.heappop(self._due)[1])
+        for request_id in fresh:
+            pending = self._pending.get(request_id)
+            if pending is not None:
+                self._look_at(request_id, pending, now, leader, reachable)
+
+    def _look_at(self, request_id: int, pending: _Pending, now: float, leader: BrokerId, reachable: bool) -> None:
+        if now >= pending.deadline:
+            self._expire(request_id, pending)
+            return
+        lost = pending.where not in (NO_BROKER, leader) or (pending.where == leader and not reachable)
+        unanswered = pending.where not in (NO_BROKER, self._node_id) and now >= pending.due
+        if pending.where != self._node_id and (lost or unanswered):
+            pending.where = NO_BROKER
+            pending.due = now
+        if pending.where == NO_BROKER and now >= pending.due and leader != NO_BROKER and reachable:
+            self._try(request_id, pending, now, leader)
 
     def _try(self, request_id: int, pending: _Pending, now: float, leader: BrokerId) -> None:
         pending.where = leader
@@ -98,7 +119,7 @@ class Proposals:
             self._submit(pending.envelope, pending.urgent, lambda outcome: self._answered(request_id, outcome, now))
         else:
             pending.perhaps = True
-            pending.due = now + ANSWER_AFTER
+            self._look_again(request_id, pending, now + ANSWER_AFTER)
             self._send(leader, Propose(request_id, pending.envelope, pending.urgent))
 
     def on_proposed(self, peer: BrokerId, answer: Proposed, now: float) -> None:
@@ -123,8 +144,12 @@ class Proposals:
             return
         pending.perhaps = pending.perhaps or outcome.fate is Fate.UNKNOWN
         pending.where = NO_BROKER
-        pending.due = now + RETRY_AFTER
+        self._look_again(request_id, pending, now + RETRY_AFTER)
         pending.detail = outcome.detail or pending.detail
+
+    def _look_again(self, request_id: int, pending: _Pending, due: float) -> None:
+        pending.due = due
+        heapq.heappush(self._due, (due, request_id))
 
     def _expire(self, request_id: int, pending: _Pending) -> None:
         del self._pending[request_id]

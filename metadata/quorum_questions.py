@@ -19,6 +19,9 @@ from .quorum_proposals import Done
 class Barriers:
     """Linearizable reads of this node that wait for their index."""
 
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._under_way)
+
     def __init__(self, propose: Callable[[float, Done], None]) -> None:
         """`propose(deadline, done)` brings a `NoOp` to the log."""
         self._propose = propose

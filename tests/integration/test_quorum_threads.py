@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -27,10 +28,14 @@ from raftlog.errors import InvalidRequest
 from raftlog.http2.dialer import connect
 from raftlog.http2.listener import Http2Listener
 from raftlog.model import BrokerId, DirectoryId, Endpoint, TopicId
+from tests.support.certificates import self_signed
 
 pytestmark = pytest.mark.integration
 
 PATIENCE = 10.0
+
+Tls = tuple[ssl.SSLContext, ssl.SSLContext]
+"""Of listeners and of dialers."""
 
 
 async def eventually(holds: Any, what: str, seconds: float = PATIENCE) -> None:
@@ -73,10 +78,13 @@ class Member:
             timing=TimingConfig(),
             on_events=self._on_events,
             on_fatal=self.fatal.append,
+            ssl=self.cluster.tls[1] if self.cluster.tls else None,
         )
         await self.quorum.start()
         self.listener = Http2Listener(
-            {QUORUM_PATH: self.quorum.acceptor}, loop_for_path={QUORUM_PATH: self.quorum.loop}
+            {QUORUM_PATH: self.quorum.acceptor},
+            loop_for_path={QUORUM_PATH: self.quorum.loop},
+            ssl=self.cluster.tls[0] if self.cluster.tls else None,
         )
         await self.listener.start("127.0.0.1", self.port)
 
@@ -128,8 +136,9 @@ class Member:
 
 
 class Cluster:
-    def __init__(self, folder: Path, size: int) -> None:
+    def __init__(self, folder: Path, size: int, tls: Tls | None = None) -> None:
         self.folder = folder
+        self.tls = tls
         self.voters = tuple(BrokerId(number) for number in range(1, size + 1))
         self.members: list[Member] = []
         self.members += [Member(self, number) for number in self.voters]
@@ -154,8 +163,8 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running(folder: Path, size: int = 3) -> AsyncIterator[Cluster]:
-    cluster = Cluster(folder, size)
+async def running(folder: Path, size: int = 3, tls: Tls | None = None) -> AsyncIterator[Cluster]:
+    cluster = Cluster(folder, size, tls)
     await cluster.reserve_ports()
     try:
         for member in cluster.members:
@@ -217,6 +226,26 @@ async def test_a_stalled_broker_loop_deposes_and_fences_nobody(tmp_path: Path) -
         assert leader.leads()
         assert all(m.view.alive(BrokerId(n)) for m in cluster.members for n in (1, 2, 3))
         assert leader.view.index == index, "nothing was decided meanwhile"
+
+
+def contexts(folder: Path) -> Tls:
+    certificate, key = self_signed("127.0.0.1")
+    (folder / "certificate.pem").write_bytes(certificate)
+    (folder / "key.pem").write_bytes(key)
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    return server, ssl.create_default_context(cafile=str(folder / "certificate.pem"))
+
+
+async def test_under_tls_connections_stay_on_the_listeners_loop_and_all_works(tmp_path: Path) -> None:
+    async with running(tmp_path, tls=contexts(tmp_path)) as cluster:
+        for member in cluster.members:
+            await member.register()
+            assert (await member.create(f"topic-{member.number}")).result == Done()
+        leader = await cluster.await_leader()
+        await leader.stop()
+        others = [member for member in cluster.members if member is not leader]
+        assert (await others[0].create("after")).result == Done()
 
 
 async def test_linearizable_reads_and_the_leaders_status(tmp_path: Path) -> None:

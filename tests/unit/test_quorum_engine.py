@@ -372,3 +372,18 @@ def test_a_commit_waits_for_no_timer() -> None:
     index = world.acked[-1].index
     assert world.run(0.02, until=lambda: all(node.applied_index >= index for node in world.nodes.values()))
     assert world.now - began < 0.006
+
+
+def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
+    """Raft's Figure 8: only an entry of the leader's own term, counted on a majority, commits what is before it."""
+    bench = Bench()
+    bench.hear(2, bench.append(2, 5, 5, 5))
+    bench.tick(1.0)
+    bench.campaign()
+    term = bench.engine.term
+    bench.hear(2, Vote(term, True))
+    last = bench.engine.status().last_index
+    bench.hear(2, AppendReply(term, True, last - 1, 0))
+    assert bench.engine.status().commit_index == 1, "entries of term 5 are on a majority, and not committed"
+    bench.hear(2, AppendReply(term, True, last, 0))
+    assert bench.engine.status().commit_index == last
