@@ -245,8 +245,7 @@ class PartitionLog:
             self.full = True
         elif error is not None:
             self._pending.failed(job)
-            known = isinstance(error, RaftlogError)
-            self._fail(error if known else InvariantViolation(f"{self.path}: {error!r}"))  # type: ignore[arg-type]
+            self._fail(error if isinstance(error, RaftlogError) else InvariantViolation(f"{self.path}: {error!r}"))
         else:
             self.full = False
             stable = self._pending.done(job, self._cache, self._tail)

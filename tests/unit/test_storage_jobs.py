@@ -1,0 +1,348 @@
+"""Jobs: what a result holds, in which order the disk is told, and what a failure leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk, SimFile
+from partitions import log_pending
+from partitions.batch_tail import FetchCache
+from partitions.log import LogJob, PartitionLog
+from raftlog.config import TopicConfig
+from raftlog.errors import DiskFailed, DiskFull, InvariantViolation
+from raftlog.model import Offset
+from tests.support.storage import PATH, append, batch, open_log, read_batches, settle
+
+SMALL = TopicConfig(segment_bytes=500, index_interval_bytes=100)
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    disk = SimDisk()
+    disk.make_directory("partitions")
+    return disk
+
+
+def take(log: PartitionLog) -> LogJob:
+    job = log.take_job()
+    assert job is not None
+    return job
+
+
+# --- What a result holds: up to the smallest of the end when it was taken and every truncation since ---
+
+
+def test_a_result_does_not_cover_what_was_appended_after_it_was_taken(disk: SimDisk) -> None:
+    log = open_log(disk)
+    append(log)
+    job = take(log)
+    append(log)
+    job.run()
+    log.job_done(job, None)
+    assert (log.stable_end_offset, log.log_end_offset) == (1, 2)
+
+
+def test_a_late_result_does_not_count_for_what_replaced_the_truncated(disk: SimDisk) -> None:
+    """Schedule 12 of the model check: B0 truncates x, fetches y, and the result of the fsync begun for x comes."""
+    log = open_log(disk)
+    append(log, epoch=1)
+    settle(log)
+    append(log, epoch=1)
+    job = take(log)
+    job.run()
+    log.truncate_to(Offset(1))
+    y = append(log, epoch=3)
+    log.job_done(job, None)
+    assert log.stable_end_offset == 1
+    assert read_batches(log, 1) == [y.data]
+    settle(log)
+    assert log.stable_end_offset == 2
+    assert read_batches(open_log(disk), 1) == [y.data]
+
+
+def test_a_result_from_before_a_restart_counts_for_nothing(disk: SimDisk) -> None:
+    log = open_log(disk)
+    for _ in range(5):
+        append(log)
+    job = take(log)
+    log.truncate_fully_and_start_at(Offset(3))
+    y = append(log, epoch=2)
+    job.run()
+    log.job_done(job, None)
+    assert (log.stable_end_offset, log.log_end_offset) == (3, 4)
+    settle(log)
+    assert read_batches(open_log(disk), 3) == [y.data]
+
+
+def test_truncation_drops_whole_batches(disk: SimDisk) -> None:
+    log = open_log(disk)
+    append(log, count=3)
+    append(log, count=3)
+    settle(log)
+    log.truncate_to(Offset(5))
+    assert (log.log_end_offset, log.stable_end_offset) == (3, 3)
+    log.truncate_to(Offset(9))
+    assert log.log_end_offset == 3
+    log.advance_log_start(Offset(2))
+    with pytest.raises(InvariantViolation):
+        log.truncate_to(Offset(1))
+
+
+def test_bytes_once_written_are_never_written_over(disk: SimDisk) -> None:
+    """A region on its way to a socket while its log is truncated holds its old batches or ends early."""
+    log, _ = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, cache=FetchCache(0))
+    old = [append(log, epoch=1) for _ in range(4)]
+    settle(log)
+    slice_ = log.read(Offset(0), Offset(4), 1 << 20)
+    (region,) = slice_.parts
+    log.truncate_to(Offset(2))
+    new = [append(log, epoch=2) for _ in range(2)]
+    settle(log)
+    data = region.file.pread(region.length, region.position)  # type: ignore[union-attr]
+    assert data == b"".join(one.data for one in old[:2])
+    slice_.release()
+    assert read_batches(log, 0) == [one.data for one in old[:2] + new]
+
+
+# --- The order on disk ---
+
+
+class Recorder(SimDisk):
+    """Writes down what is done to the log's folder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+
+    def replace(self, path: str, content: bytes) -> None:
+        self.steps.append(f"replace {path.rpartition('/')[2]}")
+        super().replace(path, content)
+
+    def remove(self, path: str) -> None:
+        if path in self.files() and not path.endswith(".tmp"):
+            self.steps.append(f"remove {path.rpartition('/')[2]}")
+        super().remove(path)
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    disk = Recorder()
+    disk.make_directory("partitions")
+    for name in ("pwritev", "fsync", "truncate"):
+        real = getattr(SimFile, name)
+
+        def spy(file: SimFile, *args: Any, name: str = name, real: Any = real) -> Any:
+            if any(file._inode is disk._names.get(path) for path in disk.files() if path.endswith(".log")):
+                disk.steps.append(name)
+            return real(file, *args)
+
+        monkeypatch.setattr(SimFile, name, spy)
+    return disk
+
+
+def base(offset: int, suffix: str = ".log") -> str:
+    return f"{offset:020d}{suffix}"
+
+
+def test_epochs_go_ahead_of_their_batches_and_fsync_behind(recorder: Recorder) -> None:
+    log = open_log(recorder)
+    append(log, epoch=3)
+    recorder.steps.clear()
+    settle(log)
+    # The checkpoint says «closed clean» until the first write: that is taken back first of all.
+    assert recorder.steps == ["replace checkpoint", "replace leader-epochs", "pwritev", "fsync"]
+    append(log, epoch=3)
+    recorder.steps.clear()
+    settle(log)
+    assert recorder.steps == ["pwritev", "fsync"], "the ordinary job"
+
+
+def test_a_cut_lowers_the_checkpoint_first_and_is_durable_before_anything_new(recorder: Recorder) -> None:
+    log = open_log(recorder, SMALL)
+    for _ in range(12):
+        append(log, epoch=1)
+        settle(log)
+    second = log._segments.all[1]
+    log.truncate_to(Offset(second.base_offset + 1))
+    cut_at = log.log_end_offset
+    append(log, epoch=2)
+    recorder.steps.clear()
+    settle(log)
+    steps = recorder.steps
+    first_cut = min(index for index, step in enumerate(steps) if step.startswith("remove") or step == "truncate")
+    assert steps[0] == "replace checkpoint"
+    assert first_cut > 0
+    assert steps.index("truncate") < steps.index("replace leader-epochs") < steps.index("pwritev")
+    assert steps[steps.index("truncate") + 1] == "fsync"
+    removed = [step for step in steps if step.startswith("remove") and step.endswith(".log")]
+    assert removed == sorted(removed, reverse=True), "the newest first: what is left is always a beginning"
+    assert recorder.list(PATH).count(base(cut_at)) == 1
+
+
+def test_segments_below_the_start_go_after_the_checkpoint_that_says_so_and_a_few_at_a_time(recorder: Recorder) -> None:
+    log = open_log(recorder, SMALL)
+    for _ in range(60):
+        append(log)
+    settle(log)
+    many = len(log._segments)
+    assert many > 2 * log_pending.REMOVALS_PER_JOB
+    log.advance_log_start(Offset(60))
+    recorder.steps.clear()
+    job = take(log)
+    job.run()
+    log.job_done(job, None)
+    removed = [step for step in recorder.steps if step.startswith("remove") and step.endswith(".log")]
+    assert len(removed) == log_pending.REMOVALS_PER_JOB
+    assert recorder.steps.index("replace checkpoint") < recorder.steps.index(removed[0])
+    settle(log)
+    assert [name for name in recorder.list(PATH) if name.endswith(".log")] == [base(60)]
+    assert log.size_bytes == 0
+
+
+def test_checkpoints_come_after_so_many_bytes(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_pending, "CHECKPOINT_INTERVAL_BYTES", 700)
+    log = open_log(recorder)
+    append(log)
+    settle(log)
+    recorder.steps.clear()
+    for _ in range(30):
+        append(log)
+        settle(log)
+    checkpoints = recorder.steps.count("replace checkpoint")
+    assert 2 <= checkpoints <= log.size_bytes // 700
+    index = recorder.steps.index(f"replace {base(0, '.index')}")
+    assert recorder.steps[index - 1] == "fsync", "an index covers only what is durable"
+
+
+# --- Failures ---
+
+
+def test_a_failed_fsync_fails_the_log_for_ever(disk: SimDisk) -> None:
+    log = open_log(disk)
+    append(log)
+    settle(log)
+    append(log)
+    job = take(log)
+    disk.fail_fsync = 1
+    with pytest.raises(DiskFailed) as caught:
+        job.run()
+    log.job_done(job, caught.value)
+    assert log.failed is caught.value
+    assert log.stable_end_offset == 1
+    assert log.take_job() is None
+    made = batch(2)
+    for call in (
+        lambda: log.append(made.header, made.buffers),
+        lambda: log.read(Offset(0), Offset(1), 100),
+        lambda: log.truncate_to(Offset(0)),
+        lambda: log.close(clean=True),
+    ):
+        with pytest.raises(DiskFailed):
+            call()
+    log.close(clean=False)
+
+
+def test_a_bug_in_a_job_fails_the_log(disk: SimDisk) -> None:
+    log = open_log(disk)
+    append(log)
+    job = take(log)
+    log.job_done(job, KeyError("a bug"))
+    assert isinstance(log.failed, InvariantViolation)
+
+
+def test_what_is_about_to_be_written_is_checked_once_more(disk: SimDisk) -> None:
+    log = open_log(disk)
+    made = batch(0, epoch=1)
+    front = bytearray(made.data)
+    log.append(made.header, [front])
+    front[15] ^= 1  # somebody writes into a buffer that it gave away
+    with pytest.raises(InvariantViolation, match="about to write"):
+        take(log).run()
+
+
+def test_a_file_that_somebody_else_wrote_to_is_noticed(disk: SimDisk) -> None:
+    log = open_log(disk)
+    append(log)
+    settle(log)
+    file = disk.open(f"{PATH}/{base(0)}")
+    file.pwritev([b"x"], file.size())
+    append(log)
+    with pytest.raises(InvariantViolation, match="bytes"):
+        take(log).run()
+
+
+def test_a_full_disk_keeps_what_was_acknowledged_refuses_more_and_goes_on_when_there_is_room(disk: SimDisk) -> None:
+    log = open_log(disk)
+    first = append(log)
+    settle(log)
+    second = append(log)
+    disk.full = True
+    job = take(log)
+    with pytest.raises(DiskFull) as caught:
+        job.run()
+    log.job_done(job, caught.value)
+    assert (log.full, log.failed) == (True, None)
+    assert (log.stable_end_offset, log.log_end_offset) == (1, 2)
+    with pytest.raises(DiskFull):
+        append(log)
+    assert read_batches(log, 0) == [first.data, second.data]
+    assert log.needs_job
+    disk.full = False
+    settle(log)
+    assert (log.full, log.failed) == (False, None)
+    assert log.stable_end_offset == 2
+    third = append(log)
+    settle(log)
+    assert read_batches(open_log(disk), 0) == [first.data, second.data, third.data]
+
+
+def test_a_full_disk_and_then_a_crash_lose_nothing_acknowledged(disk: SimDisk) -> None:
+    log = open_log(disk, SMALL)
+    made = [append(log) for _ in range(3)]
+    settle(log)
+    for _ in range(20):
+        append(log, epoch=1)
+    disk.full = True
+    job = take(log)
+    with pytest.raises(DiskFull) as caught:
+        job.run()
+    log.job_done(job, caught.value)
+    disk.full = False
+    again, recovery = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False)
+    assert not recovery.cut_or_quarantined
+    assert read_batches(again, 0) == [one.data for one in made]
+
+
+def test_no_file_is_held_open_but_the_last(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: set[SimFile] = set()
+    real_open, real_close = SimDisk.open, SimFile.close
+
+    def opened(disk: SimDisk, path: str, **how: bool) -> SimFile:
+        file = real_open(disk, path, **how)
+        if not path.endswith(".tmp"):  # the disk's own
+            held.add(file)
+        return file
+
+    def closed(file: SimFile) -> None:
+        held.discard(file)
+        real_close(file)
+
+    monkeypatch.setattr(SimDisk, "open", opened)
+    monkeypatch.setattr(SimFile, "close", closed)
+    log, _ = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False, cache=FetchCache(0))
+    assert held == set(), "a log that is only opened holds none"
+    for _ in range(40):
+        append(log)
+        settle(log)
+    assert len(log._segments) > 5
+    assert len(held) == 1
+    read_batches(log, 0)
+    assert len(held) == 1
+    log.truncate_to(Offset(20))
+    append(log, epoch=1)
+    settle(log)
+    assert len(held) == 1
+    log.close(clean=True)
+    assert held == set()

@@ -1,0 +1,143 @@
+"""What retention deletes, what it never deletes, and when it does not believe the clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk
+from partitions.log import PartitionLog
+from partitions.retention import CLOCK_TRUST_MS, SEGMENTS_PER_PASS_MAX, RetentionClock
+from raftlog.clock import ManualClock
+from raftlog.config import TopicConfig
+from raftlog.model import Offset
+from tests.support.storage import PATH, append, read_batches, settle
+
+
+def make(config: TopicConfig, batches: int = 30) -> PartitionLog:
+    """One batch of two records a segment of 200 bytes; batch n has the times 1000 n and 1000 n + 1."""
+    disk = SimDisk()
+    disk.make_directory("partitions")
+    log, _ = PartitionLog.open(disk, PATH, config, clean_shutdown=False)
+    for number in range(batches):
+        append(log, count=2, time=1000 * number)
+    settle(log)
+    assert len(log._segments) == batches
+    return log
+
+
+def test_segments_whose_every_record_is_old_go() -> None:
+    log = make(TopicConfig(segment_bytes=150, retention_ms=10_000), batches=12)
+    assert log.retention(13_001, Offset(24)) == 6, "3001 is not older than 10 s, 2001 is"
+    assert log.retention(13_000, Offset(24)) == 6
+    assert log.retention(5_000, Offset(24)) == 0
+
+
+def test_a_young_record_in_an_old_segment_keeps_it_and_all_behind() -> None:
+    disk = SimDisk()
+    disk.make_directory("partitions")
+    log, _ = PartitionLog.open(disk, PATH, TopicConfig(segment_bytes=150, retention_ms=1000), clean_shutdown=False)
+    for time in (1000, 1000, 90_000, 1000, 1000):
+        append(log, count=2, time=time)
+    settle(log)
+    assert log.retention(50_000, Offset(10)) == 4
+
+
+def test_no_limit_deletes_nothing() -> None:
+    log = make(TopicConfig(segment_bytes=150, retention_ms=-1), batches=8)
+    assert log.retention(2**50, Offset(16)) == 0
+
+
+def test_too_many_bytes_go_and_the_rest_still_has_the_limit() -> None:
+    log = make(TopicConfig(segment_bytes=150, retention_ms=-1), batches=8)
+    one = log.size_bytes // 8
+    for limit in (0, 1, one - 1, one, one + 1, 3 * one, 8 * one, 9 * one):
+        log.config = TopicConfig(segment_bytes=150, retention_ms=-1, retention_bytes=limit)
+        start = log.retention(None, Offset(16))
+        left = log.size_bytes - start // 2 * one
+        assert left >= min(limit, log.size_bytes)
+        assert left - one < limit or left == 0
+
+
+@pytest.mark.parametrize("bound", [0, 1, 2, 3, 9, 10])
+def test_never_beyond_the_bound(bound: int) -> None:
+    log = make(TopicConfig(segment_bytes=150, retention_ms=0, retention_bytes=0), batches=6)
+    assert log.retention(2**50, Offset(bound)) == bound // 2 * 2
+
+
+def test_a_bounded_number_of_segments_a_pass() -> None:
+    log = make(TopicConfig(segment_bytes=150, retention_ms=0), batches=SEGMENTS_PER_PASS_MAX + 5)
+    end = log.log_end_offset
+    assert log.retention(2**50, end) == 2 * SEGMENTS_PER_PASS_MAX
+    log.advance_log_start(log.retention(2**50, end))
+    settle(log)
+    assert len(log._segments) == 5
+    log.advance_log_start(log.retention(2**50, end))
+    settle(log)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (end, end, 0), "the last one too"
+    append(log)
+    settle(log)
+    assert len(read_batches(log, end)) == 1
+
+
+def test_without_a_clock_only_size_counts() -> None:
+    log = make(TopicConfig(segment_bytes=150, retention_ms=0), batches=4)
+    assert log.retention(None, Offset(8)) == 0
+
+
+# --- The clock ---
+
+
+def test_a_clock_that_runs_evenly_is_believed() -> None:
+    clock = ManualClock(wall_ms=1_000_000)
+    retention = RetentionClock(clock)
+    for _ in range(100):
+        clock.advance(30)
+        clock.jump_wall(15)  # slewed
+        now, why = retention.now_ms()
+        assert (now, why) == (clock.wall_ms(), "")
+
+
+@pytest.mark.parametrize("jump", [61_000, -61_000, 10**10])
+def test_a_jump_pauses_loudly_for_an_hour(jump: int) -> None:
+    clock = ManualClock()
+    retention = RetentionClock(clock)
+    clock.advance(30)
+    clock.jump_wall(jump)
+    passes = 0
+    while (answer := retention.now_ms())[0] is None:
+        assert "paused" in answer[1] and f"{jump / 1000:+.0f} s" in answer[1]
+        clock.advance(30)
+        passes += 1
+    assert passes * 30_000 == CLOCK_TRUST_MS
+    assert retention.now_ms() == (clock.wall_ms(), "")
+
+
+def test_less_than_a_minute_is_no_jump() -> None:
+    clock = ManualClock()
+    retention = RetentionClock(clock)
+    clock.jump_wall(59_000)
+    assert retention.now_ms()[0] is not None
+
+
+def test_a_clock_that_jumps_back_is_believed_at_once() -> None:
+    clock = ManualClock()
+    retention = RetentionClock(clock)
+    clock.jump_wall(10**9)
+    assert retention.now_ms()[0] is None
+    clock.advance(30)
+    clock.jump_wall(-(10**9))
+    assert retention.now_ms()[0] == clock.wall_ms()
+
+
+def test_another_jump_begins_the_hour_again() -> None:
+    clock = ManualClock()
+    retention = RetentionClock(clock)
+    clock.jump_wall(10**9)
+    for _ in range(100):
+        assert retention.now_ms()[0] is None
+        clock.advance(30)
+    clock.jump_wall(10**9)
+    for _ in range(CLOCK_TRUST_MS // 30_000):
+        assert retention.now_ms()[0] is None
+        clock.advance(30)
+    assert retention.now_ms()[0] is not None
