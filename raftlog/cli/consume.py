@@ -64,7 +64,13 @@ class Count:
     help="value, key-value: a record a line, as stored. ndjson: a JSON object a line, json: one array.",
 )
 @click.option("--key-separator", default="\\t", show_default=True, metavar="TEXT", help="Of key-value.")
-@click.option("--output", default=STDOUT, metavar="FILE", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option(
+    "--output",
+    default=STDOUT,
+    metavar="FILE",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Instead of standard output; what is in it is replaced.",
+)
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="End when nothing new came for so long.")
 @click.pass_context
 def consume(

@@ -68,7 +68,7 @@ class Job:
     help="lines: a value a line. ndjson: a JSON object a line, json: JSON objects or an array of them; "
     'objects are records, {"value": ..., "key": ..., "headers": ...}, or with --key-field values.',
 )
-@click.option("--key-separator", metavar="TEXT", help="lines: what is before it is the key. \\t is a tabulator.")
+@click.option("--key-separator", metavar="TEXT", help="lines: what is before it is the key. \\t is a tab.")
 @click.option("--key-field", metavar="NAME", help="json, ndjson: objects are values, and this field is their key.")
 @click.option("--partition", type=click.IntRange(0), help="All records go there. Without it the key decides.")
 @click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
@@ -78,8 +78,10 @@ class Job:
     default="none",
     show_default=True,
 )
-@click.option("--batch-bytes", type=click.IntRange(1), default=256 * KIB, show_default=True, help="Then it is full.")
-@click.option("--linger-ms", type=click.FloatRange(0), default=5.0, show_default=True, help="A batch waits so long.")
+@click.option(
+    "--batch-bytes", type=click.IntRange(1), default=256 * KIB, show_default=True, help="Size of a full batch."
+)
+@click.option("--linger-ms", type=click.FloatRange(0), default=5.0, show_default=True, help="Wait for more records.")
 @click.pass_context
 def produce(
     context: click.Context,

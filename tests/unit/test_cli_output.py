@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
+import click
 import msgspec
 import pytest
 
@@ -118,3 +123,26 @@ def test_help_loads_neither_client_nor_broker() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "loaded: []"
+
+
+def documented() -> list[list[str]]:
+    """Every `raftlog ...` in the document's shell examples, as words."""
+    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    calls = re.findall(r"\braftlog ([^|<;\n]*)", "".join(blocks))
+    return [shlex.split(call) for call in calls]
+
+
+@pytest.mark.parametrize("words", documented(), ids=" ".join)
+def test_the_document_speaks_of_commands_and_options_that_exist(words: list[str]) -> None:
+    command = cli.get_command(None, words.pop(0))  # type: ignore[arg-type]
+    while isinstance(command, click.Group):
+        command = command.commands[words.pop(0)] if words else None
+    assert command is not None or not words
+    known = {name for parameter in command.params for name in parameter.opts} if command is not None else set()
+    assert {word for word in words if word.startswith("-")} <= known
+    formats: set[str] = set()
+    for parameter in command.params if command is not None else []:
+        if parameter.name == "format" and isinstance(parameter.type, click.Choice):
+            formats = set(parameter.type.choices)
+    assert {word for before, word in itertools.pairwise(words) if before == "--format"} <= formats
