@@ -67,7 +67,7 @@ class Accumulator(Generic[D]):
         self._linger = linger
         self._new_delivery = new_delivery
         self._sealed: list[Batch[D]] = []
-        self._parked: dict[str, list[ParkedRecord]] = {}
+        self._parked: dict[str, list[ParkedRecord[D]]] = {}
         self._topics: dict[str, tuple[int, int]] = {}
         """Name → partitions and `max.message.bytes`."""
         self._unknown: dict[str, None] = {}
@@ -179,7 +179,7 @@ class Accumulator(Generic[D]):
         partition: int,
         timestamp_ms: int | None,
         headers: Headers | None,
-    ) -> ParkedRecord:
+    ) -> ParkedRecord[D]:
         """Keep a record until the topic is known (`topic_known`). Raises `RetriableError` (`overloaded`)."""
         reserved = payload_bytes(value, key, headers) + PARKED_MEMORY_BYTES
         if self.buffered_bytes + reserved > self.buffer_bytes:
@@ -201,14 +201,14 @@ class Accumulator(Generic[D]):
         largest = min(self._topics.get(topic, (0, self._max_batch_bytes))[1], self._max_batch_bytes)
         return min(self._batch_bytes, largest) - FRAME_BYTES, largest - FRAME_BYTES
 
-    def topic_known(self, topic: str, partition_count: int, max_message_bytes: int) -> list[ParkedRecord]:
+    def topic_known(self, topic: str, partition_count: int, max_message_bytes: int) -> list[ParkedRecord[D]]:
         """The topic has this many partitions and takes batches of this size. Returns the records that waited for it,
         no longer counted as buffered: the caller appends them (`force`) before anything else."""
         self._topics[topic] = (partition_count, max_message_bytes)
         self._unknown.pop(topic, None)
         return self._unpark(topic)
 
-    def topic_gone(self, topic: str) -> tuple[list[Batch[D]], list[ParkedRecord]]:
+    def topic_gone(self, topic: str) -> tuple[list[Batch[D]], list[ParkedRecord[D]]]:
         """Nothing can be sent to this topic: hand back all that waits for it. Batches stay reserved until `release`."""
         self._topics.pop(topic, None)
         self._unknown.pop(topic, None)
@@ -287,7 +287,7 @@ class Accumulator(Generic[D]):
         yield from self._sealed
         yield from self.open.values()
 
-    def parked(self) -> Iterator[ParkedRecord]:
+    def parked(self) -> Iterator[ParkedRecord[D]]:
         for records in self._parked.values():
             yield from records
 
@@ -356,7 +356,7 @@ class Accumulator(Generic[D]):
         batch.reserved += memory
         self.buffered_bytes += memory
 
-    def _unpark(self, topic: str) -> list[ParkedRecord]:
+    def _unpark(self, topic: str) -> list[ParkedRecord[D]]:
         records = self._parked.pop(topic, [])
         self.buffered_bytes -= sum(record.reserved for record in records)
         return records

@@ -10,7 +10,8 @@ What is *not* here: budgets (`accumulator.py`), order and retries (`sequencer.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 D = TypeVar("D")
 """What a producer hands out for a batch."""
@@ -140,7 +141,8 @@ class Batch(Generic[D]):
         )
 
 
-class ParkedRecord(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ParkedRecord(Generic[D]):
     """A record whose partition cannot be told before the topic is known. `delivery` is its own."""
 
     value: bytes | None
@@ -148,11 +150,11 @@ class ParkedRecord(NamedTuple):
     partition: int
     timestamp_ms: int | None
     headers: Headers | None
-    delivery: Any
+    delivery: D
     reserved: int
 
     @property
-    def count(self) -> int:  # type: ignore[override]
+    def count(self) -> int:
         """Itself."""
         return 1
 

@@ -58,11 +58,12 @@ DeliveryCallback: TypeAlias = "Callable[[DeliveryFuture], None]"
 class DeliveryFuture:
     """The delivery of one batch, to come. `await` it for a `Delivery`, or for the `RaftlogError` that ended it."""
 
-    __slots__ = ("_callbacks", "_error", "_result", "observed")
+    __slots__ = ("_callbacks", "_error", "_result", "_waiters", "observed")
 
     def __init__(self) -> None:
         self._result: Delivery | None = None
         self._error: RaftlogError | None = None
+        self._waiters: list[asyncio.Future[None]] = []
         self.observed = False
         """Its error, if there was one, was seen."""
         self._callbacks: list[DeliveryCallback] = []
@@ -93,16 +94,18 @@ class DeliveryFuture:
             self._callbacks.append(callback)
 
     def __await__(self) -> Generator[asyncio.Future[None], None, Delivery]:
-        if not self.done():
+        if self._result is None and self._error is None:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-            def wake(_: DeliveryFuture) -> None:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-            self._callbacks.append(wake)
+            self._waiters.append(waiter)
             yield from waiter
         return self.result()
+
+    async def settled(self) -> None:
+        """Wait until it is decided, whichever way, without seeing its error."""
+        if not self.done():
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
 
     def deliver(self, result: Delivery) -> None:
         """Decide it: acknowledged. For the producer only."""
@@ -114,14 +117,40 @@ class DeliveryFuture:
         self._error = error
         self._tell()
 
-    def follow(self, other: DeliveryFuture) -> None:
-        """Decide it as `other` was, which is done. For the producer only."""
-        if other._error is not None:
-            self.fail(other._error)
-        else:
-            self.deliver(other.result())
+    def follow(self, index: int, batch: DeliveryFuture) -> None:
+        """Decide it, for a single record, as its batch was decided. For the producer only."""
+        if batch._error is not None:
+            self.fail(batch._error)
+            return
+        done = batch.result()
+        offset = done.base_offset + index if done.base_offset >= 0 else -1
+        self.deliver(msgspec.structs.replace(done, base_offset=offset, count=1))
 
     def _tell(self) -> None:
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class RecordDelivery:
+    """The delivery of one record, to come. `await` it for its `RecordMetadata`, or for the error that ended it."""
+
+    __slots__ = ("_delivery", "_index", "_timestamp_ms")
+
+    def __init__(self, delivery: DeliveryFuture, index: int, timestamp_ms: int | None) -> None:
+        """`index` is the record's place in its batch; `timestamp_ms` is None where it was sent without."""
+        self._delivery = delivery
+        self._index = index
+        self._timestamp_ms = timestamp_ms
+
+    def __await__(self) -> Generator[asyncio.Future[None], None, RecordMetadata]:
+        done = yield from self._delivery.__await__()
+        offset = done.base_offset + self._index if done.base_offset >= 0 else -1
+        timestamp_ms = self._timestamp_ms
+        if timestamp_ms is None or done.log_append_time:
+            timestamp_ms = done.timestamp_ms
+        return RecordMetadata(done.topic, done.partition, offset, timestamp_ms)

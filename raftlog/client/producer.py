@@ -9,7 +9,7 @@ Four ways to send, from the fastest to the most convenient:
 * `send_many`: whole columns, lists or pyarrow arrays.
 * `send`: one record, no waiting. `RetriableError` (`overloaded`) when the buffer is full: `await drain()` and go on.
 * `send_wait`: the same, but waits for room instead of raising.
-* `send_and_wait`: returns when that one record is acknowledged; run many of them side by side.
+* `send_and_wait`: the same record by record: awaiting it gives the record's own offset.
 
 With `acks=all` (the default) a producer is idempotent: whatever happens on the way, an acknowledged record is in the
 log once, after those that were sent to its partition before it (S1).
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -32,7 +32,7 @@ from raftlog.partitioner import partition_for_key
 
 from .accumulator_batch import UNASSIGNED, Batch, Headers, ParkedRecord
 from .api import HttpApi
-from .delivery import DeliveryFuture, RecordMetadata
+from .delivery import DeliveryFuture, RecordDelivery, RecordMetadata
 from .many import ColumnQueue, check_columns
 from .producer_settings import (
     DEFAULT_BATCH_BYTES,
@@ -107,7 +107,8 @@ class Producer:
         timestamp_ms: int | None = None,
         headers: HeadersArgument | None = None,
     ) -> DeliveryFuture:
-        """Queue one record; returns the delivery of the batch that it is in.
+        """Queue one record; returns the delivery of the batch that it is in (of itself alone where it has a key and the
+        topic is not known yet).
 
         The partition is `partition`, else the key's (Kafka's murmur2), else the one with the least to do. A record
         without timestamp gets the time at which its batch was begun, at most `linger_ms` and 100 ms ago. A value of
@@ -136,9 +137,18 @@ class Producer:
         headers: HeadersArgument | None = None,
     ) -> DeliveryFuture:
         """As `send`, but waits for room where the buffer is full, and lets answers in now and then."""
-        return (await self._queue_wait(topic, value, key, partition, timestamp_ms, headers)).delivery
+        while True:
+            if self._sealed_some:
+                self._sealed_some = False
+                await asyncio.sleep(0)
+            try:
+                return self.send(topic, value, key, partition, timestamp_ms, headers)
+            except RetriableError as error:
+                if error.code != "overloaded":
+                    raise
+            await self._started().room()
 
-    async def send_and_wait(
+    def send_and_wait(
         self,
         topic: str,
         value: bytes | None,
@@ -146,23 +156,29 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: HeadersArgument | None = None,
-    ) -> RecordMetadata:
-        """Send one record and wait until it is acknowledged; returns where it is.
+    ) -> Awaitable[RecordMetadata]:
+        """Send one record; what this returns is to be awaited for where the record is, once it is acknowledged.
 
-        Raises as `send` does, apart from `overloaded`, and with the error that ended its delivery. Cancelling the
-        wait does not take the record back.
+        The record is on its way at once, so many may be in flight without a task for each: collect what the calls
+        return, then await one after the other. (Only where the buffer is full it is sent when awaited.) Raises as
+        `send` does, apart from `overloaded`, and with the error that ended its delivery. Giving up waiting does not
+        take the record back.
         """
-        sender = self._started()
-        if not sender.accumulator.partition_count(topic):
-            await sender.topic_known(check_topic_name(topic))
-        batch = await self._queue_wait(topic, value, key, partition, timestamp_ms, headers)
-        assert isinstance(batch, Batch)
-        index = batch.count - 1
-        done = await batch.delivery
-        offset = done.base_offset + index if done.base_offset >= 0 else -1
-        if timestamp_ms is None or done.log_append_time:
-            timestamp_ms = done.timestamp_ms
-        return RecordMetadata(topic, done.partition, offset, timestamp_ms)
+        if key is None and partition is None and timestamp_ms is None and headers is None and value.__class__ is bytes:
+            batch = self._open.get(topic)
+            if batch is not None:
+                room = batch.room - batch.row_bytes - len(value)
+                if room >= 0:
+                    batch.room = room
+                    batch.values.append(value)
+                    return RecordDelivery(batch.delivery, len(batch.values) - 1, None)
+        try:
+            took = self._queue(topic, value, key, partition, timestamp_ms, headers)
+        except RetriableError as error:
+            if error.code != "overloaded":
+                raise
+            return self._send_later(topic, value, key, partition, timestamp_ms, headers)
+        return RecordDelivery(took.delivery, took.count - 1, timestamp_ms)
 
     # --- Many records -------------------------------------------------------------------------------------------------
 
@@ -207,7 +223,7 @@ class Producer:
             sender.accumulator.seal_all()
             sender.pump()
             for delivery in sender.unfinished():
-                await _settled(delivery)
+                await delivery.settled()
             failed = [delivery for delivery in sender.failed if not delivery.observed]
             sender.failed.clear()
             if failed:
@@ -267,7 +283,7 @@ class Producer:
         partition: int | None,
         timestamp_ms: int | None,
         headers: HeadersArgument | None,
-    ) -> Batch[DeliveryFuture] | ParkedRecord:
+    ) -> Batch[DeliveryFuture] | ParkedRecord[DeliveryFuture]:
         """`send` without its shortcut. Returns what took the record, as its last one."""
         sender = self._started()
         accumulator = sender.accumulator
@@ -299,7 +315,7 @@ class Producer:
             sender.arm(now + self._settings.linger)
         return batch
 
-    async def _queue_wait(
+    async def _send_later(
         self,
         topic: str,
         value: bytes | None,
@@ -307,26 +323,17 @@ class Producer:
         partition: int | None,
         timestamp_ms: int | None,
         headers: HeadersArgument | None,
-    ) -> Batch[DeliveryFuture] | ParkedRecord:
+    ) -> RecordMetadata:
+        """`send_and_wait` where the buffer was full."""
         while True:
-            if self._sealed_some:
-                self._sealed_some = False
-                await asyncio.sleep(0)
-            plain = key is None and partition is None and timestamp_ms is None and headers is None
-            if plain and value.__class__ is bytes:
-                batch = self._open.get(topic)
-                if batch is not None:
-                    room = batch.room - batch.row_bytes - len(value)
-                    if room >= 0:
-                        batch.room = room
-                        batch.values.append(value)
-                        return batch
+            await self._started().room()
             try:
-                return self._queue(topic, value, key, partition, timestamp_ms, headers)
+                took = self._queue(topic, value, key, partition, timestamp_ms, headers)
             except RetriableError as error:
                 if error.code != "overloaded":
                     raise
-            await self._started().room()
+            else:
+                return await RecordDelivery(took.delivery, took.count - 1, timestamp_ms)
 
 
 class _KeyPartitions:
@@ -345,14 +352,6 @@ class _KeyPartitions:
         if partition is None:
             partition = known[key] = partition_for_key(key, count)
         return partition
-
-
-async def _settled(delivery: DeliveryFuture) -> None:
-    """Wait until it is decided, whichever way, without having looked at its error."""
-    if not delivery.done():
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        delivery.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
-        await waiter
 
 
 def _as_bytes(name: str, content: Any) -> bytes | None:

@@ -18,6 +18,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from raftlog.config import MAX_BATCH_BYTES, MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
@@ -280,13 +281,13 @@ class Sender:
         self._waiting_since.pop(topic, None)
         self._topic_waiters.pop(topic, Waiters()).wake()
 
-    def _unpark(self, topic: str, count: int, record: ParkedRecord) -> None:
+    def _unpark(self, topic: str, count: int, record: ParkedRecord[DeliveryFuture]) -> None:
         partition = record.partition
         if partition == UNASSIGNED:
             assert record.key is not None
             partition = partition_for_key(record.key, count)
         now, wall_ms = self._loop.time(), time.time_ns() // 1_000_000
-        _, key, _, timestamp_ms, headers, delivery, _ = record
+        key, timestamp_ms, headers, delivery = record.key, record.timestamp_ms, record.headers, record.delivery
         try:
             check_partition(topic, partition, count)
             batch = self.accumulator.append(
@@ -295,7 +296,7 @@ class Sender:
         except RaftlogError as error:
             self._fail(delivery, error)
         else:
-            batch.delivery.add_done_callback(delivery.follow)
+            batch.delivery.add_done_callback(partial(delivery.follow, batch.count - 1))
 
     def _is_final(self, topic: str, error: RaftlogError) -> bool:
         if error.retriable:
