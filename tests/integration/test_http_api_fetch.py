@@ -15,6 +15,7 @@ import pytest_asyncio
 from http_api import fetch, records_out
 from raftlog.errors import RetriableError
 from raftlog.record_batch import Codec, encode, encode_control
+from raftlog.wire import FetchRequest, FetchResponse
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, eventually, running_api
 
@@ -239,6 +240,20 @@ async def test_failures_of_the_broker(api: Api) -> None:
     (await api.get(READ)).problem("leader_not_available")
     api.broker.fail["fetch"] = RetriableError("overloaded", "later")
     (await api.get("/v1/topics/t/partitions/1/records?offset=0")).problem("overloaded")
+
+
+async def test_bytes_that_come_with_a_failure_are_given_back(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(api, [b"a"])
+    broker_fetch = api.broker.fetch
+
+    async def failing(request: FetchRequest) -> Any:
+        answer, parts = await broker_fetch(request)
+        failed = msgspec.structs.replace(answer.partitions[0], error="leadership_lost", detail="meanwhile")
+        return FetchResponse(answer.correlation_id, [failed]), parts
+
+    monkeypatch.setattr(api.broker, "fetch", failing)
+    (await api.get(READ + "?offset=0")).problem("leadership_lost")
+    assert api.broker.regions_held == 0
 
 
 async def test_a_corrupt_batch_is_an_error_of_ours_and_what_is_before_it_is_read(api: Api) -> None:

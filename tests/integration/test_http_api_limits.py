@@ -131,6 +131,7 @@ async def test_a_reader_of_records_that_stops_loses_its_connection() -> None:
         try:
             await eventually(lambda: api.context.held_bytes > 10_000_000)
             await eventually(lambda: api.context.held_bytes == 0)
+            await eventually(lambda: api.connections == 0)
         finally:
             client.close()
         await api.is_well()

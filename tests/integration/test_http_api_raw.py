@@ -220,7 +220,7 @@ async def test_a_reader_that_stops_loses_its_connection_and_all_is_released(part
         client = read_slowly(api.port, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         try:
             await eventually(lambda: api.context.requests_under_way == 1)
-            await eventually(lambda: api.context.requests_under_way == 0)
+            await eventually(lambda: api.connections == 0)
             assert broker.regions_held == 0
         finally:
             client.close()

@@ -59,6 +59,12 @@ class Api:
         self.port = port
         self.session = session
 
+    @property
+    def connections(self) -> int:
+        """Open, as the server sees it."""
+        assert self.runner.server is not None
+        return len(self.runner.server.connections)
+
     async def call(self, method: str, path: str, **options: Any) -> Answer:
         """One request, with aiohttp's options; the whole answer."""
         async with self.session.request(method, path, **options) as response:
