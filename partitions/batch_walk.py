@@ -25,8 +25,8 @@ from .leader_epochs import LeaderEpochHistory
 MAX_BATCHES_PER_READ = 1024
 """Headers that one read walks over at most: about two milliseconds, ten times below what a loop may be held."""
 
-PROBE_BYTES = 64 * 1024
-"""A region counts as being in memory when a byte of each such piece is: the kernel reads ahead by more than this."""
+PROBE_BYTES = 128 * 1024
+"""A region counts as being in memory when a byte of each such piece is: so much the kernel reads ahead by default."""
 
 _SMALL_BATCH = 1024
 _READ_AHEAD = 32 * 1024

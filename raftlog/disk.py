@@ -33,16 +33,21 @@ TEMPORARY_SUFFIX = ".tmp"
 """Of a file that `replace` was writing when the process died; it holds nothing that anybody was told of."""
 
 
+def _ours(error: OSError, what: str, path: str) -> DiskFull | DiskFailed:
+    """The operating system's error by our name."""
+    text = f"{what} {path}: {error.strerror or error}"
+    return DiskFull(text) if error.errno in _NO_ROOM else DiskFailed(text)
+
+
 @contextlib.contextmanager
 def _translated(what: str, path: str) -> Iterator[None]:
-    """Turns the operating system's errors into ours."""
+    """Turns the operating system's errors into ours, where a microsecond does not matter."""
     try:
         yield
     except (FileNotFoundError, FileExistsError):
         raise
     except OSError as error:
-        text = f"{what} {path}: {error.strerror or error}"
-        raise (DiskFull(text) if error.errno in _NO_ROOM else DiskFailed(text)) from error
+        raise _ours(error, what, path) from error
 
 
 class LocalFile:
@@ -73,32 +78,34 @@ class LocalFile:
 
     def pread(self, length: int, position: int) -> bytes:
         self._refuse_if_lost()
-        with _translated("read", self._path):
+        try:
             data = os.pread(self._descriptor, length, position)
             while len(data) < length:
                 more = os.pread(self._descriptor, length - len(data), position + len(data))
                 if not more:
                     break
                 data += more
-            return data
+        except OSError as error:
+            raise _ours(error, "read", self._path) from error
+        return data
 
     def pread_cached(self, length: int, position: int) -> bytes | None:
         if not _NOWAIT:
             return self.pread(length, position)
         self._refuse_if_lost()
         buffer = bytearray(length)
-        with _translated("read", self._path):
-            try:
-                found = os.preadv(self._descriptor, [buffer], position, _NOWAIT)
-            except BlockingIOError:
-                return None
-            except OSError as error:
-                if error.errno not in _NOWAIT_UNKNOWN:
-                    raise
-                return self.pread(length, position)
-            if found < length and position + found < os.fstat(self._descriptor).st_size:
-                return None
-        return bytes(buffer) if found == length else bytes(memoryview(buffer)[:found])
+        try:
+            found = os.preadv(self._descriptor, [buffer], position, _NOWAIT)
+            if found == length:
+                return bytes(buffer)
+            at_end = position + found >= os.fstat(self._descriptor).st_size
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _NOWAIT_UNKNOWN:
+                raise _ours(error, "read", self._path) from error
+            return self.pread(length, position)
+        return bytes(buffer[:found]) if at_end else None
 
     def size(self) -> int:
         with _translated("stat", self._path):
