@@ -21,7 +21,7 @@ from .output import fields, output_option, show, table
 if TYPE_CHECKING:
     from raftlog.client.metadata import ClusterInfo, NodeInfo
 
-HEALTH_TIMEOUT = 3.0
+HEALTH_TIMEOUT = 2.0
 """Seconds in which a node that is well answers."""
 
 
@@ -102,15 +102,17 @@ async def check_health(bootstrap: str) -> HealthReport:
 
 
 async def _ask(node: NodeInfo) -> NodeHealth:
-    from raftlog.client import Admin
+    """This node alone, and not for long."""
+    from raftlog.client.admin import HealthInfo
+    from raftlog.client.api import HttpApi
 
+    api = HttpApi(node.api)
     try:
-        async with Admin(node.api) as admin, asyncio.timeout(HEALTH_TIMEOUT):
-            found = await admin.health()
-    except TimeoutError:
-        return NodeHealth(node.id, node.api, False, error=f"no answer within {HEALTH_TIMEOUT:g} s")
+        found = await api.get("/v1/health", HealthInfo, accept=(503,), timeout=HEALTH_TIMEOUT)
     except RaftlogError as error:
         return NodeHealth(node.id, node.api, False, error=error.detail)
+    finally:
+        await api.close()
     return NodeHealth(node.id, node.api, True, found.ready, found.problems)
 
 
