@@ -12,8 +12,8 @@ What is *not* here: who decides how a batch fared (`sequencer.py`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
-from typing import TypeAlias
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -136,16 +136,20 @@ class DeliveryFuture:
                 waiter.set_result(None)
 
 
-class RecordDelivery:
-    """The delivery of one record, to come. `await` it for its `RecordMetadata`, or for the error that ended it."""
+class RecordDelivery(Coroutine[Any, Any, RecordMetadata]):
+    """The delivery of one record, to come. `await` it for its `RecordMetadata`, or for the error that ended it.
 
-    __slots__ = ("_delivery", "_index", "_timestamp_ms")
+    It is a coroutine, so that tasks may be made of it, but one that need not be awaited: the record was sent.
+    """
+
+    __slots__ = ("_delivery", "_index", "_steps", "_timestamp_ms")
 
     def __init__(self, delivery: DeliveryFuture, index: int, timestamp_ms: int | None) -> None:
         """`index` is the record's place in its batch; `timestamp_ms` is None where it was sent without."""
         self._delivery = delivery
         self._index = index
         self._timestamp_ms = timestamp_ms
+        self._steps: Generator[asyncio.Future[None], None, RecordMetadata] | None = None
 
     def __await__(self) -> Generator[asyncio.Future[None], None, RecordMetadata]:
         done = yield from self._delivery.__await__()
@@ -154,3 +158,17 @@ class RecordDelivery:
         if timestamp_ms is None or done.log_append_time:
             timestamp_ms = done.timestamp_ms
         return RecordMetadata(done.topic, done.partition, offset, timestamp_ms)
+
+    def send(self, value: Any) -> Any:
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.send(value)
+
+    def throw(self, typ: Any, val: Any = None, tb: Any = None) -> Any:
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.throw(typ) if val is None else self._steps.throw(val)
+
+    def close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -156,7 +156,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: HeadersArgument | None = None,
-    ) -> Awaitable[RecordMetadata]:
+    ) -> Coroutine[Any, Any, RecordMetadata]:
         """Send one record; what this returns is to be awaited for where the record is, once it is acknowledged.
 
         The record is on its way at once, so many may be in flight without a task for each: collect what the calls

@@ -1,0 +1,282 @@
+"""The API as a client calls it: which node is asked, when the next one is, and what a lost answer means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from raftlog.client.api import HttpApi, parse_bootstrap, parse_endpoint
+from raftlog.client.metadata import ClusterMetadata, PartitionInfo, TopicDescription
+from raftlog.client.refresher import MetadataRefresher
+from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
+from raftlog.model import Endpoint
+from tests.support.fake_cluster import FakeCluster
+
+
+class Node:
+    """Answers every request as told."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.answer: Any = {"who": "me"}
+        self.status = 200
+        self.hang = False
+        self.cut = False
+        """The connection is closed instead of answering."""
+        self.address = ""
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
+
+    async def close(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.calls.append(f"{request.method} {request.path} {(await request.read()).decode()}".strip())
+        if self.hang:
+            await asyncio.sleep(3600)
+        if self.cut:
+            assert request.transport is not None
+            request.transport.abort()
+        body = self.answer if isinstance(self.answer, bytes) else msgspec.json.encode(self.answer)
+        return web.Response(body=body, status=self.status)
+
+
+class Who(msgspec.Struct):
+    who: str
+
+
+def problem(code: str) -> dict[str, str]:
+    return {"code": code, "detail": "as told"}
+
+
+@pytest.fixture
+async def nodes() -> AsyncIterator[list[Node]]:
+    made = [Node(), Node(), Node()]
+    for number, node in enumerate(made):
+        await node.start()
+        node.answer = {"who": str(number)}
+    yield made
+    for node in made:
+        await node.close()
+
+
+@pytest.fixture
+async def api(nodes: list[Node]) -> AsyncIterator[HttpApi]:
+    made = HttpApi([node.address for node in nodes])
+    yield made
+    await made.close()
+
+
+def test_addresses() -> None:
+    expected = [Endpoint("a", 1), Endpoint("b", 2)]
+    assert parse_bootstrap("a:1, b:2,a:1,") == parse_bootstrap(["http://a:1/", "b:2"]) == expected
+    assert parse_endpoint("[::1]:9640") == Endpoint("::1", 9640)
+    for wrong in ("a", "a:", ":1", "a:0", "a:70000", "a:x", "a:-1"):
+        with pytest.raises(InvalidRequest):
+            parse_endpoint(wrong)
+
+
+async def test_the_node_that_answered_is_asked_again(api: HttpApi, nodes: list[Node]) -> None:
+    await nodes[0].close()
+    assert (await api.get("/x", Who)).who == "1"
+    assert (await api.get("/x", Who)).who == "1"
+    assert [len(node.calls) for node in nodes] == [0, 2, 0]
+    api.prefer_another()
+    assert (await api.get("/x", Who)).who == "2"
+
+
+async def test_a_late_answer_is_not_waited_for(api: HttpApi, nodes: list[Node]) -> None:
+    nodes[0].hang = nodes[1].hang = True
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    assert (await api.get("/x", Who, timeout=5)).who == "2"
+    assert loop.time() - before < 2
+
+
+async def test_retriable_problems_are_tried_elsewhere_and_others_are_not(api: HttpApi, nodes: list[Node]) -> None:
+    nodes[0].status, nodes[0].answer = 503, problem("quorum_unavailable")
+    assert (await api.get("/x", Who)).who == "1"
+    nodes[1].status, nodes[1].answer = 404, problem("unknown_topic")
+    with pytest.raises(InvalidRequest, match="unknown_topic: as told"):
+        await api.get("/x", Who)
+    assert nodes[2].calls == []
+
+
+async def test_what_a_node_says_tells_more_than_that_another_is_gone(api: HttpApi, nodes: list[Node]) -> None:
+    await nodes[1].close()
+    await nodes[2].close()
+    nodes[0].status, nodes[0].answer = 503, problem("quorum_unavailable")
+    with pytest.raises(RetriableError, match="quorum_unavailable"):
+        await api.get("/x", Who, timeout=0.3)
+    assert len(nodes[0].calls) > 1, "it was tried again"
+
+
+async def test_nobody_is_there(api: HttpApi, nodes: list[Node]) -> None:
+    for node in nodes:
+        await node.close()
+    with pytest.raises(RetriableError, match="cannot connect") as error:
+        await api.get("/x", Who, timeout=0.2)
+    assert error.value.code == "connection_lost" and api.last_error is not None
+
+
+async def test_answers_that_are_none_of_ours(api: HttpApi, nodes: list[Node]) -> None:
+    nodes[0].answer = b"<html>"
+    with pytest.raises(RemoteProtocolError, match="not what it should be"):
+        await api.get("/x", Who)
+    nodes[0].status = 418
+    with pytest.raises(RemoteProtocolError, match="answered 418"):
+        await api.get("/x", Who)
+    nodes[0].status, nodes[0].answer = 500, problem("something_new")
+    with pytest.raises(RaftlogError, match="something_new"):
+        await api.get("/x", Who)
+
+
+async def test_a_change_is_sent_once(api: HttpApi, nodes: list[Node]) -> None:
+    await nodes[0].close()
+    assert (await api.change("POST", "/x", Who, {"a": 1})).who == "1"
+    assert nodes[1].calls == ['POST /x {"a":1}']
+    assert await api.change("DELETE", "/x", None) is None
+
+
+async def test_a_change_whose_answer_is_lost_is_of_unknown_outcome(api: HttpApi, nodes: list[Node]) -> None:
+    nodes[0].cut = True
+    with pytest.raises(RetriableError) as error:
+        await api.change("POST", "/x", Who, {})
+    assert error.value.code == "outcome_unknown"
+    assert [len(node.calls) for node in nodes] == [1, 0, 0]
+    nodes[0].cut, nodes[0].hang = False, True
+    with pytest.raises(RetriableError) as error:
+        await api.change("POST", "/x", Who, {}, timeout=0.1)
+    assert error.value.code == "outcome_unknown"
+
+
+async def test_a_change_that_certainly_did_not_happen_is_sent_again(api: HttpApi, nodes: list[Node]) -> None:
+    nodes[0].status, nodes[0].answer = 503, problem("not_controller")
+    assert (await api.change("POST", "/x", Who, {})).who == "1"
+    nodes[1].status, nodes[1].answer = 504, problem("request_timed_out")
+    with pytest.raises(RetriableError, match="request_timed_out"):
+        await api.change("POST", "/x", Who, {})
+    assert nodes[2].calls == []
+
+
+async def test_a_closed_client_says_so(api: HttpApi) -> None:
+    await api.close()
+    with pytest.raises(RetriableError, match="shutting_down"):
+        await api.get("/x", Who, timeout=0.1)
+
+
+# --- The picture of the cluster --------------------------------------------------------------------------------------
+
+
+async def test_nodes_that_the_cluster_names_are_asked_too() -> None:
+    async with FakeCluster(nodes=3) as cluster:
+        api = HttpApi(cluster.nodes[2].api_address)
+        await ClusterMetadata(api).refresh([])
+        await cluster.nodes[2].kill()
+        metadata = ClusterMetadata(api)
+        await metadata.refresh([])
+        assert sorted(metadata.nodes) == [1, 2, 3]
+        assert str(metadata.data_endpoint(3)) == cluster.nodes[3].data_address
+        assert metadata.data_endpoint(9) is None
+        await api.close()
+
+
+async def test_the_picture_never_goes_back() -> None:
+    async with FakeCluster(nodes=2) as cluster:
+        cluster.create_topic("t", partitions=2)
+        api = HttpApi(cluster.bootstrap)
+        metadata = ClusterMetadata(api)
+        assert metadata.leader("t", 0) == (-1, -1)
+        await metadata.refresh(["t"])
+        cluster.move_leader("t", 0, 2)
+        await metadata.refresh(["t"])
+        assert metadata.leader("t", 0) == (2, 2)
+        partition = cluster.topics["t"].partitions[0]
+        partition.leader, partition.leader_epoch = 1, 1
+        cluster.move_leader("t", 1, 1)
+        await metadata.refresh(["t"])
+        assert (metadata.leader("t", 0), metadata.leader("t", 1)) == ((2, 2), (1, 2))
+        cluster.create_topic("t")
+        await metadata.refresh(["t"])
+        assert (metadata.leader("t", 0), metadata.leader("t", 1)) == ((1, 1), (-1, -1))
+        await api.close()
+
+
+async def test_topics_that_are_not_there_and_descriptions_that_make_no_sense() -> None:
+    async with FakeCluster() as cluster:
+        api = HttpApi(cluster.bootstrap)
+        metadata = ClusterMetadata(api)
+        cluster.create_topic("t").partitions[0].number = 5
+        answers = await metadata.refresh(["t", "nothing"])
+        kinds = {name: type(answer) for name, answer in answers.items()}
+        assert kinds == {"t": RemoteProtocolError, "nothing": InvalidRequest}
+        await api.close()
+
+
+async def test_two_clusters_are_not_mixed() -> None:
+    async with FakeCluster() as cluster:
+        api = HttpApi(cluster.bootstrap)
+        metadata = ClusterMetadata(api)
+        metadata.cluster_id = "another"
+        with pytest.raises(RemoteProtocolError, match="two clusters"):
+            await metadata.refresh([])
+        await api.close()
+
+
+def test_a_description_tells_what_a_batch_may_weigh() -> None:
+    def described(**configs: str) -> TopicDescription:
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        return TopicDescription("t", "00" * 16, 1, 1, [PartitionInfo(0)], named)
+
+    assert described().max_message_bytes == 1 << 20
+    assert described(max_message_bytes="2048").max_message_bytes == 2048
+    assert described(max_message_bytes="many").max_message_bytes == 1 << 20
+
+
+async def test_refreshing_goes_on_until_it_works_and_changes_the_node() -> None:
+    async with FakeCluster(nodes=2) as cluster:
+        cluster.create_topic("t")
+        for node in cluster.nodes.values():
+            node.api_problem = {"code": "quorum_unavailable", "status": 503, "detail": "no leader"}
+        api = HttpApi(cluster.bootstrap)
+        seen: list[object] = []
+        failures: list[RaftlogError] = []
+        done = asyncio.Event()
+
+        def refreshed(answers: object) -> None:
+            seen.append(answers)
+            done.set()
+
+        metadata = ClusterMetadata(api)
+        refresher = MetadataRefresher(api, metadata, refreshed, failures.append)
+        refresher.ask(["t"])
+        refresher.ask(["t", "u"])
+        await asyncio.sleep(0.1)
+        assert not seen
+        for node in cluster.nodes.values():
+            node.api_problem = None
+        async with asyncio.timeout(5):
+            await done.wait()
+        assert list(seen[0]) == ["t", "u"]  # type: ignore[call-overload]
+        first = api.addresses[0]
+        for _ in range(6):
+            done.clear()
+            refresher.ask(["t"])
+            await done.wait()
+        assert {first, api.addresses[0]} <= set(api.addresses)
+        await refresher.close()
+        await api.close()
