@@ -1,0 +1,136 @@
+"""A connection whose first request names a path of another thread's loop moves there."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from raftlog.http2 import Http2Connection, Http2Limits, Http2Stream
+from raftlog.http2.frames import PREFACE
+from tests.support.http2_peer import RawPeer as HpackPeer
+from tests.support.http2_peer import parse, raw_frame, settings_frame
+from tests.support.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, raw, until
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def other_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    with loop_of_another_thread() as loop:
+        yield loop
+
+
+async def test_a_connection_moves_to_the_loop_of_its_first_path(other_loop: asyncio.AbstractEventLoop) -> None:
+    threads: list[str] = []
+
+    class There:
+        def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+            threads.append(threading.current_thread().name)
+            stream.send([b"<", message, b">"])
+
+        def on_ended(self, stream: Http2Stream) -> None:
+            stream.end()
+
+        def on_closed(self, stream: Http2Stream, reason: str) -> None:
+            threads.append(f"closed {threading.current_thread().name} {reason}")
+
+    def accept(stream: Http2Stream) -> There:
+        threads.append(threading.current_thread().name)
+        assert stream.connection.loop is other_loop
+        return There()
+
+    async with Server(loop_for_path={"/there": other_loop}) as server:
+        server.acceptors["/there"] = accept  # type: ignore[assignment]
+        connection = await server.dial()
+        handler = Recorder()
+        stream = connection.open_stream("/there", {}, handler)
+        sent = [os.urandom(size) for size in (10, 2 << 20, 0, 70_000)]
+        for message in sent:  # all of it is on its way before the move
+            stream.send([message])
+        assert await handler.wait(4) == [b"<" + message + b">" for message in sent]
+        stream.send([b"and later"])
+        await handler.wait(5)
+        stream.end()
+        assert await handler.reason() == "ended"
+        await until(lambda: "closed other ended" in threads)
+        assert set(threads) == {"other", "closed other ended"}
+
+        here = Recorder()  # a later stream stays where the connection is
+        connection.open_stream("/echo", {}, here)
+        await asyncio.sleep(0)
+        assert server.listener.connection_count == 1
+        connection.close()
+        await until(lambda: server.listener.connection_count == 0)
+
+        stays = await server.dial()
+        handler = Recorder()
+        stays.open_stream("/echo", {}, handler).send([b"x"])
+        await handler.wait(1)
+        assert server.accepted[-1].thread is threading.main_thread()
+        stays.close()
+
+
+async def test_what_was_not_sent_yet_moves_along(other_loop: asyncio.AbstractEventLoop) -> None:
+    async with Server(loop_for_path={"/there": other_loop}) as server, raw(server.port) as (reader, writer):
+        writer.write(PREFACE + settings_frame())
+        await until(lambda: server.listener.connection_count == 1)
+        (connection,) = server.listener._connections
+        await until(lambda: connection._writer is not None and connection._writer.total_sent > 0)
+        assert connection._writer is not None
+        connection._writer.extend([raw_frame(6, 0, 0, b"waiting!")])  # as if the socket had been full
+        connection._corked = True
+        writer.write(HpackPeer().headers(1, HpackPeer().request("/there")))
+        frames: list[Any] = []
+        data = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while not any(frame.type == 1 for frame in frames):
+                data += await reader.read(1000)
+                frames = parse(data)
+        assert [frame.opaque_data for frame in frames if frame.type == 6] == [b"waiting!"]
+        assert connection.loop is other_loop
+
+
+async def test_a_turn_of_the_old_loop_does_not_touch_a_connection_that_has_left() -> None:
+    here, there = asyncio.get_running_loop(), asyncio.new_event_loop()
+    connection = Http2Connection(here, Http2Limits(), acceptors={})
+    connection._loop = there
+    connection._wake_due = connection._corked = True
+    connection._on_turn(here)
+    assert connection._wake_due and connection._corked
+    there.close()
+
+
+async def test_closing_the_listener_closes_connections_on_other_loops(other_loop: asyncio.AbstractEventLoop) -> None:
+    class Quiet:
+        def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+            stream.send([message])
+
+        def on_ended(self, stream: Http2Stream) -> None: ...
+        def on_closed(self, stream: Http2Stream, reason: str) -> None: ...
+
+    async with Server(loop_for_path={"/there": other_loop}) as server:
+        server.acceptors["/there"] = lambda stream: Quiet()  # type: ignore[assignment,return-value]
+        connection = await server.dial()
+        handler = Recorder()
+        connection.open_stream("/there", {}, handler).send([b"x"])
+        await handler.wait(1)
+        await server.listener.close(0.05)
+        assert server.listener.connection_count == 0
+        await handler.reason()
+
+
+async def test_a_loop_that_has_stopped_costs_only_its_connections() -> None:
+    stopped = asyncio.new_event_loop()
+    stopped.close()
+    async with Server(loop_for_path={"/there": stopped}) as server:
+        server.acceptors["/there"] = server.accept
+        connection = await server.dial()
+        handler = Recorder()
+        connection.open_stream("/there", {}, handler).send([b"x"])
+        assert "peer closed" in await handler.reason() or "lost" in handler.closed.result()
+        await until(lambda: server.listener.connection_count == 0)
