@@ -116,6 +116,9 @@ class FetchWaiters:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    def __str__(self) -> str:
+        return f"polls={len(self._waiting)} partitions={self._waiting_partitions}"
+
 
 class LongPoll:
     """One fetch. A `Waiter` of the drivers it waits for."""

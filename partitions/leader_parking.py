@@ -84,5 +84,8 @@ class Parking:
     def _all(self) -> list[ParkedBatch]:
         return [parked for of_producer in self._parked.values() for parked in of_producer]
 
+    def __str__(self) -> str:
+        return f"parked={len(self)} bytes={self._bytes}"
+
     def __len__(self) -> int:
         return sum(len(of_producer) for of_producer in self._parked.values())

@@ -71,6 +71,5 @@ class UnreplicatedProduces:
         self._waiting.clear()
         return waiting
 
-    @property
-    def waiting(self) -> int:
-        return len(self._waiting)
+    def __str__(self) -> str:
+        return f"unreplicated={self.unreplicated_bytes} batches={len(self._batches)} waiting={len(self._waiting)}"

@@ -111,7 +111,8 @@ class LeaderLink:
 
     def __str__(self) -> str:
         state = "closed" if self.link is None else "asking" if self.incarnation < 0 else "open"
-        return f"to {self.peer}@{self.incarnation} {state} follows={len(self.wanted)} slots={len(self.slots)}"
+        held = f"follows={len(self.wanted)} slots={len(self.slots)} {self.ledger}"
+        return f"to {self.peer}@{self.incarnation} {state} {held}"
 
 
 class ReplicationClient:

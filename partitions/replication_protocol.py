@@ -256,6 +256,9 @@ class PushCredit:
             raise RemoteProtocolError(f"push {sequence} acknowledged of {self.acknowledged} to {self.sent}")
         self.acknowledged = sequence
 
+    def __str__(self) -> str:
+        return f"pushes={self.acknowledged}/{self.sent}"
+
 
 class PushLedger:
     """The follower's side: which pushes are not dealt with, and what is missing for that.
@@ -303,6 +306,9 @@ class PushLedger:
         """The sequence to acknowledge now."""
         self._acknowledged = self.handled
         return self.handled
+
+    def __str__(self) -> str:
+        return f"pushes={self._acknowledged}/{self.handled}/{self.received}"
 
     def _settle(self) -> None:
         while self.handled < self.received and not self._open[self.handled + 1]:

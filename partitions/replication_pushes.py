@@ -279,7 +279,7 @@ class Pusher:
             self._start_marks_timer()
 
     def __str__(self) -> str:
-        return f"pushes={self._credit.acknowledged}/{self._credit.sent} data={len(self._data)} marks={len(self._marks)}"
+        return f"{self._credit} data={len(self._data)} marks={len(self._marks)}"
 
 
 def _slot_answer(slot: int, answer: Answer) -> SlotAnswer:

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from partitions import replication_protocol as rp
+from partitions.effects import Fate
 from partitions.follower import State
 from partitions.replication_pushes import MARKS_SECONDS
 from partitions.replication_server import HELLO_SECONDS
 from raftlog.config import MAX_PUSHES_IN_FLIGHT, MIB, PUSH_MESSAGE_BYTES
-from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, PartitionEpoch
+from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
 from tests.support.replication_cluster import AutoLink, ReplicationCluster, tp
 from tests.support.replication_cores import broker
 
@@ -114,6 +115,25 @@ def test_a_follower_far_behind_gets_regions_of_files_and_cold_data_from_a_worker
     cluster.settle()
     assert [cluster.log_end(1, partition) for partition in range(3)] == [(6, 6)] * 3
     assert cluster.leader_end(1, 0).regions > 0
+
+
+def test_retention_may_overtake_a_follower_that_is_being_served() -> None:
+    cluster = ReplicationCluster(minimum=1, **{"segment.bytes": "1024"})
+    cluster.set_isr(0)
+    cluster.members[0].proposals[-1][1](Fate.REFUSED)
+    link = cluster.members[1].links[0]
+    link.paused = True
+    for _ in range(MAX_PUSHES_IN_FLIGHT + 3):
+        cluster.produce(0, size=2000)
+        cluster.settle()
+    driver = cluster.members[0].manager.drivers[tp(0)]
+    assert driver.replica.high_watermark == MAX_PUSHES_IN_FLIGHT + 3
+    driver.advance_log_start(Offset(MAX_PUSHES_IN_FLIGHT + 2))
+    link.resume()
+    cluster.settle()
+    log = cluster.members[1].manager.drivers[tp(0)].log
+    assert (log.log_start_offset, log.log_end_offset) == (MAX_PUSHES_IN_FLIGHT + 2, MAX_PUSHES_IN_FLIGHT + 3)
+    assert link.open
 
 
 def test_a_damaged_batch_of_one_partition_does_not_stop_the_others() -> None:

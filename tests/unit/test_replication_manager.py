@@ -284,7 +284,7 @@ def test_status_lines_are_for_people() -> None:
         "orders/1 leader epoch=1 leo=0 stable=0 hw=0 isr=0,1 lag 1:0",
         "from 1@1 slots=2 waiting=0 pushes=0/0 data=0 marks=0",
     ]
-    assert cluster.members[1].manager.status()[-1] == "to 0@1 open follows=2 slots=2"
+    assert cluster.members[1].manager.status()[-1] == "to 0@1 open follows=2 slots=2 pushes=0/0/0"
 
 
 def test_a_new_life_of_the_leader_is_followed_on_a_new_link() -> None:
