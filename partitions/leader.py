@@ -216,16 +216,15 @@ class Leader:
 
     def on_broker(self, broker: BrokerId, now: float) -> list[Effect]:
         """The view shows something new about a broker: an incarnation, or that it is fenced or no longer is."""
-        if broker not in self._followers:
-            return []
         self._know_followers(now)
-        return self._revise_isr(now)
+        return self._revise_isr(now) if broker in self._followers else []
 
     def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: Fate, now: float) -> list[Effect]:
-        """The fate of a proposal. Accepted changes nothing yet: the record is what counts."""
-        if leader_epoch == self.leader_epoch:
-            self._isr.on_answer(attempt, fate, now + ISR_RETRY_SECONDS)
-        return []
+        """A proposal's fate. Accepted: its record is what counts. Refused: whom it would have added counts no more."""
+        if leader_epoch != self.leader_epoch:
+            return []
+        self._isr.on_answer(attempt, fate, now + ISR_RETRY_SECONDS)
+        return self._advance_high_watermark()
 
     def on_tick(self, now: float) -> list[Effect]:
         """Time passed: give up parked batches, look at who lags."""
