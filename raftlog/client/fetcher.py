@@ -45,6 +45,8 @@ BACKOFF_MAX = 0.1
 UNKNOWN_TOPIC_GRACE = 2.0
 LATE_ANSWER = 0.5
 """Seconds beyond the long poll after which the leaders are asked for again."""
+LATE_AGAIN = 0.2
+"""Seconds between asking, as long as the answer is late."""
 ANSWER_GRACE = 10.0
 """Seconds beyond the long poll after which the connection is given up."""
 WATCH_INTERVAL = 0.1
@@ -374,7 +376,7 @@ class Fetcher:
             connection.oldest_sent_at is not None and now - connection.oldest_sent_at >= late
             for connection in self._transport.connections()
         )
-        if silent and now - self._asked_late_at >= LATE_ANSWER:
+        if silent and now - self._asked_late_at >= LATE_AGAIN:
             self._asked_late_at = now
             self._refresher.ask([self._topic])
         if now - self._looked_at >= NEW_PARTITIONS_INTERVAL:

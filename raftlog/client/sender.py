@@ -47,6 +47,8 @@ WATCH_INTERVAL = 0.1
 """Seconds between looks at deadlines and late answers."""
 LATE_ANSWER = 0.5
 """Seconds after which the leaders are asked for again."""
+LATE_AGAIN = 0.2
+"""Seconds between asking, as long as the answer is late."""
 
 
 class Sender:
@@ -362,7 +364,7 @@ class Sender:
             if now - self._waiting_since.setdefault(topic, now) >= self._settings.delivery_timeout:
                 why = "" if self._last_error is None else f"; the last error was {self._last_error}"
                 self._fail_topic(topic, RetriableError("leader_not_available", f"topic {topic} was not found{why}"))
-        if now - self._asked_late_at >= LATE_ANSWER:
+        if now - self._asked_late_at >= LATE_AGAIN:
             self._ask_for_late_answers(now)
         self.pump()
         if self._topic_waiters:
