@@ -88,6 +88,8 @@ class Sender:
         self._asked_late_at = 0.0
         self._pumping = False
         self._closed = False
+        if settings.idempotent:
+            self._identities.ask()
 
     # --- For the producer ---------------------------------------------------------------------------------------------
 

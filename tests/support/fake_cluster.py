@@ -320,7 +320,8 @@ class FakeNode:
             stream.send(encode(FetchResponse(request.correlation_id, answers), body))
 
     def _read(self, request: FetchRequest, error: str) -> tuple[list[FetchedPartition], list[bytes]]:
-        answers, body = [], []
+        answers: list[FetchedPartition] = []
+        body: list[bytes] = []
         for asked in request.partitions:
             topic = self.cluster.topic_by_id(asked.topic_id)
             partition = topic.partitions[asked.partition] if topic else None

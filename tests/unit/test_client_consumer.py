@@ -26,7 +26,7 @@ async def cluster() -> AsyncIterator[FakeCluster]:
 def put(partition: FakePartition, values: list[bytes], *, codec: Codec = Codec.NONE, time_ms: int = 1000) -> None:
     """A batch in the log."""
     batch = encode(values, codec=codec, base_timestamp_ms=time_ms)
-    partition.put(b"".join(map(bytes, stamp(batch, partition.end_offset, partition.leader_epoch))))  # type: ignore[arg-type]
+    partition.put(b"".join(map(bytes, stamp(batch, partition.end_offset, partition.leader_epoch))))
 
 
 def fill(partition: FakePartition, batches: int, rows: int = 10) -> list[bytes]:
@@ -137,7 +137,7 @@ async def test_control_batches_are_skipped(cluster: FakeCluster) -> None:
 
     def control() -> None:
         batch = encode_control(1, [(1, 0, 0)], base_timestamp_ms=1)
-        partition.put(b"".join(map(bytes, stamp(batch, partition.end_offset, 1))))  # type: ignore[arg-type]
+        partition.put(b"".join(map(bytes, stamp(batch, partition.end_offset, 1))))
 
     put(partition, [b"a"])
     control()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from raftlog import Producer
-from raftlog.client import sender, sequencer
+from raftlog.client import sender
 from raftlog.errors import Applied, InvalidRequest, RaftlogError, RetriableError
 from raftlog.partitioner import partition_for_key
 from raftlog.record_batch import RecordBatch, parse_header
@@ -153,7 +153,7 @@ async def test_what_cannot_be_sent_is_refused_at_once_and_nothing_is_queued(clus
             with pytest.raises(InvalidRequest, match="more than a batch"):
                 await producer.send_many("t", large)
         assert producer.buffered_bytes == 0
-        producer.send("t", bytearray(b"a copy"))  # type: ignore[arg-type]
+        producer.send("t", bytearray(b"a copy"))
     assert [value for partition in topic.partitions for value in partition.values()] == [b"a copy"]
 
 
@@ -350,12 +350,8 @@ async def test_batches_of_an_idempotent_producer_are_named(cluster: FakeCluster)
             for partition in (0, 1):
                 await producer.send_many("t", [b"x"] * count, partition=partition)
             await producer.flush()
-    for partition in topic.partitions:
-        headers = [parse_header(batch) for batch in partition.batches]
+    for written in topic.partitions:
+        headers = [parse_header(batch) for batch in written.batches]
         assert [header.base_sequence for header in headers] == [0, 2, 5]
         assert {header.producer_id for header in headers} == {1}
     assert cluster.producer_ids == 1
-
-
-def test_the_grace_for_unknown_topics_is_the_same_everywhere() -> None:
-    assert sender.UNKNOWN_TOPIC_GRACE == sequencer.UNKNOWN_TOPIC_GRACE

@@ -19,7 +19,7 @@ def batch(offset: int, count: int = 1, *, control: bool = False) -> bytes:
         if control
         else encode([b"%d" % (offset + i) for i in range(count)], base_timestamp_ms=1)
     )
-    return b"".join(map(bytes, stamp(made, offset, 1)))  # type: ignore[arg-type]
+    return b"".join(map(bytes, stamp(made, offset, 1)))
 
 
 def accept(reader: PartitionReader, *batches: bytes, high_watermark: int = 1000) -> None:
