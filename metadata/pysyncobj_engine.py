@@ -16,6 +16,7 @@ What is *not* here: the overrides (`pysyncobj_core.py`, the only other file that
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import threading
@@ -91,6 +92,7 @@ PINNED_SOURCES: dict[str, str] = {
 """Private method → SHA-256 of its source, first 16 hex digits."""
 
 
+@functools.cache
 def source_hash(method: str) -> str:
     """Of pysyncobj's method, as installed. Raises `InvariantViolation` where there is none or its source is missing."""
     try:

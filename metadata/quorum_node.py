@@ -111,8 +111,9 @@ class QuorumNode:
         node's, `InvariantViolation` where it is damaged, `DiskFailed`. The state found on disk comes through
         `on_events` at the first `tick`."""
         if identity.node_id not in identity.voters:
+            voters = ", ".join(map(str, identity.voters))
             raise InvalidRequest(
-                "invalid_config", f"node {identity.node_id} is not one of the voters {identity.voters}"
+                "invalid_config", f"node {identity.node_id} is none of the voters {voters}; others cannot run yet"
             )
         self._identity = identity
         self._clock = clock

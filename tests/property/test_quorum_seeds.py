@@ -83,7 +83,11 @@ def test_a_seed_gives_the_same_world_twice() -> None:
 
 
 @pytest.mark.soak
-def test_safety_and_progress_in_very_many_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_safety_and_progress_in_very_many_worlds(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if "soak" not in request.config.getoption("-m"):
+        pytest.skip("a long run: ask for it by -m soak")
     monkeypatch.setattr(pysyncobj_engine, "TRAILING_ENTRIES", 8)
     for seed in range(10_000, 13_000):
         storm(seed)
