@@ -214,7 +214,12 @@ class ConnectionCore:
 
     def get_buffer(self) -> memoryview:
         """Where to put the next bytes. Never empty, and valid until `received`."""
-        return self._inbound.get_buffer()
+        try:
+            return self._inbound.get_buffer()
+        except Http2Error as error:
+            self.fail(error.code, error.detail)
+            self._inbound.ignore()
+            return self._inbound.get_buffer()
 
     def received(self, count: int, now: float) -> None:
         """`count` bytes were put there."""
@@ -226,6 +231,9 @@ class ConnectionCore:
             self._inbound.received(count, now)
         except Http2Error as error:
             self.fail(error.code, error.detail)
+        if self.failed:
+            # What follows finds an empty buffer: nothing that is in there now will be looked at.
+            self._inbound.ignore()
 
     def on_time(self, now: float, *, reading: bool = True) -> None:
         """Look at the deadlines. `reading` is false while the shell has stopped reading on purpose."""

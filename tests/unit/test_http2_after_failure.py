@@ -1,0 +1,61 @@
+"""A connection that has failed still takes what the peer sends, and throws it away: the loop goes on reading."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.http2.frames import PREFACE
+from raftlog.http2.limits import Http2Limits
+from raftlog.http2.messages import FIRST_BYTES
+from tests.support.http2_peer import RawPeer, data_frame, raw_frame, settings_frame
+
+MUCH = bytes(1 << 20)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\xff" * 100,
+        b"\xff" * 200_000,
+        PREFACE[:-1] + b"!",
+        PREFACE + raw_frame(0, 0, 0, b"x" * 100),
+        # The frame is refused by its header, and what follows it fills the buffer to the last byte.
+        PREFACE + settings_frame() + b"\xff\xff\xff\x01" + bytes(200_000),
+    ],
+    ids=lambda sent: f"{sent[:12]!r} and so on, {len(sent)} bytes",
+)
+def test_more_is_thrown_away(sent: bytes) -> None:
+    peer = RawPeer(handshake=False)
+    peer.feed(sent)
+    assert peer.core.failed
+    peer.feed(MUCH)
+    assert peer.core.failed and len(peer.core.get_buffer()) > 0
+
+
+def test_a_refused_frame_at_the_beginning_of_a_full_buffer() -> None:
+    peer = RawPeer()
+    peer.feed(b"\xff\xff\xff\x01" + bytes(200_000))
+    assert "type 1" in peer.goaway()[1]
+    peer.feed(MUCH)
+
+
+def test_no_memory_and_no_patience_left_while_a_buffer_is_named() -> None:
+    """A message outgrows the memory that is left when its buffer is asked for; one stream too many ends that way."""
+    mib = 1 << 20
+    limits = Http2Limits(
+        max_message_bytes=4 * mib, max_partial_bytes=4 * mib, control_frames_per_second=0.001, control_frames_burst=6
+    )
+    peer = RawPeer(limits=limits)
+    begun: list[int] = []
+    for number in range(1, 40, 2):
+        if peer.core.failed:
+            break
+        peer.open(number)
+        peer.feed(data_frame(number, (4 * mib).to_bytes(4, "big") + bytes(FIRST_BYTES)))
+        begun.append(number)
+        if len(begun) == 3:
+            frame = data_frame(begun.pop(0), bytes(mib))
+            peer.feed(frame[:9])
+            peer.feed(frame[9:])
+    assert "stream errors" in peer.goaway()[1]
+    peer.feed(MUCH)
