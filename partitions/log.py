@@ -250,6 +250,8 @@ class PartitionLog:
             self.full = False
             stable = self._pending.done(job, self._cache, self._tail)
             self.stable_end_offset = max(self.stable_end_offset, stable)
+            # Not before the files are gone: as long as a batch may be found on disk, it is checked by the history.
+            self.epochs.truncate_start(self._pending.first_base(self._segments.all))
         self._distrust()
         if self._closed:
             self._segments.let_go()
@@ -272,8 +274,6 @@ class PartitionLog:
         while self._removable():
             self._pending.removed(self._segments.drop_first())
             self._generation += 1
-            # Of the history only what covers no segment goes: the batches of the first one are still checked by it.
-            self.epochs.truncate_start(self._segments.all[0].base_offset)
         return self._pending.take(
             self.log_start_offset,
             self._durable_start,

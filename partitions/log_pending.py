@@ -82,6 +82,10 @@ class PendingWork:
         """A segment below the start is no longer part of the log."""
         self._removals.append(segment.base_offset)
 
+    def first_base(self, segments: Sequence[Segment]) -> Offset:
+        """Where the oldest segment begins that still has a file."""
+        return self._removals[0] if self._removals else segments[0].base_offset
+
     def is_due(self, durable_start: Offset, log_end: Offset, segments: Sequence[Segment]) -> bool:
         return (
             self.issued_offset < log_end

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimFile
+from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
 from partitions import log_pending
 from partitions.batch_tail import FetchCache
 from partitions.log import LogJob, PartitionLog
@@ -199,6 +200,27 @@ def test_segments_below_the_start_go_after_the_checkpoint_that_says_so_and_a_few
     settle(log)
     assert [name for name in recorder.list(PATH) if name.endswith(".log")] == [base(60)]
     assert log.size_bytes == 0
+
+
+def test_a_crash_before_old_segments_are_removed_finds_them_good(disk: SimDisk) -> None:
+    """The history may not forget the epochs of batches whose files are still there. 1. The start moves to the end,
+    a new epoch begins. 2. The job has written epochs, not yet batches. 3. The process dies: the old segment is
+    the last one."""
+    for steps in range(1, 30):
+        disk = SimDisk()
+        disk.make_directory("partitions")
+        log = open_log(disk)
+        append(log, count=2, epoch=1)
+        settle(log)
+        log.advance_log_start(Offset(2))
+        append(log, epoch=2)
+        job = take(log)
+        disk.crash_countdown = steps
+        with contextlib.suppress(SimulatedCrash):
+            job.run()
+        disk.crash_countdown = 0
+        _, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+        assert not recovery.cut_or_quarantined, recovery
 
 
 def test_checkpoints_come_after_so_many_bytes(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
