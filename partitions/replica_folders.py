@@ -1,7 +1,7 @@
 """Where replicas lie on disk: found at the start, opened, set aside, removed. All of it blocks; a worker runs it.
 
     partitions/<topic id>-<n>/             a replica
-    partitions/<topic id>-<n>/flush-os     this topic is or was `flush=os`: an unclean stop may have lost anything
+    partitions/<topic id>-<n>/flush-os     this replica is kept as `flush=os`: an unclean stop may have lost anything
     partitions-removed/<topic id>-<n>.<k>/ no longer a replica; deleted some time later
 
 A folder is renamed before it is deleted, so that a crash never leaves half a replica under its own name. A stray folder
@@ -82,30 +82,33 @@ def find_replicas(disk: Disk) -> list[TopicPartition]:
 def open_replica(
     disk: Disk, topic_partition: TopicPartition, config: TopicConfig | None, cache: FetchCache, *, clean_shutdown: bool
 ) -> OpenedReplica:
-    """Open a replica, or begin one; recover it first. `config` None: the topic's settings are not known yet.
+    """Open a replica, or begin one; recover it first. `config` None: the topic's settings are not known yet, only (by
+    the marker) how it was flushed.
 
     Raises `DiskFailed` or `DiskFull`.
     """
     path = folder_of(topic_partition)
-    marker = f"{path}/{FLUSH_OS_MARKER}"
     if config is None:
-        config = TopicConfig()
-    opening = replace(config, flush="os") if disk.exists(marker) else config
+        config = replace(TopicConfig(), flush="os" if disk.exists(f"{path}/{FLUSH_OS_MARKER}") else "fsync")
     producers = ProducerStates()
     log, recovery = PartitionLog.open(
-        disk, path, opening, clean_shutdown=clean_shutdown, producers=producers, cache=cache
+        disk, path, config, clean_shutdown=clean_shutdown, producers=producers, cache=cache
     )
-    if config.flush == "os":
-        mark_flush(disk, topic_partition, config)
+    _mark_flush(disk, path, config)
     return OpenedReplica(topic_partition, log, producers, recovery)
 
 
-def mark_flush(disk: Disk, topic_partition: TopicPartition, config: TopicConfig) -> None:
-    """Leave word on disk that acknowledged records may not be fsynced, or that they are again.
+def reopen_replica(disk: Disk, opened: OpenedReplica, config: TopicConfig, cache: FetchCache) -> OpenedReplica:
+    """A replica that was opened before its topic's settings were known, opened with them. It is not in service yet."""
+    opened.log.close(clean=True)
+    if config.flush == "os":
+        _mark_flush(disk, folder_of(opened.topic_partition), config)
+    return open_replica(disk, opened.topic_partition, config, cache, clean_shutdown=True)
 
-    Called before a log goes over to `flush=os`, and after it came back from there and everything in it was fsynced.
-    """
-    path = folder_of(topic_partition)
+
+def _mark_flush(disk: Disk, path: str, config: TopicConfig) -> None:
+    """Leave word on disk whether acknowledged records may not be fsynced: before any is appended, and only gone when
+    recovery has fsynced all there is."""
     marker = f"{path}/{FLUSH_OS_MARKER}"
     if config.flush == "os" and not disk.exists(marker):
         disk.replace(marker, b"1\n")

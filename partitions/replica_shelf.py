@@ -13,6 +13,7 @@ What is *not* here: the folders themselves (`replica_folders.py`), who may have 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
 
 from raftlog.config import TopicConfig
@@ -29,9 +30,9 @@ from .replica_folders import (
     delete_set_aside,
     find_replicas,
     find_set_aside,
-    mark_flush,
     open_replica,
     prepare_folders,
+    reopen_replica,
     set_aside,
 )
 
@@ -82,12 +83,16 @@ class ReplicaShelf:
     def take(self, tp: TopicPartition, config: TopicConfig) -> OpenedReplica | None:
         """The replica's open log, which is the caller's now. None: `on_change` tells when to ask again, if ever."""
         opened = self._loaded.pop(tp, None)
-        if opened is not None:
-            self.configure(tp, opened.log, config, just_opened=True)
-            return opened
-        if tp not in self._opening and tp not in self._removing and tp not in self._failed and not self._closing:
-            self._open(tp, config)
-        return None
+        if opened is None:
+            if tp not in self._opening and tp not in self._removing and tp not in self._failed and not self._closing:
+                self._open(tp, lambda: open_replica(self._disk, tp, config, self._cache, clean_shutdown=False))
+            return None
+        if opened.log.config.flush != config.flush:
+            self._writer.forget(opened.log)
+            self._open(tp, lambda: reopen_replica(self._disk, opened, config, self._cache))
+            return None
+        self.configure(tp, opened.log, config)
+        return opened
 
     def losses_are_reported(self) -> None:
         """The quorum has accepted a registration with this shelf's reports: no later start need repeat them."""
@@ -100,25 +105,12 @@ class ReplicaShelf:
         """Why the replica could not be opened; empty where it was, or will be."""
         return self._failed.get(tp, "")
 
-    def configure(
-        self, tp: TopicPartition, log: PartitionLog, config: TopicConfig, *, just_opened: bool = False
-    ) -> None:
-        """The topic's settings, now. A log goes over to `flush=os` only when the disk knows of it."""
-        if config.flush == "os" and log.config.flush != "os":
-
-            def marked(_: None, error: BaseException | None) -> None:
-                if error is None:
-                    log.config = config
-                else:
-                    self._logger.error("flush=os not applied", partition=str(tp), error=str(error))
-
-            self._worker.submit(lambda: mark_flush(self._disk, tp, config), marked)
-            return
-        was_os = log.config.flush == "os"
-        log.config = config
-        if just_opened and was_os and config.flush != "os":
-            # Recovery has fsynced all there is, and every later batch is fsynced before it is acknowledged.
-            self._worker.submit(lambda: mark_flush(self._disk, tp, config), self._note_error(tp, "flush-os marker"))
+    def configure(self, tp: TopicPartition, log: PartitionLog, config: TopicConfig) -> None:
+        """The topic's settings, now. How it is flushed changes when its broker starts next: in service, a log whose
+        past is half fsynced could vouch for neither half."""
+        if config.flush != log.config.flush:
+            self._logger.warning("flush changes at the next start", partition=str(tp), flush=config.flush)
+        log.config = replace(config, flush=log.config.flush)
 
     def remove(self, tp: TopicPartition, log: PartitionLog | None) -> None:
         """This broker has this replica no longer: close what is open and delete the folder. `log` is the caller's, or
@@ -170,7 +162,7 @@ class ReplicaShelf:
 
     # --- Inside ---
 
-    def _open(self, tp: TopicPartition, config: TopicConfig) -> None:
+    def _open(self, tp: TopicPartition, work: Callable[[], OpenedReplica]) -> None:
         self._opening[tp] = None
 
         def opened(replica: OpenedReplica | None, error: BaseException | None) -> None:
@@ -184,7 +176,7 @@ class ReplicaShelf:
             if isinstance(error, DiskFull):
                 self._scheduler.call_later(DISK_FULL_RETRY_SECONDS, lambda: self._retry(tp))
 
-        self._worker.submit(lambda: open_replica(self._disk, tp, config, self._cache, clean_shutdown=False), opened)
+        self._worker.submit(work, opened)
 
     def _retry(self, tp: TopicPartition) -> None:
         self._failed.pop(tp, None)

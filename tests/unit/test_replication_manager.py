@@ -204,7 +204,7 @@ def test_an_offline_replica_says_so_again_when_it_is_elected() -> None:
     assert code(cluster.produce(1)) == "replica_not_available"
 
 
-def test_flush_os_is_marked_on_disk_before_it_is_used() -> None:
+def test_flush_os_is_marked_on_disk_and_an_unclean_stop_reported_as_a_cut() -> None:
     cluster = ReplicationCluster(flush="os")
     member = cluster.members[0]
     marker = f"{folder_of(tp(0))}/{FLUSH_OS_MARKER}"
@@ -214,21 +214,40 @@ def test_flush_os_is_marked_on_disk_before_it_is_used() -> None:
     again = cluster.start(0, member.disk)
     (report,) = again.manager.load(clean_shutdown=False)
     assert report.cut_or_quarantined, "what it acknowledged may be gone"
-    cluster.topic = replace(cluster.topic, configs=())
     again.manager.on_metadata([broker(0), cluster.topic, *cluster.records.values()])
     cluster.settle()
-    assert not member.disk.exists(marker), "it is fsync from here on, and recovery has fsynced the rest"
+    assert again.manager.drivers[tp(0)].log.config.flush == "os"
+    assert member.disk.exists(marker)
 
 
-def test_a_topic_that_becomes_flush_os_is_marked_first() -> None:
-    cluster = ReplicationCluster()
+@pytest.mark.parametrize(("before", "after"), [("os", "fsync"), ("fsync", "os")])
+def test_a_change_of_flush_takes_effect_at_the_next_start(before: str, after: str) -> None:
+    cluster = ReplicationCluster(flush=before)
     member = cluster.members[0]
-    log = member.manager.drivers[tp(0)].log
-    cluster.tell(replace(cluster.topic, configs=(("flush", "os"),)), to=[0])
-    assert log.config.flush == "fsync"
+    marker = f"{folder_of(tp(0))}/{FLUSH_OS_MARKER}"
+    cluster.produce(0)
     cluster.settle()
-    assert log.config.flush == "os"
-    assert member.disk.exists(f"{folder_of(tp(0))}/{FLUSH_OS_MARKER}")
+    cluster.topic = replace(cluster.topic, configs=(("flush", after), ("retention.ms", "1234")))
+    cluster.tell(cluster.topic)
+    cluster.settle()
+    config = member.manager.drivers[tp(0)].log.config
+    assert (config.flush, config.retention_ms) == (before, 1234)
+    assert member.disk.exists(marker) == (before == "os")
+    stopped: list[bool] = []
+    member.manager.close(stopped.append)
+    cluster.settle()
+    again = cluster.start(0, member.disk)
+    again.manager.on_metadata([broker(0), cluster.topic, *cluster.records.values()])
+    cluster.settle()
+    log = again.manager.drivers[tp(0)].log
+    assert log.config.flush == after
+    assert log.log_end_offset == 1
+    assert member.disk.exists(marker) == (after == "os")
+    for _ in range(2):
+        member.disk.fsyncs = 0  # The first batch after a start also writes a checkpoint.
+        cluster.produce(0, acks=Acks.LEADER)
+        cluster.settle()
+    assert member.disk.fsyncs == (1 if after == "fsync" else 0)
 
 
 def test_retention_moves_the_start_of_leader_and_followers() -> None:
