@@ -20,13 +20,14 @@ from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
+from multidict import CIMultiDict
 
 from raftlog import Admin
 from raftlog.cli.local_cluster import SETTINGS_FILE, LocalCluster, LocalNode, free_base_port
 from raftlog.client.admin import PartitionInfo, TopicDescription
 from raftlog.errors import RaftlogError
 from raftlog.model import Endpoint
-from tests.support.http_api_client import Api
+from tests.support.http_api_client import Answer, Api
 
 PATIENCE_S = 60.0
 """For what takes well under a second on a quiet machine: tests run beside each other on busy ones."""
@@ -42,7 +43,8 @@ T = TypeVar("T")
 @contextlib.contextmanager
 def running_cluster(node_count: int = 3, **settings: str) -> Iterator[LocalCluster]:
     """A cluster whose nodes take requests. `settings` are further lines of every `node.toml`."""
-    # Nodes keep much below this: a short path, and gone even if the test run is killed later.
+    # A crash in native code leaves its traceback in the node's log.
+    os.environ["PYTHONFAULTHANDLER"] = "1"
     with tempfile.TemporaryDirectory(prefix="raftlog-test-") as folder:
         cluster = LocalCluster(folder, node_count, free_base_port(node_count), settings=settings)
         try:
@@ -59,9 +61,10 @@ def running_cluster(node_count: int = 3, **settings: str) -> Iterator[LocalClust
 def stop_and_check(cluster: LocalCluster) -> None:
     """Stop whoever runs; each must have stopped in order, and no log may tell of anything broken."""
     running = [node.node_id for node in cluster.nodes if node.running]
-    died = [node.node_id for node in cluster.died()]
+    died = {node.node_id: node.process and node.process.returncode for node in cluster.died()}
     codes = cluster.stop()
-    assert not died, f"nodes {died} died:\n{cluster.nodes[died[0]].log_tail()}"
+    for node_id, code in died.items():
+        raise AssertionError(f"node {node_id} died, exit code {code}:\n{cluster.nodes[node_id].log_tail()}")
     for node_id in running:
         assert codes[node_id] == 0, f"node {node_id} ended with {codes[node_id]}:\n{cluster.nodes[node_id].log_tail()}"
     check_logs(cluster)
@@ -158,6 +161,13 @@ class NodeApi(Api):
 
     async def is_well(self) -> None:
         assert (await self.get("/v1/ready")).status == 200
+
+    async def raw_answer(self, request: bytes) -> Answer:
+        """Bytes to the port; the one HTTP/1.1 answer that comes back before the node closes the connection."""
+        head, _, body = (await self.raw(request, patience_s=PATIENCE_S)).partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        headers = CIMultiDict(line.split(": ", 1) for line in lines)
+        return Answer(int(first.split()[1]), headers, body)
 
 
 @contextlib.asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -53,7 +54,7 @@ async def ask_raw_bytes(api: Endpoint, path: str, message: bytes) -> bytes:
     """The same; the answer as it came."""
     async with (
         aiohttp.ClientSession() as session,
-        session.post(f"http://{api}{path}", data=message, headers={"Content-Type": CONTENT_TYPE}) as answer,
+        session.post(f"http://{api}{path}", data=io.BytesIO(message), headers={"Content-Type": CONTENT_TYPE}) as answer,
     ):
         assert answer.status == 200, await answer.text()
         return await answer.read()
