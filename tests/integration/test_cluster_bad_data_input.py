@@ -116,7 +116,7 @@ async def attacked(cluster: LocalCluster, tmp_path: Path) -> AsyncIterator[Attac
         cluster_id = (await admin.cluster()).cluster_id
         yield Attacked(cluster, leader, description.id_bytes, cluster_id, trap)
         assert await state_of(cluster, admin, TOPIC) == before
-    assert not list(tmp_path.iterdir())
+    assert is_empty(tmp_path)
 
 
 async def until_closed(data: Endpoint, sent: bytes, *, then_end: bool = False) -> bytes:
@@ -147,6 +147,10 @@ def goaway(received: bytes) -> str:
     """What the node's last word said."""
     (frame,) = only(parse(received), GoAwayFrame)
     return frame.additional_data.decode()
+
+
+def is_empty(folder: Path) -> bool:
+    return not list(folder.iterdir())
 
 
 # --- The connection ---------------------------------------------------------------------------------------------------
@@ -255,7 +259,7 @@ async def test_messages_that_no_broker_sends(attacked: Attacked, path: str) -> N
 
 
 async def test_followers_that_are_none(attacked: Attacked) -> None:
-    """Another cluster's, one of the past, the leader itself, one that does not say who it is, one that says it twice."""
+    """Another cluster's, one of the past, one that says twice who it is, three that do not say it at all."""
     subscription = rp.Subscription(1, attacked.topic_id, 0, 0, 0, 2, 2)
     ours = attacked.cluster_id
     for frames in (
@@ -304,7 +308,7 @@ async def test_the_cluster_works_on_while_it_is_attacked(cluster: LocalCluster, 
             await traffic.grows()
         await check_exactly(cluster.bootstrap, traffic)
         assert await state_of(cluster, admin, TOPIC) == before
-    assert not list(tmp_path.iterdir())
+    assert is_empty(tmp_path)
 
 
 async def storm(cluster: LocalCluster, pickle: bytes) -> None:
