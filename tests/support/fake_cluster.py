@@ -232,6 +232,10 @@ class FakeNode:
         listener, self._listener = self._listener, None
         await listener.close(2.0)
 
+    def streams(self) -> list[Http2Stream]:
+        """All that clients have open."""
+        return list(self._streams)
+
     def drop_connections(self) -> None:
         for stream in list(self._streams):
             stream.connection.abort("dropped by the test")

@@ -129,7 +129,7 @@ async def test_the_leader_dies(cluster: FakeCluster) -> None:
         moved = loop.time()
         await sending
         await producer.flush()
-        assert loop.time() - moved < 1.0, "going on cost more than noticing"
+        assert loop.time() - moved < 2.5, "going on cost more than noticing"
     assert log(cluster).values() == values
 
 
@@ -147,8 +147,20 @@ async def test_the_leader_stops_without_dying(cluster: FakeCluster) -> None:
         moved = loop.time()
         await sending
         await producer.flush()
-        assert loop.time() - moved < sender.LATE_ANSWER + 1.5
+        assert loop.time() - moved < sender.LATE_ANSWER + 3.0
     assert log(cluster).values() == values
+
+
+async def test_closing_does_not_wait_for_a_broker_that_is_stopped(cluster: FakeCluster) -> None:
+    producer = Producer(cluster.bootstrap, linger_ms=0, batch_bytes=1 << 20)
+    await producer.send("t", b"a")
+    for stream in cluster.nodes[1].streams():
+        stream.connection.pause_reading()
+    for _ in range(40):
+        producer.send("t", b"x" * 1_000_000)
+        await asyncio.sleep(0.001)
+    async with asyncio.timeout(10):
+        await producer.close(flush=False)
 
 
 async def test_a_node_that_is_cut_off_from_the_quorum_does_not_mislead(cluster: FakeCluster) -> None:
