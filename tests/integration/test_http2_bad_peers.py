@@ -100,7 +100,8 @@ async def test_a_peer_that_does_not_read_is_cut_off(limits: Http2Limits, megabyt
         await until(lambda: len(server.accepted) == 1)
         connection.pause_reading()
         stream.send([b"go"])
-        while not server.accepted[0].closed.done():
-            stream.send([b"still alive"])
-            await asyncio.sleep(0.02)
+        async with asyncio.timeout(PATIENCE_S):
+            while not server.accepted[0].closed.done():
+                stream.send([b"still alive"])
+                await asyncio.sleep(0.02)
         assert reason in await server.accepted[0].reason()
