@@ -13,7 +13,6 @@ What is *not* here: what requests mean, when to try again, which broker to ask.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -31,8 +30,6 @@ FETCH_PATH = "/v1/fetch"
 
 DIAL_BACKOFF_MIN = 0.02
 DIAL_BACKOFF_MAX = 0.5
-CLOSE_PATIENCE = 1.0
-"""Seconds for a broker to take the last words; one that is stopped never does."""
 DEADLINE_CHECK = 0.25
 """Seconds between looks at the deadlines."""
 
@@ -104,10 +101,6 @@ class BrokerConnection:
     def close(self, reason: str) -> None:
         """Give up the connection; what is in flight is lost."""
         self._connection.close(reason)
-
-    def abort(self, reason: str) -> None:
-        """The same without a word to the broker."""
-        self._connection.abort(reason)
 
     # --- StreamHandler ------------------------------------------------------------------------------------------------
 
@@ -204,12 +197,10 @@ class Transport:
             task.cancel()
         await asyncio.gather(*self._dialing.values(), return_exceptions=True)
         self._none_left.clear()
-        for give_up in (BrokerConnection.close, BrokerConnection.abort):
-            for connection in self.connections():
-                give_up(connection, "the client is closed")
-            if self._all:
-                with contextlib.suppress(TimeoutError):  # then the next step is less polite
-                    await asyncio.wait_for(self._none_left.wait(), CLOSE_PATIENCE)
+        for connection in self.connections():
+            connection.close("the client is closed")
+        if self._all:
+            await self._none_left.wait()  # a second at most, even if the broker is stopped
 
     async def _dial(self, node_id: int, endpoint: Endpoint) -> None:
         failures = self._failures.get(node_id, 0)

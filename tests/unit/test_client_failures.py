@@ -152,12 +152,14 @@ async def test_the_leader_stops_without_dying(cluster: FakeCluster) -> None:
 
 
 async def test_closing_does_not_wait_for_a_broker_that_is_stopped(cluster: FakeCluster) -> None:
-    producer = Producer(cluster.bootstrap, linger_ms=0, batch_bytes=1 << 20)
-    await producer.send("t", b"a")
+    """More is on its way to it than the sockets between can hold."""
+    cluster.create_topic("t", partitions=10)
+    producer = Producer(cluster.bootstrap, linger_ms=0, batch_bytes=1 << 20, max_in_flight=40)
+    await producer.send("t", b"a", partition=0)
     for stream in cluster.nodes[1].streams():
         stream.connection.pause_reading()
-    for _ in range(40):
-        producer.send("t", b"x" * 1_000_000)
+    for number in range(40):
+        producer.send("t", b"x" * 1_000_000, partition=number % 4 * 3)
         await asyncio.sleep(0.001)
     async with asyncio.timeout(10):
         await producer.close(flush=False)
