@@ -44,6 +44,7 @@ class Faults:
             "power_loss_all": self._power_loss_all,
             "kill_all": self._kill_all,
             "crash_in_disk_operation": self._crash_in_disk_operation,
+            "failed_fsync": self._failed_fsync,
             "clean_stop": self._clean_stop,
             "pause": self._pause,
             "cut_one_way": self._cut_one_way,
@@ -62,6 +63,7 @@ class Faults:
         self._world.network.heal()
         for node in self._world.nodes:
             node.disk.crash_countdown = 0
+            node.disk.fail_fsync = 0
             if node.life is not None:
                 node.life.paused_until = 0.0
 
@@ -105,6 +107,19 @@ class Faults:
 
     def _crash_in_disk_operation(self) -> None:
         self._node().disk.crash_countdown = self._rng.randrange(1, 40)
+
+    def _failed_fsync(self) -> None:
+        """One fsync fails and drops what it should have kept. A replica goes offline, or the node stops; later the
+        process is made anew, as an operator would."""
+        node = self._node()
+        node.expected_stop = True
+        node.disk.fail_fsync = 1
+
+        def replace() -> None:
+            node.disk.fail_fsync = 0
+            self._world.kill(node, power_loss=False, restart_after=self._down_for())
+
+        self._world.heap.schedule(self._rng.uniform(1.0, 6.0), replace)
 
     def _clean_stop(self) -> None:
         self._world.stop_cleanly(self._node(), restart_after=self._down_for())

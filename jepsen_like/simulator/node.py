@@ -144,7 +144,10 @@ class SimNode:
         config: NodeConfig,
         trace: Trace,
         on_violation: Callable[[str], None],
+        on_stopped: Callable[[SimNode], None],
     ) -> None:
+        """`on_stopped`: the process ended by itself."""
+        self.on_stopped = on_stopped
         self.node_id = BrokerId(node_id)
         self.heap = heap
         self.network = network
@@ -255,6 +258,11 @@ class SimNode:
         self._trace.note(int(self.node_id), f"fatal {error}")
         if not self.expected_stop:
             self._on_violation(f"node {self.node_id} stopped itself: {error}")
+        self.heap.schedule(0.0, self._stopped_itself)
+
+    def _stopped_itself(self) -> None:
+        if self.running:
+            self.on_stopped(self)
 
 
 class _Later:

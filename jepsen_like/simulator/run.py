@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from metadata.commands import Command, CreateTopic, DeleteTopic, Refused
 from metadata.engine import Outcome
 from raftlog.config import NodeConfig
-from raftlog.errors import RaftlogError
+from raftlog.errors import DiskFailed, RaftlogError
 from raftlog.model import BrokerId, TopicId, TopicPartition
 
 from .disk import SimulatedCrash
@@ -89,6 +89,7 @@ class SimulatedWorld:
                 config=config,
                 trace=self.trace,
                 on_violation=self._on_violation,
+                on_stopped=lambda node: self.kill(node, power_loss=False, restart_after=0.2),
             )
             for node_id in voters
         ]
@@ -119,6 +120,11 @@ class SimulatedWorld:
         try:
             node.start()
         except SimulatedCrash:
+            self.kill(node, power_loss=False, restart_after=0.2)
+            return
+        except DiskFailed:
+            if not node.expected_stop:
+                raise
             self.kill(node, power_loss=False, restart_after=0.2)
             return
         assert node.life is not None
@@ -178,6 +184,11 @@ class SimulatedWorld:
             assert node is not None, "only a node's own events touch its disk"
             self.trace.note(int(node.node_id), "died in a disk operation")
             self.kill(node, power_loss=self._power_rng.random() < 0.5, restart_after=self._power_rng.uniform(0.05, 1.0))
+        except DiskFailed as error:
+            if node is None or not node.expected_stop:
+                raise
+            self.trace.note(int(node.node_id), f"stopped by its disk: {error}")
+            self.kill(node, power_loss=False, restart_after=self._power_rng.uniform(0.05, 1.0))
         if node is not None:
             self.truth.after_event(node)
 

@@ -13,7 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from metadata.commands import AlterIsr, Command, IsrAltered, IsrMember, RegisterBroker, Registered
+from metadata.commands import (
+    AlterIsr,
+    Command,
+    Election,
+    ElectLeaders,
+    IsrAltered,
+    IsrMember,
+    RegisterBroker,
+    Registered,
+)
 from metadata.engine import Fate, Outcome
 from metadata.view import (
     BrokerChanged,
@@ -190,7 +199,28 @@ class Broker:
         self._quorum.propose(command, answered)
 
     def _on_replica_offline(self, topic_partition: TopicPartition, reason: str) -> None:
+        """A live broker that cannot lead says so: the quorum would not notice by itself (S10). It leaves the ISR by
+        falling behind."""
         self._logger.error("replica_offline", partition=str(topic_partition), reason=reason)
+        record = self.view.partition(topic_partition)
+        if record is None or record.leader != self.identity.node_id or self._quorum is None:
+            return
+        for candidate in record.replicas:
+            broker = self.view.broker(candidate)
+            able = candidate in record.isr and candidate not in record.not_eligible and self.view.alive(candidate)
+            if candidate != self.identity.node_id and able and broker is not None:
+                election = Election(
+                    topic_partition.topic_id,
+                    topic_partition.partition,
+                    candidate,
+                    broker.incarnation,
+                    record.partition_epoch,
+                )
+                self._quorum.propose(ElectLeaders((election,)), self._moved_away)
+                return
+
+    def _moved_away(self, outcome: Outcome) -> None:
+        self._logger.info("leadership_given_up", fate=outcome.fate.value, result=str(outcome.result))
 
 
 def _as_change(event: MetadataEvent) -> list[MetadataChange]:
