@@ -209,6 +209,7 @@ class ConnectionCore:
         self.failed = self.closing = True
         for stream in list(self.streams.values()):
             self._close_stream(stream, reason)
+        self._inbound.ignore()  # what follows finds an empty buffer: nothing that is in there now will be looked at
 
     # --- Input -------------------------------------------------------------------------------------------------------
 
@@ -218,7 +219,6 @@ class ConnectionCore:
             return self._inbound.get_buffer()
         except Http2Error as error:
             self.fail(error.code, error.detail)
-            self._inbound.ignore()
             return self._inbound.get_buffer()
 
     def received(self, count: int, now: float) -> None:
@@ -231,9 +231,6 @@ class ConnectionCore:
             self._inbound.received(count, now)
         except Http2Error as error:
             self.fail(error.code, error.detail)
-        if self.failed:
-            # What follows finds an empty buffer: nothing that is in there now will be looked at.
-            self._inbound.ignore()
 
     def on_time(self, now: float, *, reading: bool = True) -> None:
         """Look at the deadlines. `reading` is false while the shell has stopped reading on purpose."""
