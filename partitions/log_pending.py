@@ -198,7 +198,8 @@ class PendingWork:
     ) -> SegmentWrite | None:
         index = segment.index
         assert index is not None
-        sync = (bool(batches) and self._sync) or not segment.on_disk
+        # After a full disk the file may hold more than it should, which the job cuts off.
+        sync = (bool(batches) and self._sync) or not segment.on_disk or self.again
         if due:
             sync = sync or bool(batches) or segment.unsynced
         if not batches and not sync and not due:

@@ -94,6 +94,8 @@ class LogMachine(RuleBasedStateMachine):
         self.twin = Twin()
         self.ever: dict[tuple[int, int], bytes] = {}
         """(base offset, epoch) → the batch that bears this name for ever."""
+        self.ever_last: set[tuple[int, int]] = set()
+        """(last offset, epoch) of each of them."""
         self.epochs_used = {0}
         self.epoch = 0
         self.epoch_is_over = False
@@ -129,7 +131,11 @@ class LogMachine(RuleBasedStateMachine):
     def append(self, count: int, size: int, fresh_epoch: bool) -> None:
         latest = self.log.epochs.latest_epoch
         base = self.log.log_end_offset
-        if fresh_epoch or self.epoch < latest or self.epoch_is_over:
+        ends = [offset + 1 for offset, epoch in self.ever_last if epoch == latest]
+        if not fresh_epoch and self.twin.batches and ends and max(ends) == base:
+            # The leader of the last epoch that is left wrote on: nobody has seen more of it than this log has.
+            self.epoch, self.epoch_is_over = latest, False
+        elif fresh_epoch or self.epoch < latest or self.epoch_is_over:
             # Any epoch that nobody used yet, also one below those that were truncated away.
             unused = [
                 epoch for epoch in range(max(latest, 0), max(self.epochs_used) + 3) if epoch not in self.epochs_used
@@ -152,6 +158,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         name = (one.header.base_offset, one.header.leader_epoch)
         assert self.ever.setdefault(name, one.data) == one.data, "the test broke its own rule"
+        self.ever_last.add((one.end_offset - 1, one.header.leader_epoch))
         self.log.append(one.header, one.buffers)
         self.producers.replay(one.header)
         self.twin.batches.append(one)

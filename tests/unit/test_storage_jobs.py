@@ -368,3 +368,90 @@ def test_no_file_is_held_open_but_the_last(disk: SimDisk, monkeypatch: pytest.Mo
     assert len(held) == 1
     log.close(clean=True)
     assert held == set()
+
+
+def run_until_full(log: PartitionLog, monkeypatch: pytest.MonkeyPatch, path_part: str) -> None:
+    """Run the job that is due; the disk has no room for the first file whose name has this in it."""
+    real = SimDisk.replace
+
+    def replace(disk: SimDisk, path: str, content: bytes) -> None:
+        if path_part in path:
+            raise DiskFull("no room")
+        real(disk, path, content)
+
+    job = take(log)
+    with monkeypatch.context() as patched, pytest.raises(DiskFull) as caught:
+        patched.setattr(SimDisk, "replace", replace)
+        job.run()
+    log.job_done(job, caught.value)
+
+
+def test_what_a_full_disk_left_of_one_job_is_cut_by_the_next(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches were written, and there was no room for the index after them; then a truncation drops them, and
+    what is appended instead is shorter."""
+    log = open_log(disk, TopicConfig(index_interval_bytes=0))
+    first = append(log)
+    settle(log)
+    monkeypatch.setattr(log_pending, "CHECKPOINT_INTERVAL_BYTES", 500)
+    append(log, size=600)
+    run_until_full(log, monkeypatch, ".index")
+    log.truncate_to(Offset(1))
+    settle(log)
+    second = append(log, epoch=1, size=10)
+    settle(log)
+    assert log.stable_end_offset == 2
+    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    assert not recovery.cut_or_quarantined
+    assert read_batches(again, 0) == [first.data, second.data]
+
+
+def test_segments_that_a_full_disk_left_behind_are_removed(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failed job had begun segments that the log, truncated since, begins elsewhere now."""
+    log = open_log(disk, SMALL)
+    made = [append(log) for _ in range(2)]
+    settle(log)
+    for _ in range(9):
+        append(log, count=2)
+    run_until_full(log, monkeypatch, ".index")
+    left_behind = [name for name in disk.list(PATH) if name.endswith(".log")]
+    assert len(left_behind) > 2
+    log.truncate_to(Offset(4))
+    settle(log)
+    made += [append(log, epoch=1, count=3, size=60) for _ in range(4)]
+    settle(log)
+    again, recovery = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False)
+    assert not recovery.cut_or_quarantined, recovery
+    assert again.log_end_offset == 16
+    found = read_batches(again, 0)
+    assert found[:2] + found[3:] == [one.data for one in made]
+
+
+@pytest.mark.parametrize("what", ["truncated", "restarted above", "restarted within"])
+def test_a_crash_while_everything_is_removed_on_purpose_is_no_loss(what: str) -> None:
+    for steps in range(1, 60):
+        disk = SimDisk()
+        disk.make_directory("partitions")
+        log = open_log(disk, SMALL)
+        for _ in range(10):
+            append(log)
+        settle(log)
+        if what == "truncated":
+            log.truncate_to(Offset(0))
+        else:
+            log.truncate_fully_and_start_at(Offset(99 if what == "restarted above" else 4))
+        new = append(log, epoch=1)
+        job = take(log)
+        disk.crash_countdown = steps
+        try:
+            job.run()
+        except SimulatedCrash:
+            disk.crash_countdown = 0
+            again, recovery = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False)
+            assert not recovery.cut_or_quarantined, (steps, recovery)
+            PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False)
+            continue
+        disk.crash_countdown = 0
+        again = open_log(disk, SMALL)
+        assert read_batches(again, again.log_start_offset) == [new.data]
+        return
+    raise AssertionError("the job has more steps than were tried")
