@@ -31,7 +31,7 @@ from raftlog.wire import (
     ProduceRequest,
     ProduceResponse,
 )
-from tests.support.cluster import NodeApi, all_in_sync, node_api, running_cluster
+from tests.support.cluster import NodeApi, all_in_sync, known_everywhere, node_api, running_cluster
 from tests.support.cluster_attack import GOOD, MIB, lying_batches, noise, pickled, state_of
 from tests.support.cluster_wire import ask_raw, message_of, produce_message, small_batch
 
@@ -55,6 +55,7 @@ async def _fill(cluster: LocalCluster) -> None:
     async with Admin(cluster.bootstrap) as admin, node_api(cluster.nodes[0]) as api:
         await admin.create_topic(TOPIC, 1, replication_factor=3)
         await all_in_sync(admin, TOPIC)
+        await known_everywhere(cluster, TOPIC)
         assert (await api.post(RECORDS, b"one\ntwo\n", "text/plain")).status == 200
 
 

@@ -32,7 +32,7 @@ from raftlog.wire import (
     OffsetsRequest,
     ProduceResponse,
 )
-from tests.support.cluster import PATIENCE_S, all_in_sync, log_lines, node_api, running_cluster
+from tests.support.cluster import PATIENCE_S, all_in_sync, known_everywhere, log_lines, node_api, running_cluster
 from tests.support.cluster_attack import GOOD, lying_batches, noise, pickled, state_of
 from tests.support.cluster_traffic import Traffic, check_exactly
 from tests.support.cluster_wire import message_of, produce_message, talking
@@ -59,6 +59,7 @@ async def _fill(cluster: LocalCluster) -> None:
     async with Admin(cluster.bootstrap) as admin, node_api(cluster.nodes[0]) as api:
         await admin.create_topic(TOPIC, 1, replication_factor=3)
         await all_in_sync(admin, TOPIC)
+        await known_everywhere(cluster, TOPIC)
         assert (await api.post(f"/v1/topics/{TOPIC}/records", b"one\ntwo\n", "text/plain")).status == 200
 
 

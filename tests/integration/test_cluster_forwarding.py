@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from raftlog import Admin
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.local_cluster import LocalCluster, LocalNode
 from raftlog.client.admin import TopicDescription
 from raftlog.record_batch import RecordBatch, split_batches
 from raftlog.wire import (
@@ -30,7 +30,15 @@ from raftlog.wire import (
     decode_response,
     split_body,
 )
-from tests.support.cluster import NodeApi, all_in_sync, check_logs, node_api, running_cluster
+from tests.support.cluster import (
+    NodeApi,
+    all_in_sync,
+    check_logs,
+    eventually,
+    known_everywhere,
+    node_api,
+    running_cluster,
+)
 from tests.support.cluster_wire import ask_raw, ask_raw_bytes, message_of, small_batch, talking
 
 pytestmark = pytest.mark.integration
@@ -55,7 +63,8 @@ async def made(cluster: LocalCluster, name: str) -> TopicDescription:
     """A topic whose partitions are led by three different nodes."""
     async with Admin(cluster.bootstrap) as admin:
         await admin.create_topic(name, PARTITIONS, replication_factor=3)
-        description = (await all_in_sync(admin, name))[name]
+        await all_in_sync(admin, name)
+    description = await known_everywhere(cluster, name)
     assert sorted(p.leader for p in description.partitions if p.leader is not None) == [0, 1, 2]
     return description
 
@@ -184,9 +193,7 @@ async def test_the_data_port_does_not_forward_but_names_the_leader(cluster: Loca
         )
         for node in cluster.nodes:
             for path in ("/v1/produce", "/raftlog.forward"):
-                async with talking(node.data, path) as talk:
-                    answer = await talk.ask(message)
-                assert isinstance(answer, ProduceResponse)
+                answer = await produced_when_open(node, path, message)
                 if node.node_id == info.leader:
                     assert answer.partitions[0].error == ""
                 else:
@@ -196,6 +203,18 @@ async def test_the_data_port_does_not_forward_but_names_the_leader(cluster: Loca
         for partition in range(PARTITIONS):
             path = f"/v1/topics/native/partitions/{partition}/offsets"
             assert (await api.get(path)).document["latest"] == 2
+
+
+async def produced_when_open(node: LocalNode, path: str, message: bytes) -> ProduceResponse:
+    """The answer once the node has its replica of the new topic open."""
+
+    async def ask() -> ProduceResponse | None:
+        async with talking(node.data, path) as talk:
+            answer = await talk.ask(message)
+        assert isinstance(answer, ProduceResponse)
+        return None if answer.partitions[0].error == "leader_not_available" else answer
+
+    return await eventually(ask, f"node {node.node_id} has its replica open")
 
 
 async def test_every_line_of_every_log_names_cluster_and_node(cluster: LocalCluster) -> None:

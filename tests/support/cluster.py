@@ -191,6 +191,19 @@ def stop_node(cluster: LocalCluster, node_id: int) -> int:
         process.stdin.close()
 
 
+async def known_everywhere(cluster: LocalCluster, topic: str) -> TopicDescription:
+    """Until every node knows this topic as created, with leaders: a node's view is a little behind the quorum's."""
+
+    async def look(node: LocalNode) -> TopicDescription | None:
+        async with Admin(str(node.api)) as admin:
+            found = await admin.describe_topic(topic)
+        return found if all(p.leader is not None for p in found.partitions) else None
+
+    for node in cluster.nodes:
+        description = await eventually(lambda node=node: look(node), f"node {node.node_id} knows {topic}")  # type: ignore[misc]
+    return description
+
+
 _WARM = """
 import os, sys
 import http_api.app, metadata.quorum_thread, raftlog.broker.lifecycle, raftlog.record_arrow
