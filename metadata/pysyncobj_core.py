@@ -43,6 +43,9 @@ from .quorum_snapshot import IncomingSnapshot
 APPLY_MAX = 2048
 """Entries applied in one tick: what is left waits for the next."""
 
+LINK_LOST_HEARTBEATS = 1.5
+"""Within so many heartbeat intervals of losing the link to the leader a voter asks for pre-votes."""
+
 REGULAR = bytes([_COMMAND_TYPE.REGULAR])
 NO_OP = bytes([_COMMAND_TYPE.NO_OP])
 
@@ -62,7 +65,7 @@ class Waiting:
 
 
 class _SyncObj(SyncObj):  # type: ignore[misc]
-    """One voter. Calls must be made while the engine's ports are active (`pysyncobj_engine.py`)."""
+    """One voter. Calls are made while the engine's ports are active."""
 
     def __init__(
         self,
@@ -107,25 +110,23 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     # --- Elections ---
 
     def __connectedToAnyone(self) -> bool:  # noqa: N802
-        """pysyncobj asks this when the election timer ran out; it campaigns if the answer is yes. Here it is yes when
-        a majority said that it would vote for this node."""
+        """pysyncobj asks this when the election timer ran out, and campaigns on yes: here, on a majority's pre-vote."""
         if not self._peers or self._pre_votes.is_won(self.__raftCurrentTerm):
             self._pre_votes.forget()
             return True
         now = self._now()
         if now >= self._pre_votes.next_question_at:
             self.__raftLeader: Node | None = None
-            again_after = self._heartbeat * self._fraction()
+            again_after = self._heartbeat * (0.5 + self._draw() / 2)
             number = self._pre_votes.ask(self.__raftCurrentTerm, now, again_after)
             last_index, last_term = self.journal.last_index, self.journal.last_term
             self._tell_all(PreVote(self.__raftCurrentTerm + 1, number, last_index, last_term))
         return False
 
-    def _fraction(self) -> float:
-        """Between a half and one, at random: so that two voters do not ask in step."""
+    def _draw(self) -> float:
+        """From 0 to 1, at random: so that two voters do not act in step."""
         shortest, longest = self.conf.raftMinTimeout, self.conf.raftMaxTimeout
-        drawn = (self.__generateRaftTimeout() - shortest) / (longest - shortest)
-        return float(0.5 + drawn / 2)
+        return float((self.__generateRaftTimeout() - shortest) / (longest - shortest))
 
     def _believes_in_leader(self) -> bool:
         return bool(self.__raftState == _RAFT_STATE.LEADER) or self._patience.lasts(self._now())
@@ -201,7 +202,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self.__commandsWaitingCommit.clear()
 
     def __onBecomeLeader(self) -> None:  # noqa: N802
-        self.replication = Replication(self.__raftCurrentTerm, list(self._peers), self.journal, self._tell_id)
+        tell = lambda peer, message: self._tell(self._peers[peer], message)  # noqa: E731
+        self.replication = Replication(self.__raftCurrentTerm, list(self._peers), self.journal, tell)
         self._incoming.forget()
         super().__onBecomeLeader()
 
@@ -230,9 +232,6 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
     def _tell(self, node: Node, message: messages.Message) -> None:
         self._transport.send(node, message)
-
-    def _tell_id(self, peer: int, message: messages.Message) -> None:
-        self._transport.send(self._peers[peer], message)
 
     def _tell_all(self, message: messages.Message) -> None:
         for peer in self._peers.values():
@@ -336,6 +335,10 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         super().__onNodeDisconnected(node)
         if self.replication is not None:
             self.replication.on_link_lost(node.id)
+        elif node == self.__raftLeader:
+            self._patience.ends()
+            soon = self._now() + self._draw() * LINK_LOST_HEARTBEATS * self._heartbeat
+            self.__raftElectionDeadline = min(self.__raftElectionDeadline, soon)
 
     def leads_and_is_current(self) -> bool:
         """It leads, and what was committed before its term is applied here: its first own entry is."""

@@ -5,6 +5,9 @@ term. A voter says yes only if it has not heard of a leader for the shortest ele
 started counts its start as such a word), and a leader that still has its majority says no. So a node that is partly
 cut off, or comes back, never raises the term of a healthy cluster.
 
+Patience ends early when the link to the leader breaks, as it does when its process dies: the others need not sit out
+a timer then. Whoever has lost only its own link is told no by those who have not.
+
 The same patience holds against the real request for votes (Raft dissertation, 4.2.3), which may have been on its way
 for long.
 
@@ -30,6 +33,10 @@ class Patience:
     def heard(self, now: float) -> None:
         """A message of the current term's leader came."""
         self.last_word = now
+
+    def ends(self) -> None:
+        """The leader cannot be reached any more: there is nothing to wait for."""
+        self.last_word = float("-inf")
 
     def lasts(self, now: float) -> bool:
         """The leader may still be there: nobody else gets a vote."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import random
 from collections.abc import Callable
@@ -122,6 +123,24 @@ def test_dropping_the_prefix_keeps_the_rest_and_shrinks_the_file() -> None:
     again.append(b"on", 203, 3)
     again.sync()
     assert Journal(disk, IDENTITY).last_index == 203
+
+
+def test_the_bytes_are_those_of_format_1() -> None:
+    """Whoever changes them makes a new format version, and goes on reading this one."""
+    disk = prepared()
+    journal = Journal(disk, IDENTITY)
+    journal.set_hard_state(3, 2)
+    journal.append(b"command", 2, 3)
+    journal.truncate_from(2)
+    journal.mark()
+    content = disk.read(FIRST)
+    assert len(content) == 300
+    assert hashlib.sha256(content).hexdigest()[:16] == "c309e6788f4458c8"
+    record = fmt.decode(content, 0)
+    assert record is not None
+    assert content[:16].hex() == "8a524c4a" + "00" + "000000" + f"{len(record.payload):08x}" + "00000000"
+    entry = b"".join(bytes(part) for part in fmt.encode(fmt.Kind.ENTRY, b"xyz", sequence=5, synced=300))
+    assert entry.hex() == "8a524c4a01000000000000030000000000000005000000000000012c2523688524b8123878797a"
 
 
 # --- Who it belongs to -----------------------------------------------------------------------------------------------
