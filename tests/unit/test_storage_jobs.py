@@ -77,6 +77,21 @@ def test_a_result_from_before_a_restart_counts_for_nothing(disk: SimDisk) -> Non
     assert read_batches(open_log(disk), 3) == [y.data]
 
 
+def test_an_earlier_epoch_may_go_on_after_a_truncation(disk: SimDisk) -> None:
+    """The follower had a batch of epoch 2 that nobody else has; the leader of epoch 3 has more of epoch 1 instead. No
+    new entry of the history comes with that, and the file must forget the old one all the same."""
+    log = open_log(disk)
+    append(log, epoch=1)
+    append(log, epoch=2)
+    settle(log)
+    log.truncate_to(Offset(1))
+    more = append(log, epoch=1)
+    settle(log)
+    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    assert not recovery.cut_or_quarantined
+    assert read_batches(again, 1) == [more.data]
+
+
 def test_truncation_drops_whole_batches(disk: SimDisk) -> None:
     log = open_log(disk)
     append(log, count=3)
