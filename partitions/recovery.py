@@ -45,6 +45,9 @@ from .segment import (
 _QUARANTINED = ".quarantined"
 _TEMPORARY = ".tmp"
 """What a `Disk.replace` that did not come to its end may leave."""
+_OWNERS_NAMES = ("flush-os",)
+"""Files that the replica's owner keeps in the folder (`replica_folders.py`)."""
+
 _NOTES_MAX = 100
 
 
@@ -132,7 +135,7 @@ class _Recovery:
         """Base offsets of the segments, in order. Leftovers are removed, strangers left."""
         bases = [base for name in names if (base := parse_segment_name(name)) is not None]
         for name in names:
-            if name in (CHECKPOINT_NAME, LEADER_EPOCHS_NAME) or name.endswith(_QUARANTINED):
+            if name in (CHECKPOINT_NAME, LEADER_EPOCHS_NAME, *_OWNERS_NAMES) or name.endswith(_QUARANTINED):
                 continue
             if name.endswith(_TEMPORARY):
                 self._find(Finding.TEMPORARY_FILE, name)
