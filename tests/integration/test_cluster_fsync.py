@@ -28,7 +28,7 @@ from raftlog.config import load_node_config
 from raftlog.disk import LocalDisk
 from raftlog.model import TopicId, TopicPartition
 from raftlog.ports import File
-from tests.support.cluster import PATIENCE_S, all_in_sync, eventually
+from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, known_everywhere
 from tests.support.http_api_client import eventually as holds_soon
 
 pytestmark = pytest.mark.integration
@@ -159,7 +159,8 @@ async def gated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
         async with Admin(cluster.bootstrap) as admin:
             await eventually(lambda: _all_alive(admin), "three nodes are registered")
             await admin.create_topic(TOPIC, 1, replication_factor=3)
-            described = (await all_in_sync(admin, TOPIC))[TOPIC]
+            await all_in_sync(admin, TOPIC)
+        described = await known_everywhere(cluster, TOPIC)
         made = Gated(cluster, nodes, [disk.gate for disk in disks], session, described)
         # Every replica is there, follows, and has its files.
         assert await made.produce("all") == 0
