@@ -104,9 +104,20 @@ async def _bounded(request: web.Request, handler: Handler, context: ApiContext) 
         raise RetriableError("overloaded", f"{most} requests are under way")
     context.requests_under_way += 1
     try:
+        await _know_topic(request, context)
         return await handler(request)
     finally:
         context.requests_under_way -= 1
+
+
+async def _know_topic(request: web.Request, context: ApiContext) -> None:
+    """A topic that another node has just created may not be in this node's view yet: nobody is told that it does not
+    exist before the quorum was asked. Raises `RetriableError` where the quorum does not answer."""
+    name = request.match_info.get("topic")
+    if name is None or context.service.view.topic(name) is not None:
+        return
+    if not await context.service.catch_up():
+        raise RetriableError("quorum_unavailable", f"topic {name[:249]!r} is not known here, and the quorum is silent")
 
 
 def check_sender(request: web.BaseRequest, context: ApiContext) -> None:

@@ -53,6 +53,10 @@ class BrokerService(Protocol):
         """The cluster as this node knows it now."""
         ...
 
+    async def catch_up(self) -> bool:
+        """Bring `view` to all that the quorum has decided by now (S7). False: the quorum did not answer in time."""
+        ...
+
     async def produce(self, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
         """Append one batch for each of the request's partitions, wherever they are led. Waits as `acks` says, at most
         `timeout_ms`."""

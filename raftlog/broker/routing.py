@@ -22,10 +22,11 @@ from metadata.engine import Fate, Outcome
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
 from raftlog.errors import Applied, NotLeader, RaftlogError
-from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus
+from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus, TopicId
 from raftlog.ports import Part
 from raftlog.record_batch import parse_header
 from raftlog.wire import (
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     FoundOffset,
@@ -60,7 +61,7 @@ class Router:
         self._forwarder = forwarder
         self._administrator = administrator
         self._leaders = Leaders(broker.view)
-        self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self._catch_up)
+        self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self.catch_up)
         self._producer_ids = range(0)
         self._producer_ids_lock = asyncio.Lock()
 
@@ -81,6 +82,7 @@ class Router:
         return self._broker.view
 
     async def produce(self, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
+        await self._know_topics(request.partitions)
         deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
         slots: Slots[ProducedPartition] = Slots(len(request.partitions))
         while slots.open:
@@ -123,9 +125,11 @@ class Router:
         return await future
 
     async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
+        await self._know_topics(request.partitions)
         return await self._fetches.fetch(request)
 
     async def offsets(self, request: OffsetsRequest) -> OffsetsResponse:
+        await self._know_topics(request.partitions)
         deadline = asyncio.get_running_loop().time() + READ_PATIENCE_SECONDS
         slots: Slots[FoundOffset] = Slots(len(request.partitions))
         while slots.open:
@@ -180,7 +184,12 @@ class Router:
             first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
         return ProducerId(first), ProducerEpoch(0)
 
-    async def _catch_up(self) -> bool:
+    async def _know_topics(self, asked: Sequence[ProducePartition | FetchPartition | OffsetQuery]) -> None:
+        """Ids are drawn at random, so whoever has one got it from a node that may know more than this one does yet."""
+        if any(self.view.topic_by_id(TopicId(target.topic_id)) is None for target in asked):
+            await self.catch_up()
+
+    async def catch_up(self) -> bool:
         """Bring the view to all that the quorum has decided by now (S7). False: the quorum does not answer."""
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 

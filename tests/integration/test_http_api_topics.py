@@ -52,6 +52,19 @@ async def test_a_topic_is_created_described_changed_grown_listed_and_deleted(api
     (await api.get("/v1/topics/new")).problem("unknown_topic")
 
 
+async def test_nobody_is_told_that_a_topic_does_not_exist_before_the_quorum_was_asked(api: Api) -> None:
+    """S7: another node has just created it, and this node's view is behind."""
+    api.broker.unseen.append(lambda: api.broker.add_topic("fresh", 2))
+    assert (await api.get("/v1/topics/fresh")).document["partition_count"] == 2
+    api.broker.unseen.append(lambda: api.broker.add_topic("fresher", 1))
+    taken = await api.post("/v1/topics/fresher/records", {"records": [{"value": "x"}]})
+    assert taken.status == 200
+    (await api.get("/v1/topics/none")).problem("unknown_topic")
+    api.broker.quorum_answers = False
+    (await api.get("/v1/topics/none")).problem("quorum_unavailable")
+    assert (await api.get("/v1/topics/orders")).status == 200
+
+
 async def test_a_description_has_what_the_quorum_agreed(api: Api) -> None:
     api.broker.set_leader("orders", 2, -1)
     described = (await api.get("/v1/topics/orders")).document

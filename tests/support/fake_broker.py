@@ -14,7 +14,7 @@ import asyncio
 import os
 import tempfile
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -117,6 +117,9 @@ class FakeBroker:
         """Partition number, of any topic → the code that it answers."""
         self.health_now = Health(True, ())
         self.knows_cluster = True
+        self.quorum_answers = True
+        self.unseen: list[Callable[[], object]] = []
+        """What the quorum decided and the view does not show yet."""
         self.hang = asyncio.Event()
         """While it is not set, produce requests wait."""
         self.hang.set()
@@ -224,6 +227,11 @@ class FakeBroker:
     @property
     def cluster_id(self) -> str:
         return CLUSTER_ID
+
+    async def catch_up(self) -> bool:
+        while self.quorum_answers and self.unseen:
+            self.unseen.pop(0)()
+        return self.quorum_answers
 
     async def produce(self, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
         self._raise_if_asked("produce")
