@@ -124,7 +124,12 @@ class _Peer:
 
     async def connected(self) -> None:
         """Raises `RetriableError` (`connection_lost`)."""
-        await asyncio.shield(self._connecting)
+        try:
+            await asyncio.shield(self._connecting)
+        except asyncio.CancelledError:
+            if not self._connecting.cancelled():
+                raise  # it is the caller who is cancelled
+            raise RetriableError("connection_lost", f"the connection to {self.endpoint} was given up") from None
 
     async def _connect(self) -> None:
         try:

@@ -142,6 +142,8 @@ class FetchRouter:
             asyncio.create_task(self._ask_leader(leader, _part_of(request, positions)))
             for leader, positions in self._leaders.groups(request.partitions, slots, failed).items()
         ]
+        if not tasks:
+            return
         # Where a partition has no leader now, the others are not waited for long.
         timeout = RETRY_SECONDS if slots.answers else None
         try:
