@@ -67,6 +67,7 @@ class PartitionManager:
         clock: Clock,
         scheduler: Scheduler,
         worker: Worker,
+        log_worker: Worker,
         random: Random,
         dialer: Dialer,
         propose_isr: Callable[[IsrProposal, Callable[[Fate], None]], None],
@@ -76,7 +77,8 @@ class PartitionManager:
         fetch_cache_bytes: int = 64 * MIB,
         on_replica_offline: Callable[[TopicPartition, str], None] | None = None,
     ) -> None:
-        """`on_replica_offline` is told when a disk error or a broken invariant took a replica out of service, and again
+        """`log_worker` writes and fsyncs, so that no read of a cold file ever waits in front of an acknowledgement;
+        `worker` does all else that blocks. `on_replica_offline` is told when a disk error or a broken invariant took a replica out of service, and again
         whenever it is made the leader all the same: somebody else should be elected."""
         self._node_id = node_id
         self._clock = clock
@@ -94,7 +96,7 @@ class PartitionManager:
         self._closing = False
         self._drivers: dict[TopicPartition, PartitionDriver] = {}
         self._ticking: dict[PartitionDriver, None] = {}
-        self._writer = LogWriter(worker, scheduler)
+        self._writer = LogWriter(log_worker, scheduler)
         self._retention_clock = RetentionClock(clock)
         self._shelf = ReplicaShelf(
             disk, scheduler, worker, self._writer, logger, self._on_shelf, cache_bytes=fetch_cache_bytes

@@ -216,8 +216,10 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     peers: dict[str, PeerConfig] = {}
     """By node id, as text: TOML's keys are strings."""
     timing: TimingConfig = TimingConfig()
-    worker_threads: int = 4
-    """For what blocks: writing and fsyncing logs, reads that the page cache does not have."""
+    fsync_threads: int = 2
+    """For writing and fsyncing logs: a round of group commit goes over so many logs at once."""
+    worker_threads: int = 2
+    """For all else that blocks: reads that the page cache does not have, opening and removing logs."""
     retention_check_ms: int = 30_000
     fetch_cache_bytes: int = 64 * MIB
     """Recently appended batches kept in memory for readers at the end of the log, over all partitions."""

@@ -198,6 +198,7 @@ class SimNode:
             clock=self.clock,
             scheduler=scheduler,
             worker=SimWorker(self.heap, life, self.random, lambda: self.random.uniform(0.0001, 0.003)),
+            log_worker=SimWorker(self.heap, life, self.random, lambda: self.random.uniform(0.0001, 0.003)),
             random=self.random,
             dialer=replication,
             logger=TraceLogger(self._trace, int(self.node_id), self._on_violation),

@@ -99,6 +99,7 @@ class Node:
         self._clock = SystemClock()
         self._random = random.Random()
         self._worker = ThreadWorker(self._loop, config.worker_threads)
+        self._log_worker = ThreadWorker(self._loop, config.fsync_threads, name="fsync")
         self._dialer = ReplicationDialer(self.data_address_of, self._random)
         self.broker = Broker(
             self.identity,
@@ -107,6 +108,7 @@ class Node:
             clock=self._clock,
             scheduler=LoopScheduler(self._loop),
             worker=self._worker,
+            log_worker=self._log_worker,
             random=self._random,
             dialer=self._dialer,
             logger=self._log,
@@ -258,6 +260,7 @@ class Node:
         if self._listener is not None:
             await self._listener.close(grace=0.2)
         await self._quorum.close()
+        await asyncio.to_thread(self._log_worker.close)
         await asyncio.to_thread(self._worker.close)
         if clean and self._fatal is None:
             mark_clean_shutdown(self._disk)

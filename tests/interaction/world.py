@@ -208,6 +208,7 @@ class World:
             clock=self.scheduler.clock,
             scheduler=LifeScheduler(self.scheduler, lambda: node.worker is worker),
             worker=worker,
+            log_worker=worker,
             random=random.Random(0),
             dialer=StoryDialer(self, node),
             propose_isr=self.propose,

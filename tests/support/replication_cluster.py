@@ -188,6 +188,7 @@ class ReplicationCluster:
             clock=self.scheduler.clock,
             scheduler=self.scheduler,
             worker=worker,
+            log_worker=worker,
             random=random.Random(0),
             dialer=_Dialer(self, number),
             propose_isr=propose,
