@@ -68,7 +68,7 @@ class PartitionDriver:
         before = (self.replica.leader, self.replica.follower)
         self._run(lambda: self.replica.on_record(record, self._now()))
         if (self.replica.leader, self.replica.follower) != before:
-            self._around.logger.info("replica", partition=self.name, state=str(self.replica))
+            self._around.logger.info("replica", partition=self.name, epoch=self.leader_epoch, state=str(self.replica))
             self._performer.wake_waiters()
         if self.replica.offline and record.leader == self._around.node_id:
             self._around.offline(self.topic_partition, self.replica.offline)
@@ -297,7 +297,7 @@ class PartitionDriver:
         """A disk error or a broken rule: this replica serves nothing until the broker starts again."""
         if self.replica.offline or self._closed:
             return
-        self._around.logger.error("replica offline", partition=self.name, reason=reason)
+        self._around.logger.error("replica offline", partition=self.name, epoch=self.leader_epoch, reason=reason)
         self._performer.perform(self.replica.go_offline(reason))
         self._performer.requests.fail_all(RetriableError("leadership_lost", f"the replica went offline: {reason}"))
         self._performer.wake_waiters()
@@ -331,7 +331,9 @@ class PartitionDriver:
 
     def _broken(self, violation: InvariantViolation) -> None:
         if not self.replica.offline and not self._closed:
-            self._around.logger.error(f"INVARIANT {violation.detail}", partition=self.name, state=str(self.replica))
+            self._around.logger.error(
+                f"INVARIANT {violation.detail}", partition=self.name, epoch=self.leader_epoch, state=str(self.replica)
+            )
             self.go_offline(violation.detail)
 
     def _follow(self) -> None:

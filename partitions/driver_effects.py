@@ -166,5 +166,5 @@ class EffectPerformer:
 
     def _propose_isr(self, effect: fx.ProposeIsr) -> None:
         epoch, attempt, driver = effect.proposal.leader_epoch, effect.attempt, self._driver
-        self._around.logger.info("isr proposed", partition=driver.name, proposal=str(effect.proposal))
+        self._around.logger.info("isr proposed", partition=driver.name, epoch=epoch, proposal=str(effect.proposal))
         self._around.propose_isr(effect.proposal, lambda fate: driver.on_isr_answer(epoch, attempt, fate))

@@ -78,8 +78,8 @@ class PartitionManager:
         on_replica_offline: Callable[[TopicPartition, str], None] | None = None,
     ) -> None:
         """`log_worker` writes and fsyncs, so that no read of a cold file ever waits in front of an acknowledgement;
-        `worker` does all else that blocks. `on_replica_offline` is told when a disk error or a broken invariant took a replica out of service, and again
-        whenever it is made the leader all the same: somebody else should be elected."""
+        `worker` does all else that blocks. `on_replica_offline` is told when a disk error or a broken invariant took a
+        replica out of service, and again whenever it is elected all the same: another replica could be elected."""
         self._node_id = node_id
         self._clock = clock
         self._scheduler = scheduler

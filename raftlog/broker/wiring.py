@@ -203,7 +203,6 @@ class Broker:
     def _on_replica_offline(self, topic_partition: TopicPartition, reason: str) -> None:
         """A live broker that cannot lead says so: the quorum would not notice by itself (S10). It leaves the ISR by
         falling behind."""
-        self._logger.error("replica_offline", partition=str(topic_partition), reason=reason)
         record = self.view.partition(topic_partition)
         if record is None or record.leader != self.identity.node_id or self._quorum is None:
             return
