@@ -24,14 +24,19 @@ OnStable = Callable[[], None]
 
 
 class LogWriter:
-    """Invariant: `_in_flight` counts the jobs of the present round that are not done."""
+    """Invariant: each log of `_forgotten` is in `_running`, and none of them is in `_dirty` or `_without_room`."""
 
     def __init__(self, worker: Worker, scheduler: Scheduler) -> None:
         self._worker = worker
         self._scheduler = scheduler
         self._dirty: dict[PartitionLog, OnStable] = {}
         """In the order in which they became dirty, each once."""
-        self._in_flight = 0
+        self._running: set[PartitionLog] = set()
+        """Those whose job of the present round is not done."""
+        self._without_room: set[PartitionLog] = set()
+        """Full ones that a timer will try again."""
+        self._forgotten: dict[PartitionLog, list[Callable[[], None]]] = {}
+        """Forgotten while their last job ran, and who waits for its end."""
         self._starting = False
         self._when_idle: list[Callable[[], None]] = []
         self.rounds = 0
@@ -40,17 +45,24 @@ class LogWriter:
     @property
     def idle(self) -> bool:
         """Nothing is in flight and nothing waits (a log that waits for room on a full disk apart)."""
-        return not (self._in_flight or self._dirty or self._starting)
+        return not (self._running or self._dirty or self._starting)
 
     def dirty(self, log: PartitionLog, on_stable: OnStable) -> None:
         """`log` has something for the disk. `on_stable` is called, on this thread, each time a job of it is done:
         `log.stable_end_offset` may have moved, or the log may be `full` or `failed` now."""
-        self._dirty[log] = on_stable
-        self._start_soon()
+        if log not in self._forgotten:
+            self._dirty[log] = on_stable
+            self._start_soon()
 
-    def forget(self, log: PartitionLog) -> None:
-        """The log is being closed: no new job of it is taken. One that runs still comes to its end."""
+    def forget(self, log: PartitionLog, done: Callable[[], None]) -> None:
+        """The log is being closed: no new job of it is taken. `done` is called, never at once, when none runs any more:
+        before that its folder is not to be touched."""
         self._dirty.pop(log, None)
+        self._without_room.discard(log)
+        if log in self._running:
+            self._forgotten.setdefault(log, []).append(done)
+        else:
+            self._scheduler.call_soon(done)
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Once, as soon as it is idle; soon if it is now."""
@@ -59,7 +71,7 @@ class LogWriter:
             self._scheduler.call_soon(self._tell_idle)
 
     def _start_soon(self) -> None:
-        if not self._starting and not self._in_flight:
+        if not self._starting and not self._running:
             # Not at once: whoever else becomes dirty in this event shares the round.
             self._starting = True
             self._scheduler.call_soon(self._start_round)
@@ -68,7 +80,7 @@ class LogWriter:
         self._starting = False
         dirty, self._dirty = self._dirty, {}
         taken = [(log, job, on_stable) for log, on_stable in dirty.items() if (job := log.take_job()) is not None]
-        self._in_flight = len(taken)
+        self._running.update(log for log, _, _ in taken)
         self.rounds += bool(taken)
         self.jobs += len(taken)
         for log, job, on_stable in taken:
@@ -78,25 +90,36 @@ class LogWriter:
 
     def _submit(self, log: PartitionLog, job: LogJob, on_stable: OnStable) -> None:
         def done(_: None, error: BaseException | None) -> None:
-            self._in_flight -= 1
+            self._running.discard(log)
             log.job_done(job, error)
-            if log.full:
-                self._scheduler.call_later(FULL_DISK_RETRY_S, lambda: self._retry(log, on_stable))
-            elif log.needs_job:
-                self._dirty.setdefault(log, on_stable)
-            if not self._in_flight:
+            forgotten = self._forgotten.pop(log, None)
+            if forgotten is None:
+                self._look_again(log, on_stable)
+            if not self._running:
                 if self._dirty:
                     self._start_soon()
                 else:
                     self._tell_idle()
             on_stable()
+            for callback in forgotten or ():
+                callback()
 
         self._worker.submit(job.run, done)
 
+    def _look_again(self, log: PartitionLog, on_stable: OnStable) -> None:
+        """After a job: what is left to do, now or when there may be room."""
+        if not log.full:
+            if log.needs_job:
+                self._dirty.setdefault(log, on_stable)
+        elif log not in self._without_room:
+            self._without_room.add(log)
+            self._scheduler.call_later(FULL_DISK_RETRY_S, lambda: self._retry(log, on_stable))
+
     def _retry(self, log: PartitionLog, on_stable: OnStable) -> None:
-        if log.full and log.needs_job:
-            self._dirty.setdefault(log, on_stable)
-            self._start_soon()
+        if log in self._without_room:
+            self._without_room.discard(log)
+            if log.full and log.needs_job:
+                self.dirty(log, on_stable)
 
     def _tell_idle(self) -> None:
         if self.idle:

@@ -88,8 +88,9 @@ class ReplicaShelf:
                 self._open(tp, lambda: open_replica(self._disk, tp, config, self._cache, clean_shutdown=False))
             return None
         if opened.log.config.flush != config.flush:
-            self._writer.forget(opened.log)
-            self._open(tp, lambda: reopen_replica(self._disk, opened, config, self._cache))
+            self._opening[tp] = None
+            reopen = partial(reopen_replica, self._disk, opened, config, self._cache)
+            self._writer.forget(opened.log, lambda: self._open(tp, reopen))
             return None
         self.configure(tp, opened.log, config)
         return opened
@@ -149,7 +150,8 @@ class ReplicaShelf:
 
         def close_all() -> None:
             for log in logs:
-                self._worker.submit(partial(log.close, clean=clean and log.failed is None), closed)
+                work = partial(log.close, clean=clean and log.failed is None)
+                self._writer.forget(log, partial(self._worker.submit, work, closed))
             closed(None, None)
 
         self._writer.when_idle(close_all)
@@ -183,8 +185,8 @@ class ReplicaShelf:
         self._on_change(tp)
 
     def _discard(self, tp: TopicPartition, log: PartitionLog, *, keep_seconds: float) -> None:
-        """A job of the log that is under way ends harmlessly: what it still opens by name is no longer there."""
-        self._writer.forget(log)
+        """The folder keeps its name until no job of the log runs any more: a job opens files by name, and a replica
+        that comes back at once would find them in its own folder."""
         log.close(clean=False)
 
         def aside(path: str | None, error: BaseException | None) -> None:
@@ -198,7 +200,7 @@ class ReplicaShelf:
                 self._delete(path)
             self._on_change(tp)
 
-        self._worker.submit(lambda: set_aside(self._disk, tp), aside)
+        self._writer.forget(log, lambda: self._worker.submit(lambda: set_aside(self._disk, tp), aside))
 
     def _delete(self, path: str) -> None:
         if not self._closing:

@@ -157,6 +157,22 @@ def test_removing_a_topic_with_answers_and_regions_under_way() -> None:
     assert code(cluster.produce(0)) == "unknown_topic"
 
 
+def test_a_removed_replica_keeps_its_folder_until_its_last_job_has_ended() -> None:
+    """Jobs open files by name: one that outlived the renaming would write into the folder of whoever comes next."""
+    cluster = ReplicationCluster()
+    member = cluster.members[0]
+    cluster.produce(0)
+    cluster.scheduler.run()
+    assert len(member.worker.pending) == 1, "the job"
+    cluster.tell(TopicRemoved(TOPIC))
+    cluster.scheduler.run()
+    assert len(member.worker.pending) == 1, "still the job alone"
+    member.worker.run_one()
+    assert member.disk.list("partitions") == [tp(0).directory_name]
+    cluster.settle()
+    assert member.disk.list("partitions") == member.disk.list("partitions-removed") == []
+
+
 def fetch_partition(offset: int) -> Any:
     return FetchPartition(TOPIC, 0, offset, MIB)
 

@@ -141,9 +141,53 @@ def test_when_idle_waits_for_the_last_round(world: World) -> None:
     assert told == ["idle", "again"]
 
 
-def test_a_forgotten_log_gets_no_new_job(world: World) -> None:
+def test_a_full_disk_is_not_tried_more_often_because_more_comes(world: World) -> None:
     world.append(0)
-    world.writer.forget(world.logs[0])
+    world.disk.full = True
+    world.worker.run_all()
+    for _ in range(5):
+        world.dirty(0)
+        world.worker.run_all()
+    world.scheduler.advance(1.01)
+    world.worker.run_all()
+    jobs = world.writer.jobs
+    world.scheduler.advance(0.99)
+    assert world.writer.jobs == jobs, "one timer, however often it was tried"
+
+
+def test_a_forgotten_log_gets_no_new_job(world: World) -> None:
+    told: list[str] = []
+    world.append(0)
+    world.writer.forget(world.logs[0], lambda: told.append("forgotten"))
+    assert told == [], "never at once"
     world.worker.run_all()
     assert world.logs[0].stable_end_offset == 0
     assert world.writer.idle
+    assert told == ["forgotten"]
+
+
+def test_a_log_is_forgotten_when_its_last_job_has_ended(world: World) -> None:
+    told: list[str] = []
+    world.append(0)
+    world.append(1)
+    world.scheduler.run()
+    append(world.logs[0])
+    world.writer.forget(world.logs[0], lambda: told.append("forgotten"))
+    world.dirty(0)
+    world.scheduler.run()
+    assert told == []
+    world.worker.run_one()
+    world.scheduler.run()
+    assert told == ["forgotten"], "though another log's job of the round still runs"
+    world.worker.run_all()
+    assert world.logs[0].stable_end_offset == 1, "no second job"
+    assert world.writer.idle and world.writer.jobs == 2
+
+
+def test_a_forgotten_full_log_is_not_tried_again(world: World) -> None:
+    world.append(0)
+    world.disk.full = True
+    world.worker.run_all()
+    world.writer.forget(world.logs[0], lambda: None)
+    world.scheduler.advance(5.0)
+    assert not world.worker.pending
