@@ -33,8 +33,9 @@ class FollowerProgress:
     matched: bool = False
     fetch_offset: Offset = NOTHING
     stable_end_offset: Offset = NOTHING
-    _reported_at: float = 0.0
-    _log_end_at_report: Offset = NOTHING
+    _mark: Offset = NOTHING
+    """The leader's log end at some earlier report, not stable here by then; `NOTHING` where there is no such mark."""
+    _marked_at: float = 0.0
 
     @property
     def counted_end_offset(self) -> Offset | None:
@@ -55,14 +56,14 @@ class FollowerProgress:
         self.matched = True
         self.fetch_offset = fetch_offset
         self.stable_end_offset = stable_end_offset
-        # Under steady load a follower is never at the very end. Having now what was all there was at its last report
-        # means that it was caught up then.
+        # Under steady load a follower is never at the very end. Having now what was all there was at the mark means that
+        # it was caught up then. The mark stays until it is reached: reports overtake what they report on.
         if stable_end_offset >= log_end_offset:
-            self.caught_up_at = now
-        elif stable_end_offset >= self._log_end_at_report > NOTHING:
-            self.caught_up_at = max(self.caught_up_at, self._reported_at)
-        self._reported_at = now
-        self._log_end_at_report = log_end_offset
+            self.caught_up_at, self._mark = now, NOTHING
+        elif stable_end_offset >= self._mark:
+            if self._mark != NOTHING:
+                self.caught_up_at = max(self.caught_up_at, self._marked_at)
+            self._mark, self._marked_at = log_end_offset, now
 
     def on_append(self, old_log_end_offset: Offset, now: float) -> None:
         """The leader's log grows: a follower that had all of it until now was caught up until now."""
@@ -78,7 +79,8 @@ class FollowerProgress:
         return not self.matched or self.stable_end_offset < log_end_offset
 
     def lags(self, log_end_offset: Offset, now: float, lag_max: float) -> bool:
-        """Whether it was not caught up for longer than `lag_max` seconds. On an idle partition nobody lags."""
+        """Whether it was not caught up for longer than `lag_max` seconds. On an idle partition nobody lags; who follows a
+        growing log always `d` seconds behind was caught up `2 * d` seconds ago at most."""
         return self.is_behind(log_end_offset) and now - self.caught_up_at > lag_max
 
     def __str__(self) -> str:

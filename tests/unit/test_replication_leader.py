@@ -200,6 +200,30 @@ def test_under_steady_load_a_follower_that_keeps_pace_does_not_lag() -> None:
         assert core.tick(0.5) == []
 
 
+@pytest.mark.parametrize("behind", [2, 3, 10])
+def test_nor_one_whose_acknowledgements_overlap(behind: int) -> None:
+    """Pushes and fsync rounds overlap, so the next report does not have what was all there was at the last one."""
+    core = leading()
+    for n in range(1, 300):
+        core.produce()
+        core.fsync()
+        core.report(1, n)
+        core.report(2, max(n - behind, 0))
+        assert core.tick(0.1) == []
+
+
+def test_a_follower_that_only_ever_falls_back_lags() -> None:
+    core = leading()
+    proposals = []
+    for n in range(1, 150):
+        core.produce()
+        core.fsync()
+        core.report(1, n)
+        core.report(2, n // 3)
+        proposals += core.tick(0.1)
+    assert [isr_of(proposal) for proposal in proposals] == [[0, 1]]
+
+
 def test_the_high_watermark_counts_the_maximal_isr_until_a_higher_partition_epoch() -> None:
     core = leading()
     core.brokers[BrokerId(2)] = broker(2, fenced=True)
