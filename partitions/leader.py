@@ -259,8 +259,7 @@ class Leader:
         if batch.acks is Acks.ALL and self._isr.below_minimum:
             return RetriableError("not_enough_replicas", self._too_few())
         if not self._produces.has_room(batch.header.total_bytes):
-            waiting = self._produces.unreplicated_bytes
-            return RetriableError("overloaded", f"{waiting} bytes wait for the in-sync replicas")
+            return RetriableError("overloaded", f"the in-sync replicas do not follow: {self._produces}")
         return None
 
     def _append(self, batch: IncomingBatch, now: float) -> list[Effect]:
@@ -287,6 +286,8 @@ class Leader:
             return [WhenStable(first.end_offset, (acknowledge,))]
         if self._isr.below_minimum:
             return [Reject(batch.request, RetriableError("not_enough_replicas_after_append", self._too_few()))]
+        if not self._produces.may_wait:
+            return [Reject(batch.request, RetriableError("outcome_unknown", f"too many wait: {self._produces}"))]
         self._produces.wait(first.end_offset, acknowledge)
         return []
 

@@ -39,12 +39,17 @@ class UnreplicatedProduces:
     def has_room(self, batch_bytes: int) -> bool:
         """Whether one more batch of this size may be appended. An empty queue takes any batch."""
         if not self._batches:
-            return len(self._waiting) < MAX_WAITING
+            return self.may_wait
         return (
             self.unreplicated_bytes + batch_bytes <= self._bytes_max
             and len(self._batches) < MAX_UNREPLICATED_BATCHES
-            and len(self._waiting) < MAX_WAITING
+            and self.may_wait
         )
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether one more request may wait."""
+        return len(self._waiting) < MAX_WAITING
 
     def appended(self, end_offset: Offset, batch_bytes: int) -> None:
         """A batch of this leadership now ends the log."""

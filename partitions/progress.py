@@ -56,8 +56,8 @@ class FollowerProgress:
         self.matched = True
         self.fetch_offset = fetch_offset
         self.stable_end_offset = stable_end_offset
-        # Under steady load a follower is never at the very end. Having now what was all there was at the mark means that
-        # it was caught up then. The mark stays until it is reached: reports overtake what they report on.
+        # Under steady load a follower is never at the very end. Having now what was all there was at the mark means
+        # that it was caught up then. The mark stays until it is reached: reports overtake what they report on.
         if stable_end_offset >= log_end_offset:
             self.caught_up_at, self._mark = now, NOTHING
         elif stable_end_offset >= self._mark:
@@ -79,8 +79,8 @@ class FollowerProgress:
         return not self.matched or self.stable_end_offset < log_end_offset
 
     def lags(self, log_end_offset: Offset, now: float, lag_max: float) -> bool:
-        """Whether it was not caught up for longer than `lag_max` seconds. On an idle partition nobody lags; who follows a
-        growing log always `d` seconds behind was caught up `2 * d` seconds ago at most."""
+        """Whether it was not caught up for longer than `lag_max` seconds. On an idle partition nobody lags; who follows
+        a growing log always `d` seconds behind was caught up `2 * d` seconds ago at most."""
         return self.is_behind(log_end_offset) and now - self.caught_up_at > lag_max
 
     def __str__(self) -> str:

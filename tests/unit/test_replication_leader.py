@@ -358,6 +358,18 @@ def test_a_resend_gets_its_first_offset_and_no_weaker_promise() -> None:
     assert core.acknowledged() == [(3, 0), (1, 0), (2, 0)]
 
 
+def test_resends_that_wait_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partitions.leader_produces.MAX_WAITING", 3)
+    core = leading()
+    for _ in range(5):
+        core.produce(producer=(7, 0, 0))
+    assert core.rejected() == [(4, "outcome_unknown"), (5, "outcome_unknown")]
+    core.fsync()
+    core.report(1, 1)
+    core.report(2, 1)
+    assert core.acknowledged() == [(1, 0), (2, 0), (3, 0)]
+
+
 def test_a_resend_below_the_high_watermark_is_acknowledged_even_below_the_minimum() -> None:
     core = leading()
     core.produce(producer=(7, 0, 0))
