@@ -178,6 +178,24 @@ _encoder = msgspec.msgpack.Encoder()
 _request_decoder = msgspec.msgpack.Decoder(Request)
 _response_decoder = msgspec.msgpack.Decoder(Response)
 
+_MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding raises: text that is not UTF-8 is a `ValueError`; what is nested too deep, even in a field that nobody
+knows, a `RecursionError`."""
+
+
+class _Tag(msgspec.Struct, array_like=True):
+    """Of any message, only what it says that it is."""
+
+    tag: str
+
+
+_tag_decoder = msgspec.msgpack.Decoder(_Tag)
+_REQUEST_TAGS = {
+    tag.partition(".")[0]: tag
+    for tag in (str(kind.__struct_config__.tag) for kind in (ProduceRequest, FetchRequest, OffsetsRequest))
+}
+"""A request's name without its version → with the one that is spoken here."""
+
 
 def encode(head: Request | Response, body: Sequence[Part] = ()) -> list[Part]:
     """The message as a list of parts; the body's parts are passed through, not copied."""
@@ -186,15 +204,27 @@ def encode(head: Request | Response, body: Sequence[Part] = ()) -> list[Part]:
 
 
 def decode_request(message: Buffer) -> tuple[Request, memoryview]:
-    """Head and body. Raises `InvalidRequest` for anything that is not a well-formed request."""
+    """Head and body. Raises `InvalidRequest` for anything that is not a well-formed request: `unsupported_version` for
+    one of another version than ours."""
     try:
         head, body = _split(message)
-        request = _request_decoder.decode(head)
+        request = _decode_request_head(head)
         if isinstance(request, ProduceRequest) and sum(p.length for p in request.partitions) != body.nbytes:
             raise ValueError("the lengths of the batches do not add up to the body")
-    except (ValueError, msgspec.MsgspecError) as error:
+    except _MALFORMED as error:
         raise InvalidRequest("invalid_request", f"malformed request: {error}") from None
     return request, body
+
+
+def _decode_request_head(head: memoryview) -> Request:
+    try:
+        return _request_decoder.decode(head)
+    except msgspec.ValidationError:
+        tag = _tag_decoder.decode(head).tag
+        spoken = _REQUEST_TAGS.get(tag.partition(".")[0], tag)
+        if spoken != tag:
+            raise InvalidRequest("unsupported_version", f"{tag[:64]} is not spoken here, only {spoken}") from None
+        raise
 
 
 def decode_response(message: Buffer) -> tuple[Response, memoryview]:
@@ -204,7 +234,7 @@ def decode_response(message: Buffer) -> tuple[Response, memoryview]:
         response = _response_decoder.decode(head)
         if isinstance(response, FetchResponse) and sum(p.length for p in response.partitions) != body.nbytes:
             raise ValueError("the lengths of the partitions do not add up to the body")
-    except (ValueError, msgspec.MsgspecError) as error:
+    except _MALFORMED as error:
         raise RemoteProtocolError(f"malformed answer: {error}") from None
     return response, body
 

@@ -1,0 +1,174 @@
+"""Messages of clients: they come back as they went, room to grow is there, and what is none is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raftlog.config import MAX_WIRE_MESSAGE_BYTES
+from raftlog.errors import InvalidRequest, RemoteProtocolError
+from raftlog.wire import (
+    ErrorResponse,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FoundOffset,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    Request,
+    Response,
+    decode_request,
+    decode_response,
+    encode,
+    message_length,
+    split_body,
+)
+
+TOPIC = bytes(range(16))
+REQUESTS: list[tuple[Request, bytes]] = [
+    (ProduceRequest(1, -1, 30_000, [ProducePartition(TOPIC, 0, 3), ProducePartition(TOPIC, 1, 2)]), b"abcde"),
+    (FetchRequest(2, 500, 1, 1 << 20, [FetchPartition(TOPIC, 0, 2**40, 1 << 20, 7)], isolation=1), b""),
+    (OffsetsRequest(3, [OffsetQuery(TOPIC, 2**31 - 1, -2)], forwarded=True), b""),
+]
+RESPONSES: list[tuple[Response, bytes]] = [
+    (ProduceResponse(1, [ProducedPartition(TOPIC, 0, base_offset=5), ProducedPartition(TOPIC, 1, "not_leader")]), b""),
+    (FetchResponse(2, [FetchedPartition(TOPIC, 0, high_watermark=9, length=4)]), b"abcd"),
+    (OffsetsResponse(3, [FoundOffset(TOPIC, 0, offset=4, timestamp_ms=5)]), b""),
+    (ErrorResponse(-1, "overloaded", "too many"), b""),
+]
+
+GOLDEN = [
+    "0000003c96a970726f647563652e3101ffcd75309293c410000102030405060708090a0b0c0d0e0f000393c410000102030405060708090a0b0c"
+    "0d0e0f0102c26162636465",
+    "0000003998a766657463682e3102cd01f401ce001000009195c410000102030405060708090a0b0c0d0e0f00cf0000010000000000ce00100000"
+    "0701c2",
+    "0000002794a96f6666736574732e31039193c410000102030405060708090a0b0c0d0e0fce7ffffffffec3",
+    "0000004c93aa70726f64756365642e31019298c410000102030405060708090a0b0c0d0e0f00a0a005ffffff98c410000102030405060708090a"
+    "0b0c0d0e0f01aa6e6f745f6c6561646572a0ffffffff",
+    "0000002993a9666574636865642e3102919ac410000102030405060708090a0b0c0d0e0f00a0a009ffffff04ff61626364",
+    "0000002d93af6f6666736574735f666f756e642e31039198c410000102030405060708090a0b0c0d0e0f00a0a00405ffff",
+    "0000001e94a76572726f722e31ffaa6f7665726c6f61646564a8746f6f206d616e79",
+]
+"""Of the requests and responses above. Clients of every age speak these bytes: they never change."""
+
+
+def message(head: bytes, body: bytes = b"") -> bytes:
+    return struct.pack(">I", len(head)) + head + body
+
+
+def pack(*fields: Any, body: bytes = b"") -> bytes:
+    return message(msgspec.msgpack.encode(fields), body)
+
+
+@pytest.mark.parametrize(("sent", "golden"), list(zip(REQUESTS + RESPONSES, GOLDEN, strict=True)))
+def test_a_message_comes_back_and_keeps_its_bytes(sent: tuple[Any, bytes], golden: str) -> None:
+    head, body = sent
+    parts = encode(head, [body])
+    content = b"".join(map(bytes, parts))  # type: ignore[arg-type]
+    assert content.hex() == golden
+    assert message_length(parts) == len(content)
+    decode: Any = decode_request if isinstance(head, Request) else decode_response
+    assert decode(content) == (head, body)
+
+
+def test_a_body_is_cut_without_a_copy() -> None:
+    content = bytes.fromhex(GOLDEN[0])
+    _, body = decode_request(content)
+    pieces = split_body(body, [3, 2])
+    assert pieces == [b"abc", b"de"] and all(piece.obj is content for piece in pieces)
+
+
+def test_fields_of_a_newer_peer_are_passed_over() -> None:
+    newer = pack("fetch.1", 2, 500, 1, 9, [[TOPIC, 0, 5, 9, -1, "new", {"new": 1}]], 0, False, "new", [1, 2])
+    request, _ = decode_request(newer)
+    assert request == FetchRequest(2, 500, 1, 9, [FetchPartition(TOPIC, 0, 5, 9)])
+    answer, _ = decode_response(pack("offsets_found.1", 3, [[TOPIC, 0]], "new"))
+    assert answer == OffsetsResponse(3, [FoundOffset(TOPIC, 0)])
+
+
+@pytest.mark.parametrize("tag", ["produce.2", "fetch.0", "offsets.17"])
+def test_another_version_is_named(tag: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"{tag} is not spoken here") as caught:
+        decode_request(pack(tag, 1, {"as": "it likes"}))
+    assert caught.value.code == "unsupported_version"
+
+
+DEEP = b"\x91" * 100_000 + b"\xc0"
+BAD_HEADS: dict[str, bytes] = {
+    "no bytes": b"",
+    "nil": b"\xc0",
+    "an unknown message": msgspec.msgpack.encode(["steal.1", 1]),
+    "no tag": msgspec.msgpack.encode([1, 2, 3]),
+    "a field too few": msgspec.msgpack.encode(["fetch.1", 1, 2, 3]),
+    "acks of 2": msgspec.msgpack.encode(["produce.1", 1, 2, 3, []]),
+    "a topic id of 15 bytes": msgspec.msgpack.encode(["offsets.1", 1, [[TOPIC[1:], 0, -1]]]),
+    "a topic id of text": msgspec.msgpack.encode(["offsets.1", 1, [["0123456789abcdef", 0, -1]]]),
+    "a partition below 0": msgspec.msgpack.encode(["offsets.1", 1, [[TOPIC, -1, -1]]]),
+    "a timestamp of -3": msgspec.msgpack.encode(["offsets.1", 1, [[TOPIC, 0, -3]]]),
+    "too many partitions": msgspec.msgpack.encode(["offsets.1", 1, [[TOPIC, 0, -1]] * 10_001]),
+    "an array of 2^32 - 1": b"\x93\xa9offsets.1\x01\xdd\xff\xff\xff\xff",
+    "text that is not UTF-8": b"\x93\xa9offsets.\xff\x01\x90",
+    "bytes behind it": msgspec.msgpack.encode(["offsets.1", 1, []]) + b"\0",
+    "arrays in arrays": DEEP,
+    "arrays in arrays where nobody looks": b"\x95\xa9offsets.1\x01\x90\xc2" + DEEP,
+    "arrays in arrays in another version": b"\x92\xa9offsets.2" + DEEP,
+}
+
+
+@pytest.mark.parametrize("name", BAD_HEADS)
+def test_a_head_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(InvalidRequest, match="malformed request") as caught:
+        decode_request(message(BAD_HEADS[name]))
+    assert caught.value.code == "invalid_request"
+    with pytest.raises(RemoteProtocolError, match="malformed answer"):
+        decode_response(message(BAD_HEADS[name]))
+
+
+def test_an_answer_that_is_too_deep_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="malformed answer"):
+        decode_response(message(b"\x95\xa7error.1\x01\xa0\xa0" + DEEP))
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", "0 bytes are no message"),
+        (b"\0\0\0", "3 bytes are no message"),
+        (struct.pack(">I", 5) + b"head", "the head is longer than the message"),
+        (b"\xff" * 8, "the head is longer than the message"),
+        (bytes(MAX_WIRE_MESSAGE_BYTES + 1), "bytes are no message"),
+        (bytes.fromhex(GOLDEN[0])[:-1], "do not add up"),
+        (bytes.fromhex(GOLDEN[0]) + b"?", "do not add up"),
+    ],
+)
+def test_a_message_that_is_cut_is_refused(content: bytes, text: str) -> None:
+    with pytest.raises(InvalidRequest, match=text):
+        decode_request(content)
+
+
+def test_an_answer_s_lengths_add_up() -> None:
+    with pytest.raises(RemoteProtocolError, match="do not add up"):
+        decode_response(bytes.fromhex(GOLDEN[4])[:-1])
+
+
+@given(st.binary(max_size=200), st.sampled_from(GOLDEN), st.integers(0, 300), st.integers(0, 8))
+def test_any_bytes_are_a_message_or_refused(noise: bytes, golden: str, at: int, cut: int) -> None:
+    content = bytes.fromhex(golden)
+    at = min(at, len(content))
+    for candidate in (noise, message(noise), content[:at] + noise + content[at + cut :]):
+        with contextlib.suppress(InvalidRequest):
+            decode_request(candidate)
+        with contextlib.suppress(RemoteProtocolError):
+            decode_response(candidate)
