@@ -49,7 +49,7 @@ async def health(request: web.Request) -> web.StreamResponse:
     found = context_of(request).service.health()
     Query(request)
     well = found.ready and not found.problems
-    return json_reply(Health(found.ready, found.problems), status=200 if well else 503)
+    return json_reply(Health(found.ready, found.problems, found.event_loop), status=200 if well else 503)
 
 
 async def ready(request: web.Request) -> web.StreamResponse:

@@ -14,6 +14,8 @@ from msgspec import Meta
 from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, TopicConfig
 from raftlog.model import NO_BROKER, BrokerRecord, PartitionRecord, TopicRecord
 
+from .service import EventLoop
+
 MAX_REPLICATION_FACTOR = 32
 
 Setting = str | int
@@ -134,9 +136,10 @@ def known(broker_id: int) -> int | None:
     return None if broker_id == NO_BROKER else broker_id
 
 
-class Health(msgspec.Struct):
+class Health(msgspec.Struct, omit_defaults=True):
     ready: bool
     problems: tuple[str, ...]
+    event_loop: EventLoop | None = None
 
 
 class Producer(msgspec.Struct):

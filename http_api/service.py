@@ -25,12 +25,27 @@ from raftlog.wire import (
 
 
 @dataclass(frozen=True, slots=True)
+class EventLoop:
+    """How long a node's event loop was held at a stretch, since it takes requests. Milliseconds of the wall clock, or
+    of the processor time of the loop's own thread."""
+
+    stalls: int
+    """Turns of 20 ms and more."""
+    worst_ms: float
+    worst_processor_ms: float
+    stalls_last_minute: int
+    worst_ms_last_minute: float
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """What a node knows about itself and the cluster. `problems` is empty when all is well, else one line each."""
 
     ready: bool
     """It is registered, unfenced and follows the metadata log: it can take requests."""
     problems: tuple[str, ...]
+    event_loop: EventLoop | None = None
+    """Not measured where it is None."""
 
 
 class BrokerService(Protocol):

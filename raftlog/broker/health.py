@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from http_api.service import Health
-from raftlog.model import NO_BROKER, NO_INCARNATION, QuorumStatus
+from collections.abc import Callable, Sequence
 
+from http_api.service import EventLoop, Health
+from metadata.view import ClusterView
+from raftlog.model import NO_BROKER, NO_INCARNATION, PartitionRecord, QuorumStatus
+
+from .loop_stalls import LoopStalls
 from .wiring import Broker
 
 LINES_MAX = 20
 """More of a kind are counted, not listed."""
 
 
-def health_of(broker: Broker, quorum: QuorumStatus) -> Health:
+def health_of(broker: Broker, quorum: QuorumStatus, stalls: LoopStalls | None = None) -> Health:
     """This node's view of itself and the cluster."""
     view = broker.view
     own = view.broker(broker.identity.node_id)
@@ -22,21 +26,58 @@ def health_of(broker: Broker, quorum: QuorumStatus) -> Health:
     if quorum.leader == NO_BROKER:
         problems.append("the metadata quorum has no leader")
     problems += [f"node {record.broker_id} is fenced: it is not heard of" for record in view.brokers() if record.fenced]
-    without_leader, below_minimum, under_replicated = [], [], []
-    for topic in view.topics():
-        for record in view.partitions_of(topic.topic_id):
-            name = f"{topic.name}/{record.topic_partition.partition}"
-            if not record.has_leader:
-                without_leader.append(f"{name} has no leader: {view.explain_offline(record.topic_partition)}")
-            elif len(record.isr) < record.min_insync_replicas:
-                below_minimum.append(
-                    f"{name} has {len(record.isr)} of {record.min_insync_replicas} in-sync replicas needed"
-                )
-            elif len(record.isr) < len(record.replicas):
-                under_replicated.append(f"{name} has {len(record.isr)} of {len(record.replicas)} replicas in sync")
-    for kind in (without_leader, below_minimum, under_replicated):
-        problems += kind[:LINES_MAX]
-        if len(kind) > LINES_MAX:
-            problems.append(f"... and {len(kind) - LINES_MAX} partitions more like the last")
+    problems += partition_problems(view)
     ready = registered and own is not None and not own.fenced and quorum.leader != NO_BROKER
-    return Health(ready=ready, problems=tuple(problems))
+    return Health(ready, tuple(problems), None if stalls is None else _event_loop(stalls))
+
+
+def partition_problems(view: ClusterView) -> list[str]:
+    """Partitions that are not as they should be, the worst kind first."""
+    without_leader: list[PartitionRecord] = []
+    below_minimum: list[PartitionRecord] = []
+    under_replicated: list[PartitionRecord] = []
+    for record in view.partitions():
+        if not record.has_leader:
+            without_leader.append(record)
+        elif len(record.isr) < record.min_insync_replicas:
+            below_minimum.append(record)
+        elif len(record.isr) < len(record.replicas):
+            under_replicated.append(record)
+
+    def waits(record: PartitionRecord) -> str:
+        return f"has no leader: {view.explain_offline(record.topic_partition)}"
+
+    def lacks(record: PartitionRecord) -> str:
+        return f"has {len(record.isr)} of {record.min_insync_replicas} in-sync replicas needed"
+
+    def lags(record: PartitionRecord) -> str:
+        return f"has {len(record.isr)} of {len(record.replicas)} replicas in sync"
+
+    return [
+        *_lines(view, without_leader, waits),
+        *_lines(view, below_minimum, lacks),
+        *_lines(view, under_replicated, lags),
+    ]
+
+
+def _lines(view: ClusterView, records: Sequence[PartitionRecord], what: Callable[[PartitionRecord], str]) -> list[str]:
+    """One a partition, for the first of them."""
+    lines = []
+    for record in records[:LINES_MAX]:
+        topic = view.topic_by_id(record.topic_partition.topic_id)
+        assert topic is not None, "a partition of no topic"
+        lines.append(f"{topic.name}/{record.topic_partition.partition} {what(record)}")
+    if len(records) > LINES_MAX:
+        lines.append(f"... and {len(records) - LINES_MAX} partitions more like the last")
+    return lines
+
+
+def _event_loop(stalls: LoopStalls) -> EventLoop:
+    found = stalls.report()
+    return EventLoop(
+        stalls=found.stalls,
+        worst_ms=round(found.worst * 1000, 1),
+        worst_processor_ms=round(found.worst_processor * 1000, 1),
+        stalls_last_minute=found.recent_stalls,
+        worst_ms_last_minute=round(found.recent_worst * 1000, 1),
+    )

@@ -41,6 +41,7 @@ from raftlog.runtime import LoopScheduler, ThreadWorker
 from .data_listener import data_acceptors
 from .forwarding import Forwarder
 from .identity import begin_start, mark_clean_shutdown
+from .loop_stalls import LoopStalls
 from .replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
 from .routing import Router
 from .routing_leaders import resolve
@@ -56,12 +57,18 @@ HAND_OVER_SECONDS = 1.5
 CLOSE_SECONDS = 10.0
 
 
-async def run_node(config_path: str) -> int:
-    """Run the node that `node.toml` describes until a signal. Returns the process's exit code.
+def run_node(config_path: str) -> int:
+    """Run the node that `node.toml` describes, on a loop of its own, until a signal. Returns the process's exit code.
 
     Raises `InvalidRequest` for settings or a folder that cannot be used, `DiskFailed` where it cannot be read.
     """
-    node = Node(*_read_config(config_path))
+    stalls = LoopStalls()
+    with asyncio.Runner(loop_factory=stalls.new_loop) as runner:
+        return runner.run(_run_node(config_path, stalls))
+
+
+async def _run_node(config_path: str, stalls: LoopStalls) -> int:
+    node = Node(*_read_config(config_path), stalls)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop_soon)
@@ -86,8 +93,10 @@ def _read_config(path: str) -> tuple[NodeConfig, str]:
 class Node:
     """One node of the cluster in this process."""
 
-    def __init__(self, config: NodeConfig, folder: str) -> None:
+    def __init__(self, config: NodeConfig, folder: str, stalls: LoopStalls | None = None) -> None:
+        """`stalls` measures the running loop, if anybody does."""
         self._config = config
+        self._stalls = stalls
         self._disk = LocalDisk(folder)
         self._lock: File = self._take_lock(folder)
         self.identity = begin_start(self._disk, folder)
@@ -131,7 +140,7 @@ class Node:
         )
         self._forwarder = Forwarder(self.data_address_of)
         administrator = TopicAdministrator(self.broker.view, self._quorum, self._random, self.broker.when_view_reaches)
-        self.router = Router(self.broker, self._quorum, self._forwarder, administrator)
+        self.router = Router(self.broker, self._quorum, self._forwarder, administrator, stalls)
         self._listener: Http2Listener | None = None
         self._api: object | None = None
         self.api = Endpoint("", 0)
@@ -159,6 +168,8 @@ class Node:
         # What is alive now mostly lives for ever: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
+        if self._stalls is not None:
+            self._stalls.begin(self._log.warning)
         self._log.info("registered", incarnation=self.broker.incarnation)
 
     async def _open_listeners(self) -> None:

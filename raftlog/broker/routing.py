@@ -41,6 +41,7 @@ from raftlog.wire import (
 
 from .forwarding import Forwarder
 from .health import health_of
+from .loop_stalls import LoopStalls
 from .routing_fetch import FetchRouter
 from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, Leaders, Slots, resolve
 from .topics import TopicAdministrator
@@ -54,12 +55,18 @@ class Router:
     """See `http_api.service.BrokerService`. Lives on the broker's loop."""
 
     def __init__(
-        self, broker: Broker, quorum: QuorumThread, forwarder: Forwarder, administrator: TopicAdministrator
+        self,
+        broker: Broker,
+        quorum: QuorumThread,
+        forwarder: Forwarder,
+        administrator: TopicAdministrator,
+        stalls: LoopStalls | None = None,
     ) -> None:
         self._broker = broker
         self._quorum = quorum
         self._forwarder = forwarder
         self._administrator = administrator
+        self._stalls = stalls
         self._leaders = Leaders(broker.view)
         self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self.catch_up)
         self._producer_ids = range(0)
@@ -206,7 +213,7 @@ class Router:
             return False
 
     def health(self) -> Health:
-        return health_of(self._broker, self._quorum.status())
+        return health_of(self._broker, self._quorum.status(), self._stalls)
 
     async def quorum_status(self) -> QuorumStatus:
         future: asyncio.Future[QuorumStatus] = asyncio.get_running_loop().create_future()

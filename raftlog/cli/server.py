@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -69,7 +68,7 @@ def run(config_path: str, stop_with_stdin: bool) -> None:
 
     if stop_with_stdin:
         threading.Thread(target=_stop_when_parent_ends, daemon=True).start()
-    sys.exit(asyncio.run(run_node(config_path)))
+    sys.exit(run_node(config_path))
 
 
 def _stop_when_parent_ends() -> None:
