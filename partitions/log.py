@@ -18,10 +18,11 @@ know yet is kept in `log_pending.py`, reads are in `log_reader.py`, opening afte
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from raftlog.config import MIB, TopicConfig
-from raftlog.errors import CorruptBatch, DiskFull, InvalidRequest, InvariantViolation, RaftlogError
+from raftlog.errors import CorruptBatch, DiskFailed, DiskFull, InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.model import LeaderEpoch, Offset
 from raftlog.ports import Buffer, Disk
 from raftlog.record_batch import BatchHeader
@@ -380,10 +381,12 @@ class PartitionLog:
         return error
 
     def _distrust(self) -> None:
-        """Without its index the next recovery reads all of the segment, and finds what was found here."""
+        """Without its index the next recovery reads all of the segment, and finds what was found here. A disk that
+        refuses even that has failed the log already."""
         if self._suspect is not None:
-            for name in index_names(self._suspect):
-                self._disk.remove(f"{self.path}/{name}")
+            with contextlib.suppress(DiskFailed, DiskFull):
+                for name in index_names(self._suspect):
+                    self._disk.remove(f"{self.path}/{name}")
             self._suspect = None
 
     def _rebuild_producers(self) -> None:

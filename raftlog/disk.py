@@ -123,6 +123,11 @@ class LocalFile:
             os.fdatasync(self._descriptor)
         except OSError as error:
             self._lost = f"fsync {self._path}: {error.strerror}"
+            # What did not reach the disk may stay in the page cache, marked clean: the next process would read it, and
+            # an fsync of it would succeed.
+            if hasattr(os, "posix_fadvise"):
+                with contextlib.suppress(OSError):
+                    os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             raise DiskFailed(self._lost) from error
 
     def fileno(self) -> int:
@@ -131,7 +136,8 @@ class LocalFile:
     def close(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            with _translated("close", self._path):
+            # What has to last was fsynced before: an error has nothing to add to that.
+            with contextlib.suppress(OSError):
                 os.close(descriptor)
 
     def _refuse_if_lost(self) -> None:
@@ -183,6 +189,9 @@ class LocalDisk:
             descriptor = os.open(self._full(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
+            except OSError as error:
+                # Also «no room»: a failed fsync is never a mere lack of room, which may be tried again.
+                raise DiskFailed(f"fsync {path}: {error.strerror}") from error
             finally:
                 os.close(descriptor)
 

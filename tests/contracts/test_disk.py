@@ -58,6 +58,36 @@ def test_a_file_whose_fsync_failed_refuses_everything(tmp_path: Path, monkeypatc
     file.close()
 
 
+def test_a_failed_fsync_lets_go_of_what_the_page_cache_calls_clean(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next process reads it, fsyncs it with success, and vouches for what no disk has."""
+    file = LocalDisk(str(tmp_path)).open("a", create=True)
+    file.pwritev([b"x"], 0)
+    advice: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "fdatasync", failing(errno.EIO))
+    monkeypatch.setattr(os, "posix_fadvise", lambda *args: advice.append(args))
+    with pytest.raises(DiskFailed):
+        file.fsync()
+    assert advice == [(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)]
+    file.close()
+
+
+def test_a_failed_fsync_of_a_folder_is_never_a_lack_of_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", failing(errno.ENOSPC))
+    with pytest.raises(DiskFailed, match="fsync"):
+        LocalDisk(str(tmp_path)).fsync_directory("")
+
+
+def test_closing_raises_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = LocalDisk(str(tmp_path)).open("a", create=True)
+    descriptor = file.fileno()
+    monkeypatch.setattr(os, "close", failing(errno.EIO))
+    file.close()
+    monkeypatch.undo()
+    os.close(descriptor)
+
+
 def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.pwritev
     file = LocalDisk(str(tmp_path)).open("a", create=True)

@@ -209,6 +209,20 @@ def test_damage_outside_the_crc_fails_the_log_and_the_next_recovery_finds_it(
     assert read_batches(again, 0) == [made[0].data]
 
 
+def test_damage_on_a_disk_that_removes_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that was remounted read-only: the reader hears of the damage, and nobody of the index."""
+    disk, log, made = make()
+    disk.flip(f"{PATH}/{0:020d}.log", len(made[0].data) + 7, 1)
+
+    def refuse(path: str) -> None:
+        raise DiskFailed(f"remove {path}: Read-only file system")
+
+    monkeypatch.setattr(disk, "remove", refuse)
+    with pytest.raises(LogDamaged):
+        log.read(Offset(2), Offset(48), 1 << 20)
+    assert isinstance(log.failed, LogDamaged)
+
+
 def test_damage_under_the_crc_is_found_by_a_cold_read(cold: None) -> None:
     disk, log, _ = make()
     disk.flip(f"{PATH}/{0:020d}.log", 80, 1)
