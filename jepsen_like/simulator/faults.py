@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from .heap import EventHeap
-from .network import SimNetwork
+from .network import CLIENT, SimNetwork
 from .node import SimNode
 from .trace import Trace
 
@@ -50,6 +50,7 @@ class Faults:
             "cut_one_way": self._cut_one_way,
             "isolate": self._isolate,
             "isolate_inbound": self._isolate_inbound,
+            "cut_off_clients": self._cut_off_clients,
             "reset_connections": self._reset_connections,
             "wall_clock_jump": self._wall_clock_jump,
         }
@@ -143,6 +144,13 @@ class Faults:
     def _isolate_inbound(self) -> None:
         deaf = int(self._node().node_id)
         self._cut([(int(node.node_id), deaf) for node in self._world.nodes if node.node_id != deaf])
+
+    def _cut_off_clients(self) -> None:
+        """From one node, or all; where only answers are lost, requests are carried out and sent again."""
+        nodes = self._rng.choice((self._world.nodes, [self._node()]))
+        answers = [(int(node.node_id), CLIENT) for node in nodes]
+        requests = [(CLIENT, int(node.node_id)) for node in nodes]
+        self._cut(answers + self._rng.choice(([], requests)))
 
     def _cut(self, directions: list[tuple[int, int]]) -> None:
         self._world.network.cuts.update(directions)

@@ -4,10 +4,11 @@
 watermark or acknowledged. It only grows. After each event the node that ran it is compared with the truth:
 
 * S2, S4 whatever a replica has below its own high watermark is what the truth has there.
-* S3     a consumer saw only what is in the truth, in order.
+* S3     a consumer saw only what is in the truth, in order; no leader exposes less than one of an earlier epoch did.
 * S5     one (leader, incarnation) for each (partition, leader epoch); one quorum leader for each term.
 * S1     an acknowledged batch is in the truth at its offset, once.
-* S6     every running, registered, eligible member of ISR (and of the commit set while the ISR is below the minimum or
+* S6     whoever the quorum has in the ISR is in the maximal ISR of its leader, which counts on all of them;
+         every running, registered, eligible member of ISR (and of the commit set while the ISR is below the minimum or
          nobody leads) has every record of the truth on its disk, by (offset, epoch, CRC), not by bare offset.
 * S7     every node applies the same events at the same index of the metadata log.
 
@@ -96,6 +97,8 @@ class Truth:
         self._history = history
         self.logs: dict[TopicPartition, CommittedLog] = {}
         self._leaders: dict[tuple[TopicPartition, LeaderEpoch], tuple[BrokerId, Incarnation]] = {}
+        self._exposed: dict[TopicPartition, dict[LeaderEpoch, tuple[int, int]]] = {}
+        """For each leader epoch the first and the last high watermark that its leader exposed."""
         self._terms: dict[int, BrokerId] = {}
         self._applied: dict[int, int] = {}
         """Index of the metadata log → hash of the events that it brought."""
@@ -210,10 +213,26 @@ class Truth:
             first = self._leaders.setdefault((topic_partition, leader.leader_epoch), holder)
             if first != holder:
                 raise Violation(f"S5: {topic_partition} epoch {leader.leader_epoch} is led by {first} and by {holder}")
+            if exposed is not None:
+                self._check_exposed(topic_partition, leader.leader_epoch, exposed)
         truth = self._extend(topic_partition, driver, exposed or 0)
         end = min(replica.high_watermark, truth.end_offset)
         self._compare(node, topic_partition, driver, mark, end, "S4")
         self._moved[topic_partition] = None
+
+    def _check_exposed(self, topic_partition: TopicPartition, epoch: LeaderEpoch, exposed: int) -> None:
+        """S3: the high watermark that consumers see falls neither within an epoch nor from one to the next, whoever of
+        two leaders has not heard yet that it is deposed."""
+        spans = self._exposed.setdefault(topic_partition, {})
+        first, last = spans.get(epoch, (exposed, exposed))
+        spans[epoch] = first, exposed
+        before = max((high for earlier, (_, high) in spans.items() if earlier < epoch), default=0)
+        after = min((low for later, (low, _) in spans.items() if later > epoch), default=exposed)
+        if not max(before, last) <= exposed <= after:
+            raise Violation(
+                f"S3: {topic_partition} epoch {epoch} exposes {exposed}; it exposed {last} before, earlier epochs "
+                f"{before}, later ones began with {after}"
+            )
 
     def _extend(self, topic_partition: TopicPartition, driver: PartitionDriver, end_offset: int) -> CommittedLog:
         truth = self.logs.setdefault(topic_partition, CommittedLog())
@@ -254,6 +273,8 @@ class Truth:
     def _check_members(self, topic_partition: TopicPartition) -> None:
         """S6: whoever may be elected has every committed record on disk."""
         record = self._records.get(topic_partition)
+        if record is not None:
+            self._check_maximal_isr(record)
         truth = self.logs.get(topic_partition)
         if record is None or truth is None or not truth.batches:
             return
@@ -276,6 +297,18 @@ class Truth:
                 )
             mark = self._marks.setdefault((node.node_id, topic_partition), ReplicaMark())
             self._compare(node, topic_partition, driver, mark, truth.end_offset, "S6")
+
+    def _check_maximal_isr(self, record: PartitionRecord) -> None:
+        """S6: a leader that has not been deposed counts on everybody whom the quorum takes to be in sync."""
+        node = self._nodes.get(record.leader)
+        driver = (
+            node.broker.manager.drivers.get(record.topic_partition) if node and node.running and node.broker else None
+        )
+        leader = driver.replica.leader if driver else None
+        if leader is not None and leader.leader_epoch == record.leader_epoch:
+            uncounted = set(record.isr) - set(leader.maximal_isr)
+            if uncounted:
+                raise Violation(f"S6: the leader of {record} does not count on {sorted(uncounted)}, only on {leader}")
 
     def _check_acknowledged(self, send: Send) -> None:
         truth = self.logs.get(send.topic_partition, CommittedLog())

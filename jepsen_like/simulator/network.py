@@ -19,6 +19,9 @@ from raftlog.ports import FileRegion, LinkHandler, Part
 
 from .heap import EventHeap, Life
 
+CLIENT = 100
+"""Clients are node 100: they can be cut off like any other."""
+
 
 @dataclass(slots=True)
 class NetworkShape:
@@ -81,8 +84,12 @@ def bytes_of(part: Part) -> bytes:
 class SimNetwork:
     """All connections of one simulated world."""
 
-    def __init__(self, heap: EventHeap, rng: random.Random, shape: NetworkShape) -> None:
+    def __init__(
+        self, heap: EventHeap, rng: random.Random, shape: NetworkShape, sent: Callable[[int, int, bytes], None]
+    ) -> None:
+        """`sent` is told of every message: from whom, to whom, what."""
         self._heap = heap
+        self._sent = sent
         self._rng = rng
         self.shape = shape
         self.cuts: set[tuple[int, int]] = set()
@@ -120,6 +127,7 @@ class SimNetwork:
 
     def carry(self, link: SimLink, message: bytes) -> None:
         self.messages += 1
+        self._sent(link.owner, link.peer, message)
         if (link.owner, link.peer) in self.cuts:
             if not link.held:
                 self._heap.schedule(self.shape.dead_after, lambda: self._give_up(link))

@@ -75,7 +75,7 @@ class SimulatedWorld:
         self.heap = EventHeap()
         self.trace = Trace(lambda: self.heap.now)
         shape = NetworkShape(slow_probability=rng.choice((0.0, 0.01, 0.05)), slow_max=rng.choice((0.02, 0.2)))
-        self.network = SimNetwork(self.heap, random.Random(f"{seed}/network"), shape)
+        self.network = SimNetwork(self.heap, random.Random(f"{seed}/network"), shape, self.trace.message)
         count = rng.choice((3, 3, 3, 5))
         voters = tuple(range(count))
         config = NodeConfig()

@@ -1,4 +1,7 @@
-"""What happened, as one hash and (on request) as lines: the same seed and code give the same hash."""
+"""What happened, as one hash (every line, and every byte that travelled) and as its last lines.
+
+The same seed and code give the same hash, in any process.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,11 @@ class Trace:
         line = f"{self._now():10.4f} {'world' if node < 0 else f'node-{node}'} {text}"
         self._hash.update(line.encode())
         self.lines.append(line)
+
+    def message(self, sender: int, receiver: int, content: bytes) -> None:
+        """A message is part of the hash and not of the lines."""
+        self._hash.update(b"%.9f %d %d " % (self._now(), sender, receiver))
+        self._hash.update(content)
 
     def digest(self) -> str:
         """Of everything noted so far."""

@@ -28,11 +28,9 @@ from raftlog.wire import (
 
 from .heap import EventHeap
 from .history import Fate, History, Read, Send
-from .network import bytes_of
+from .network import CLIENT, bytes_of
 from .node import SimNode
 
-CLIENT = 100
-"""Clients are node 100 of the network: they can be cut off like any other."""
 REQUEST_TIMEOUT = 1.0
 
 
@@ -68,7 +66,12 @@ class Clients:
         return asked.broker.view.partition(topic_partition) if asked.broker else None
 
     def reachable(self, node: SimNode) -> bool:
+        """Whether a request arrives."""
         return (CLIENT, int(node.node_id)) not in self.cuts
+
+    def heard(self, node: SimNode) -> bool:
+        """Whether an answer arrives: what was done for it is done all the same."""
+        return (int(node.node_id), CLIENT) not in self.cuts
 
 
 class SimProducer:
@@ -152,7 +155,8 @@ class SimProducer:
             answer = response.partitions[0]
             if not answer.error:
                 clients.on_acknowledged(target, self.topic_partition, answer.base_offset + len(send.values))
-            clients.heap.schedule(clients.latency(), lambda: self._answered(number, send, response))
+            if clients.heard(target):
+                clients.heap.schedule(clients.latency(), lambda: self._answered(number, send, response))
 
         clients.heap.schedule(clients.latency(), deliver, target.life)
         clients.heap.schedule(REQUEST_TIMEOUT, lambda: self._timed_out(number, send))
@@ -255,7 +259,8 @@ class SimConsumer:
 
         def answer_later(response: FetchResponse, parts: list[Part]) -> None:
             body = b"".join(bytes_of(part) for part in parts)
-            clients.heap.schedule(clients.latency(), lambda: self._answered(response, body, finish))
+            if clients.heard(target):
+                clients.heap.schedule(clients.latency(), lambda: self._answered(response, body, finish))
 
         clients.heap.schedule(clients.latency(), deliver, target.life)
 
