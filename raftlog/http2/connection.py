@@ -14,6 +14,7 @@ What is *not* here: sockets and timers, paths and methods (`protocol.py`), the m
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -22,7 +23,7 @@ from h2.events import RemoteSettingsChanged, StreamReset
 from h2.events import RequestReceived as H2RequestReceived
 from h2.events import ResponseReceived as H2ResponseReceived
 from h2.events import StreamEnded as H2StreamEnded
-from h2.exceptions import NoAvailableStreamIDError, ProtocolError, TooManyStreamsError
+from h2.exceptions import NoAvailableStreamIDError, ProtocolError, StreamClosedError, TooManyStreamsError
 from h2.settings import SettingCodes
 
 from ..errors import InvalidRequest, RetriableError
@@ -50,6 +51,7 @@ from .frames import (
     announced_limit,
     error_name,
     goaway,
+    parse_status,
     split_headers,
 )
 from .h2_setup import MAX_HEADER_TABLE_BYTES, enforce_ourselves, new_h2, peer_ended
@@ -186,7 +188,8 @@ class ConnectionCore:
         """End both ways at once, giving up what is queued."""
         if stream.closed or self.failed:
             return
-        self._h2.reset_stream(stream.id, int(code))
+        with contextlib.suppress(StreamClosedError):  # `h2` saw both ends already: the peer needs no RST_STREAM
+            self._h2.reset_stream(stream.id, int(code))
         self._flush_h2()
         self._close_stream(stream, reason)
 
@@ -287,8 +290,8 @@ class ConnectionCore:
             if stream is None:
                 return
             if isinstance(event, StreamReset):
-                code = int(event.error_code or 0)
-                self._close_stream(stream, f"reset by the peer: {error_name(code)}")
+                by = "reset by the peer" if event.remote_reset else "reset because of the peer's header block"
+                self._close_stream(stream, f"{by}: {error_name(int(event.error_code or 0))}")
             else:
                 self._inbound.data_ended(stream)
 
@@ -312,7 +315,7 @@ class ConnectionCore:
         if stream is None:
             return
         pseudo, headers = split_headers(event.headers or [])
-        status = int(pseudo.get(":status", "0"))
+        status = parse_status(pseudo.get(":status", ""))
         stream.answered = True
         stream.peer_max_message_bytes = announced_limit(headers)
         self.events.append(ResponseReceived(stream, status, headers))

@@ -33,6 +33,10 @@ FLAG_PADDED = 0x8
 
 STREAM_ID_MASK = 2**31 - 1
 
+SETTING_BYTES = 6
+KNOWN_SETTINGS = frozenset(number.to_bytes(2, "big") for number in range(1, 7))
+"""RFC 9113 section 6.5.2: identifiers that mean something here."""
+
 CONTENT_TYPE = "application/octet-stream"
 """Of both directions of a stream: what its messages are is the path's business."""
 MAX_MESSAGE_HEADER = "raftlog-max-message-bytes"
@@ -103,6 +107,17 @@ def parse_goaway(payload: bytes) -> tuple[int, int, str]:
     return last_stream_id & STREAM_ID_MASK, code, payload[8:208].decode("utf-8", "replace")
 
 
+def known_settings(frame: bytes) -> bytes:
+    """A SETTINGS frame without the identifiers that are to be ignored: `h2` keeps a history of each, and walks through
+    all of them with each frame. What is malformed stays as it is, to be refused."""
+    word, flags, stream_id = FRAME_HEADER.unpack_from(frame)
+    if flags & FLAG_ACK or (len(frame) - HEADER_BYTES) % SETTING_BYTES:
+        return frame
+    settings = [frame[start : start + SETTING_BYTES] for start in range(HEADER_BYTES, len(frame), SETTING_BYTES)]
+    known = b"".join(setting for setting in settings if setting[:2] in KNOWN_SETTINGS)
+    return FRAME_HEADER.pack(len(known) << 8 | word & 0xFF, flags, stream_id) + known
+
+
 def split_headers(raw: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], dict[str, str]]:
     """Pseudo header fields, and the others; a repeated field's values are joined (RFC 9110 section 5.3)."""
     pseudo: dict[str, str] = {}
@@ -114,6 +129,13 @@ def split_headers(raw: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, str], d
         else:
             headers[name] = f"{headers[name]}, {value}" if name in headers else value
     return pseudo, headers
+
+
+def parse_status(text: str) -> int:
+    """Of a response. Raises `Http2Error`."""
+    if not (len(text) == 3 and text.isascii() and text.isdecimal()):
+        raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"a response with the status {text[:20]!r}")
+    return int(text)
 
 
 def announced_limit(headers: dict[str, str]) -> int:

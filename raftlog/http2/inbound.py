@@ -30,6 +30,7 @@ from .frames import (
     WINDOW_UPDATE,
     ErrorCode,
     Http2Error,
+    known_settings,
     parse_goaway,
     parse_window_update,
     window_update,
@@ -167,25 +168,26 @@ class Inbound:
         if stream is None:
             if owner.is_idle(stream_id):
                 raise Http2Error(ErrorCode.PROTOCOL_ERROR, f"DATA on idle stream {stream_id}")
+            self._ration_empty(length)
             return None  # it was closed while this was under way
         stream.receive_window -= length
         if stream.receive_window < self._low_window:
             self._reopen_stream(stream, bool(ends))
-        if stream.remote_ended:
+        if stream.remote_ended or stream.early_end:
             self._stream_error(stream, ErrorCode.STREAM_CLOSED, "DATA after the end of the stream")
             return None
         if self._client and not stream.answered:
             self._stream_error(stream, ErrorCode.PROTOCOL_ERROR, "DATA before the response's headers")
             return None
         if stream.refused:
+            self._ration_empty(length or ends)
             if ends:
                 owner.peer_ended(stream)
             return None
         return stream
 
     def data_counted(self, stream: StreamState, length: int, ends: bool) -> bool:
-        if not length and not ends:
-            self._ration("empty DATA frames")
+        self._ration_empty(length or ends)
         if stream.content_left is not None:
             stream.content_left -= length
             if stream.content_left < 0:
@@ -245,6 +247,8 @@ class Inbound:
             self._header_frame(kind, flags, stream_id, frame)
         else:
             self._ration("control frames")
+            if kind == SETTINGS:
+                frame = known_settings(frame)
             if kind < CONTINUATION:  # RFC 9113 section 4.1: types that nobody knows are ignored
                 self._owner.control(kind, frame)
 
@@ -271,11 +275,19 @@ class Inbound:
             self._ration("CONTINUATION frames")
         else:
             self._header_block_bytes = 0
+            self._ration_headers(stream_id)
         self._header_block_bytes += len(frame) - HEADER_BYTES
         if self._header_block_bytes > self._limits.max_header_block_bytes:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the header block is too large")
         self._header_stream = 0 if flags & FLAG_END_HEADERS else stream_id
         self._owner.control(kind, frame)
+
+    def _ration_headers(self, stream_id: int) -> None:
+        """A header block on a stream that the peer has ended, or that is over, makes `h2` reset the stream."""
+        stream = self._owner.streams.get(stream_id)
+        over = not self._owner.is_idle(stream_id) if stream is None else stream.remote_ended or stream.early_end
+        if over:
+            self._ration("header blocks on streams that are over")
 
     def _window_update(self, stream_id: int, increment: int) -> None:
         owner = self._owner
@@ -310,6 +322,10 @@ class Inbound:
     def _stream_error(self, stream: StreamState, code: ErrorCode, reason: str) -> None:
         self._ration("stream errors")
         self._owner.reset(stream, code, reason)
+
+    def _ration_empty(self, of_use: int) -> None:
+        if not of_use:
+            self._ration("empty DATA frames")
 
     def _ration(self, what: str) -> None:
         if not self._control.allow(self._now):

@@ -87,7 +87,8 @@ class FrameReader:
         self._direct = False
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go; then call `received`. Never empty."""
+        """Where the next bytes go; then call `received`, or this again when there were none. Never empty."""
+        self._direct = False
         stream = self._stream
         if stream is not None and self._data_left >= DIRECT_BYTES and self._start == self._end:
             wanted = min(stream.assembler.wanted(), self._data_left)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from raftlog.http2.frames import PREFACE
+from raftlog.http2.frames import PREFACE, ErrorCode
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.messages import FIRST_BYTES
-from tests.support.http2_peer import RawPeer, data_frame, raw_frame, settings_frame
+from tests.support.http2_peer import RawPeer, data_frame, prefixed, raw_frame, settings_frame
 
 MUCH = bytes(1 << 20)
 
@@ -37,6 +37,20 @@ def test_a_refused_frame_at_the_beginning_of_a_full_buffer() -> None:
     peer.feed(b"\xff\xff\xff\x01" + bytes(200_000))
     assert "type 1" in peer.goaway()[1]
     peer.feed(MUCH)
+
+
+def test_a_buffer_that_was_named_and_not_used() -> None:
+    """Under TLS a buffer is asked for before anybody knows whether there are bytes; meanwhile its stream may end."""
+    peer = RawPeer()
+    stream = peer.open(1)
+    peer.open(3)
+    frame = data_frame(1, (1 << 20).to_bytes(4, "big") + bytes(1 << 20))
+    peer.feed(frame[:1000])
+    assert len(peer.core.get_buffer()) > 900_000, "the message's own buffer"
+    peer.core.reset(stream, ErrorCode.CANCEL, "given up")
+    peer.events()
+    peer.feed(frame[1000:] + data_frame(3, prefixed(b"fine")))
+    assert peer.messages() == [b"fine"]
 
 
 def test_no_memory_and_no_patience_left_while_a_buffer_is_named() -> None:

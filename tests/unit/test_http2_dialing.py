@@ -64,6 +64,24 @@ def test_a_listener_cannot_ask() -> None:
     assert peer.goaway()[0] == PROTOCOL_ERROR
 
 
+@pytest.mark.parametrize("status", ["abc", "", "+20", "20", "-1", "2" * 5000])
+def test_a_response_whose_status_is_none(status: str) -> None:
+    peer = RawPeer(core_dials=True)
+    peer.dialed(answered=False)
+    peer.frames()
+    peer.feed(peer.headers(1, [(":status", status)]))
+    code, text = peer.goaway()
+    assert code == PROTOCOL_ERROR and "status" in text
+
+
+def test_a_refusal_may_end_the_stream_at_once() -> None:
+    peer = RawPeer(core_dials=True)
+    stream = peer.dialed(answered=False)
+    peer.core.end(stream)
+    peer.feed(peer.headers(1, [(":status", "404")], end=True))
+    assert [type(event) for event in peer.events()] == [ResponseReceived, StreamClosed] and not peer.core.failed
+
+
 def test_data_before_the_responses_headers() -> None:
     peer = RawPeer(core_dials=True)
     peer.dialed(answered=False)

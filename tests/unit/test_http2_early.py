@@ -60,6 +60,14 @@ def test_early_bytes_are_bounded() -> None:
     assert peer.core._inbound.partial_bytes == 0
 
 
+def test_data_after_an_early_end() -> None:
+    peer = RawPeer()
+    arrive(peer, data_frame(1, prefixed(b"a"), end=True))
+    peer.frames()
+    peer.feed(data_frame(1, prefixed(b"b")))
+    assert peer.reset_code() == ErrorCode.STREAM_CLOSED
+
+
 def test_a_reset_before_the_answer() -> None:
     peer = RawPeer()
     peer.feed(peer.headers(1, peer.request()) + data_frame(1, prefixed(b"a"), end=True) + reset(1))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hyperframe.frame import GoAwayFrame, PingFrame
+from hyperframe.frame import GoAwayFrame, PingFrame, RstStreamFrame
 
-from raftlog.http2.events import RequestReceived
+from raftlog.http2.events import RequestReceived, StreamClosed
 from raftlog.http2.frames import ErrorCode
 from raftlog.http2.limits import Http2Limits
 from tests.support.http2_peer import (
@@ -29,6 +29,8 @@ FLOODS = {
     "PRIORITY": lambda number: raw_frame(2, 0, 2 * number + 1, b"\0\0\0\0\0"),
     "RST_STREAM of closed streams": lambda number: reset(1),
     "empty DATA": lambda number: data_frame(3, b""),
+    "empty DATA of closed streams": lambda number: data_frame(1, b""),
+    "header blocks on closed streams": lambda number: raw_frame(1, 4, 1, b"\x82\x84\x86\x41\x01a"),
     "nothing but padding": lambda number: data_frame(3, b"", padding=100),
     "unknown frames": lambda number: raw_frame(200, 0, 0),
     "GOAWAY": lambda number: raw_frame(7, 0, 0, b"\0" * 8),
@@ -84,6 +86,40 @@ def test_made_you_reset() -> None:
         opened += 1
         assert opened < 1000
     assert peer.goaway()[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_made_you_reset_by_a_second_header_block() -> None:
+    peer = RawPeer(limits=LIMITS)
+    opened = 0
+    while not peer.core.failed:
+        peer.feed(peer.headers(2 * opened + 1, peer.request(), end=True) * 2)
+        opened += 1
+        assert opened < 1000
+    assert peer.goaway()[0] == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_a_header_block_after_the_end_resets_its_stream() -> None:
+    peer = RawPeer()
+    peer.open(1, end=True)
+    peer.open(3)
+    peer.events()
+    peer.frames()
+    peer.feed(peer.headers(1, [("x", "y")], end=True))
+    (closed,) = peer.events()
+    assert isinstance(closed, StreamClosed)
+    assert closed.reason == "reset because of the peer's header block: STREAM_CLOSED"
+    assert len(only(peer.frames(), RstStreamFrame)) == 1 and not peer.core.failed
+
+
+def test_settings_that_nobody_knows_are_not_kept() -> None:
+    """`h2` would keep each of them, 700 bytes a piece, and walk through all with every SETTINGS frame."""
+    peer = RawPeer()
+    known = len(peer.core._h2.remote_settings)
+    for first in range(7, 60_000, 2_000):
+        unknown = b"".join(number.to_bytes(2, "big") + bytes(4) for number in range(first, first + 2_000))
+        peer.feed(raw_frame(4, 0, 0, unknown + b"\0\4\0\1\0\0"))
+    assert len(peer.core._h2.remote_settings) == known
+    assert peer.core.outbox.initial_window == 65_536 and not peer.core.failed
 
 
 def test_requests_that_must_be_refused_are_rationed() -> None:

@@ -275,6 +275,18 @@ def test_trailers_end_a_stream() -> None:
     assert peer.reset_code() == PROTOCOL_ERROR
 
 
+@pytest.mark.parametrize("sent", [b"\0\0", b"\0\0\0\5abc"])
+def test_trailers_within_a_message_after_our_own_end(sent: bytes) -> None:
+    """Both sides have ended the stream then: nothing is left to reset, and it was no good end all the same."""
+    peer = RawPeer()
+    peer.core.end(peer.open())
+    peer.frames()
+    peer.feed(data_frame(1, sent) + peer.headers(1, [("checksum", "1")], end=True))
+    (closed,) = peer.events()
+    assert isinstance(closed, StreamClosed) and "in the middle of a message" in closed.reason
+    assert peer.output() == b"" and not peer.core.failed and peer.core._inbound.partial_bytes == 0
+
+
 def test_a_stream_too_many_is_refused_by_itself() -> None:
     peer = RawPeer(limits=Http2Limits(max_concurrent_streams=2))
     peer.open(1)
