@@ -188,6 +188,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         if term != self.__raftCurrentTerm:
             self._votes.clear()
             self._pre_votes.forget()
+            self._incoming.forget()
         super().__setCurrentTerm(term, vote)
 
     def __setState(self, state: int) -> None:  # noqa: N802
@@ -204,7 +205,6 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     def __onBecomeLeader(self) -> None:  # noqa: N802
         tell = lambda peer, message: self._tell(self._peers[peer], message)  # noqa: E731
         self.replication = Replication(self.__raftCurrentTerm, list(self._peers), self.journal, tell)
-        self._incoming.forget()
         super().__onBecomeLeader()
 
     # --- Messages ---
@@ -289,8 +289,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         if self.journal.term_at(snapshot.index) != snapshot.term:
             self.journal.reset(snapshot.index, snapshot.term)
         self.snapshot = snapshot
-        self.__raftCommitIndex = snapshot.index
-        self.__raftLastApplied = snapshot.index
+        self.__raftCommitIndex = self.__raftLastApplied = snapshot.index
         self.applied.append(InstalledSnapshot(snapshot.index, snapshot.term, snapshot.state))
 
     # --- Leading ---
@@ -304,9 +303,10 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self._count(node, self.replication.on_snapshot_reply(node.id, message))
 
     def distrust(self, node: Node, distrusted: bool) -> None:
-        """What the voter acknowledged is lost with its disk."""
+        """Whether the voter is on another disk than it votes with. What it acknowledged on one, the other may lack."""
+        changed = distrusted or node.id in self.distrusted
         (self.distrusted.add if distrusted else self.distrusted.discard)(node.id)
-        if distrusted and self.replication is not None:
+        if changed and self.replication is not None:
             self.replication.forget(node.id)
             self.__raftMatchIndex[node] = 0
 

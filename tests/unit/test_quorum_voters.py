@@ -55,6 +55,34 @@ def test_a_voter_without_its_disk_follows_and_counts_nowhere() -> None:
     assert bench.engine.status().commit_index == last
 
 
+def test_what_a_voter_acknowledged_on_another_disk_is_not_what_its_own_has() -> None:
+    """Voter 2 acknowledged everything on a new disk, then its old one, which is shorter, was put back."""
+    bench = Bench()
+    bench.lead()
+    term = bench.engine.term
+    bench.engine.distrust(BrokerId(2), True)
+    bench.engine.propose(b"x", 1)
+    bench.tick()
+    last = bench.engine.status().last_index
+    bench.hear(2, AppendReply(term, True, last, 0))
+    bench.engine.peer_disconnected(BrokerId(2))
+    bench.engine.distrust(BrokerId(2), False)
+    bench.engine.peer_connected(BrokerId(2))
+    bench.tick(0.2)
+    bench.hear(2, AppendReply(term, False, last, last - 1))
+    assert bench.engine.status().commit_index < last
+    bench.hear(2, AppendReply(term, True, last, 0))
+    assert bench.engine.status().commit_index == last
+
+
+def test_a_hello_of_the_same_disk_again_changes_nothing() -> None:
+    bench = Bench()
+    bench.lead()
+    last = bench.engine.status().last_index
+    bench.engine.distrust(BrokerId(2), False)
+    assert bench.engine.status().match_index[BrokerId(2)] == last
+
+
 def test_a_vote_of_a_voter_without_its_disk_elects_nobody() -> None:
     bench = Bench()
     bench.engine.distrust(BrokerId(2), True)
