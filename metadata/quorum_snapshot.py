@@ -4,6 +4,10 @@ The leader sends a chunk and waits for the answer, which names how many bytes th
 there. So whatever is lost, delayed or delivered twice, the transfer continues from what the receiver really has. A
 chunk that does not continue what is held is answered and otherwise ignored.
 
+While no answer comes, heartbeats ask how much is held. Each such question is answered too, so an answer without
+progress sends the chunk again only after several questions: otherwise every heartbeat of a long transfer would add
+another copy of the whole of it.
+
 What is *not* here: installing the snapshot (`pysyncobj_core.py`), the file (`journal_snapshot.py`).
 """
 
@@ -18,6 +22,9 @@ from raftlog.errors import RemoteProtocolError
 from .journal_snapshot import MAX_SNAPSHOT_BYTES, Snapshot
 from .quorum_messages import SNAPSHOT_CHUNK_BYTES, SnapshotChunk
 
+ASKED_BEFORE_AGAIN = 3
+"""Questions without progress after which a chunk is taken for lost, which a link that stays open does not do."""
+
 
 @dataclass(slots=True)
 class OutgoingSnapshot:
@@ -28,17 +35,23 @@ class OutgoingSnapshot:
     """How many bytes the receiver holds, as far as known."""
     awaiting: bool = False
     """The chunk at `offset` is on its way."""
+    asked: int = 0
+    """Questions since it left."""
 
     def on_reply(self, next_offset: int) -> None:
         """The receiver holds this much."""
+        if next_offset == self.offset and self.awaiting and self.asked < ASKED_BEFORE_AGAIN:
+            return  # perhaps the answer to an earlier question
         self.offset = min(next_offset, len(self.snapshot.state))
         self.awaiting = False
+        self.asked = 0
 
     def chunk(self, term: int, *, probe: bool) -> SnapshotChunk | None:
         """What to send now: the next chunk, or (when `probe`) an empty one that asks for the receiver's offset."""
         if self.awaiting and not probe:
             return None
         snapshot = self.snapshot
+        self.asked = self.asked + 1 if self.awaiting else 0
         data = b"" if self.awaiting else snapshot.state[self.offset : self.offset + SNAPSHOT_CHUNK_BYTES]
         self.awaiting = True
         return SnapshotChunk(

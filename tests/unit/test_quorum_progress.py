@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -133,3 +134,23 @@ def test_a_snapshot_arrives_whole_whatever_the_network_does(size: int, seed: int
         if rng.random() < 0.7:
             outgoing.on_reply(rng.choice(old_replies) if rng.random() < 0.1 else incoming.held_bytes)
     assert received is not None and received.state == state and received.index == 9
+
+
+def test_questions_on_the_way_do_not_double_a_transfer() -> None:
+    """A slow FIFO link: answers come five ticks late, and every other tick a heartbeat asks."""
+    state = random.Random(1).randbytes(6 * SNAPSHOT_CHUNK_BYTES)
+    outgoing, incoming = OutgoingSnapshot(Snapshot.of(9, 2, state)), IncomingSnapshot()
+    answers: deque[tuple[int, int]] = deque()
+    sent = 0
+    for tick in range(400):
+        while answers and answers[0][0] <= tick:
+            outgoing.on_reply(answers.popleft()[1])
+        chunk = outgoing.chunk(5, probe=tick % 2 == 0)
+        if chunk is not None:
+            sent += len(chunk.data)
+            if incoming.on_chunk(chunk) is not None:
+                break
+            answers.append((tick + 5, incoming.held_bytes))
+    else:
+        raise AssertionError("it never arrived")
+    assert sent == len(state)
