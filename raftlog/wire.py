@@ -219,8 +219,11 @@ def decode_request(message: Buffer) -> tuple[Request, memoryview]:
 def _decode_request_head(head: memoryview) -> Request:
     try:
         return _request_decoder.decode(head)
-    except msgspec.ValidationError:
-        tag = _tag_decoder.decode(head).tag
+    except msgspec.ValidationError as error:
+        try:
+            tag = _tag_decoder.decode(head).tag
+        except _MALFORMED:
+            raise error from None
         spoken = _REQUEST_TAGS.get(tag.partition(".")[0], tag)
         if spoken != tag:
             raise InvalidRequest("unsupported_version", f"{tag[:64]} is not spoken here, only {spoken}") from None

@@ -105,6 +105,11 @@ def test_another_version_is_named(tag: str) -> None:
     assert caught.value.code == "unsupported_version"
 
 
+def test_what_is_wrong_first_is_said() -> None:
+    with pytest.raises(InvalidRequest, match="length <= 10000"):
+        decode_request(message(b"\x93\xa9offsets.1\x01\xdd\xff\xff\xff\xff"))
+
+
 DEEP = b"\x91" * 100_000 + b"\xc0"
 BAD_HEADS: dict[str, bytes] = {
     "no bytes": b"",
