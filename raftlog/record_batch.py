@@ -181,10 +181,10 @@ def validate(
     if view.nbytes > max_batch_bytes:
         detail = f"the batch has {view.nbytes} bytes, max.message.bytes allows {max_batch_bytes}"
         raise InvalidRequest("batch_too_large", detail)
-    decoded = RecordBatch(view, max_decompressed_bytes=max_decompressed_bytes)
-    wrong = _not_a_producers(decoded.header)
+    wrong = _not_a_producers(check_crc(view))
     if wrong:
         raise CorruptBatch(f"a producer's batch {wrong}")
+    decoded = RecordBatch(view, crc_checked=True, max_decompressed_bytes=max_decompressed_bytes)
     decoded.check()
     return decoded.header
 
@@ -228,14 +228,14 @@ class RecordBatch:
     ) -> None:
         view = memoryview(batch).cast("B")
         self.header = parse_whole(view) if crc_checked else check_crc(view)
-        payload = decompress(self.header.codec, view[HEADER_BYTES:], max_decompressed_bytes)
+        payload = view[HEADER_BYTES:]
         self._count = self.header.record_count
         self._columns: Columns | None = None
         self.control: Control | None = None
         if self.header.is_control:
-            self.control = decode_control(payload)
+            self.control = decode_control(self.header, payload)
             return
-        self._columns = columns.split_payload(payload)
+        self._columns = columns.split_payload(decompress(self.header.codec, payload, max_decompressed_bytes))
         # Whatever is made `record_count` times over is bounded by the payload from here on.
         entries = self._count + 1
         columns.check_length(self._columns.values.offsets, 4 * entries, entries, "the offsets of values")
@@ -303,10 +303,12 @@ class RecordBatch:
         if found.keys is not None:
             twin.check_binary(found.keys, count, "keys")
         if found.headers is not None:
-            twin.check_headers(found.headers, count)
+            # A record may have any number of them: a few bytes of a bomb are millions, which Arrow alone has room for.
+            _twin(max(count, found.headers.entries)).check_headers(found.headers, count)
         if found.offset_deltas is not None:
             twin.check_offsets(found.offset_deltas, header.base_offset, count, header.last_offset_delta)
         if not count:
+            self.timestamps_ms()
             return
         first = greatest = header.base_timestamp
         if found.timestamp_deltas is not None:

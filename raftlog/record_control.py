@@ -83,8 +83,11 @@ def encode_control(
     return seal(header, [payload])
 
 
-def decode_control(payload: Buffer) -> Control:
+def decode_control(header: BatchHeader, payload: Buffer) -> Control:
     """A control batch's payload. Raises `CorruptBatch` where it is not one, or of a later version."""
+    if header.codec != Codec.NONE:
+        # An entry is an object, of which a compressed megabyte could make millions.
+        raise CorruptBatch("a control batch is not compressed")
     try:
         control = _decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

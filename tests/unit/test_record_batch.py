@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raftlog import record_batch
+from raftlog import columns, record_batch
 from raftlog.errors import CorruptBatch, InvalidRequest
 from raftlog.record_batch import (
     Codec,
@@ -331,6 +331,24 @@ def test_no_records_are_not_a_producer_s_batch() -> None:
         validate(packed, max_batch_bytes=1 << 20)
 
 
+def test_timestamps_of_no_records_are_none() -> None:
+    """What passes the check can be read."""
+    payload = reference.msgpack.packb([None, int64(5), None, [None, int32(0), b""], None])
+    packed = reference.seal(payload, 0, last_offset_delta=3)
+    with pytest.raises(CorruptBatch, match="timestamp deltas have 8 bytes; 0 of them have 0"):
+        RecordBatch(packed).check()
+
+
+def test_many_headers_of_few_records_are_checked_by_the_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a kilobyte of zstd is two million headers: a second and 300 MB as objects, not as columns."""
+    monkeypatch.setattr(columns, "check_headers", lambda *_: pytest.fail("headers became objects"))
+    for count in (record_batch.ARROW_FROM, 100_000):
+        no_bytes = [None, bytes(4 * (count + 1)), b""]
+        payload = [None, None, None, [None, int32(0, 0), b""], [int32(0, count), no_bytes, no_bytes]]
+        body = reference.compress(Codec.ZSTD, reference.msgpack.packb(payload))
+        assert validate(reference.seal(body, 1, attributes=Codec.ZSTD), max_batch_bytes=5000).record_count == 1
+
+
 def test_the_bound_on_decompressed_bytes_is_the_caller_s() -> None:
     packed = pack([b"x" * 5000], codec=Codec.LZ4)
     assert validate(packed, max_batch_bytes=1000).record_count == 1
@@ -362,6 +380,20 @@ def test_a_control_batch_gives_readers_nothing() -> None:
 def test_a_producer_sends_no_control_batch() -> None:
     with pytest.raises(CorruptBatch, match="a producer's batch is not a control batch"):
         validate(encode_control(1, [], base_timestamp_ms=NOW), max_batch_bytes=1 << 20)
+
+
+def test_what_is_not_a_producer_s_is_refused_before_its_payload_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_batch, "RecordBatch", lambda *_, **__: pytest.fail("the payload was looked at"))
+    for attributes in (0x20, 0x34, 0x08, 0x44):
+        with pytest.raises(CorruptBatch, match="a producer's batch"):
+            validate(reference.seal(b"?", 1, attributes=attributes), max_batch_bytes=1 << 20)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec != Codec.NONE])
+def test_a_control_batch_is_not_compressed(codec: Codec) -> None:
+    body = reference.compress(codec, reference.msgpack.packb([1, 1, [[7, 1, 5]]]))
+    with pytest.raises(CorruptBatch, match="a control batch is not compressed"):
+        RecordBatch(reference.seal(body, 1, attributes=0x30 | codec))
 
 
 @pytest.mark.parametrize(
