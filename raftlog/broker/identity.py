@@ -32,17 +32,20 @@ FORMAT_VERSION = 1
 VOTER_COUNTS = (1, 3, 5)
 
 
+NodeNumber = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
 class _Voter(msgspec.Struct, frozen=True):
     host: str
-    port: int
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
 class _NodeFile(msgspec.Struct, frozen=True):
     format_version: int
     cluster_id: str
-    node_id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+    node_id: NodeNumber
     directory_id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
-    voters: dict[str, _Voter]
+    voters: dict[NodeNumber, _Voter]
 
 
 class _StartsFile(msgspec.Struct, frozen=True):
@@ -108,7 +111,7 @@ def prepare_folder(
         cluster_id=cluster_id,
         node_id=node_id,
         directory_id=directory_id.hex(),
-        voters={str(voter): _Voter(endpoint.host, endpoint.port) for voter, endpoint in sorted(voters.items())},
+        voters={voter: _Voter(endpoint.host, endpoint.port) for voter, endpoint in sorted(voters.items())},
     )
     directory = DirectoryId(directory_id)
     ids = tuple(BrokerId(voter) for voter in sorted(voters))
@@ -154,7 +157,7 @@ def begin_start(disk: Disk, folder: str) -> NodeIdentity:
         cluster_id=node.cluster_id,
         node_id=BrokerId(node.node_id),
         directory_id=DirectoryId(bytes.fromhex(node.directory_id)),
-        voters={BrokerId(int(voter)): Endpoint(v.host, v.port) for voter, v in node.voters.items()},
+        voters={BrokerId(voter): Endpoint(v.host, v.port) for voter, v in node.voters.items()},
         start_number=starts + 1,
         clean=clean,
     )

@@ -6,7 +6,8 @@ broker register, because registering says "dial me".
 
 Stop (SIGTERM, SIGINT): the quorum is asked to move this broker's leaderships away, requests in flight get their
 answers, listeners close, logs are written out, the quorum's journal is synced, and last, when all of that is true, the
-clean-shutdown marker is written. Every step is bounded in time. A broken invariant or a lost disk of the quorum stops
+clean-shutdown marker is written. A stop is bounded in time: what waits for a disk that does not answer ends with the
+process, and leaves no marker. A broken invariant or a lost disk of the quorum stops
 the node at once and leaves no marker: the next start recovers as after a crash.
 
 What is *not* here: what the pieces do.
@@ -22,6 +23,7 @@ import random
 import resource
 import signal
 import sys
+import threading
 
 import structlog
 
@@ -31,7 +33,7 @@ from metadata.quorum_thread import QUORUM_PATH, QuorumThread
 from raftlog.clock import SystemClock
 from raftlog.config import NodeConfig, load_node_config
 from raftlog.disk import LocalDisk
-from raftlog.errors import InvalidRequest
+from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.http2 import Http2Listener
 from raftlog.logs import configure_logging
 from raftlog.model import NO_INCARNATION, BrokerId, Endpoint
@@ -40,7 +42,7 @@ from raftlog.runtime import LoopScheduler, ThreadWorker
 
 from .data_listener import data_acceptors
 from .forwarding import Forwarder
-from .identity import begin_start, mark_clean_shutdown
+from .identity import begin_start, mark_clean_shutdown, read_identity
 from .loop_stalls import LoopStalls
 from .replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
 from .routing import Router
@@ -55,6 +57,8 @@ for a busy broker loop (Python's default is five times that)."""
 MIN_DESCRIPTORS = 1024
 HAND_OVER_SECONDS = 1.5
 CLOSE_SECONDS = 10.0
+STOP_SECONDS = 30.0
+"""A stop takes no longer, whatever hangs."""
 
 
 def run_node(config_path: str) -> int:
@@ -63,11 +67,16 @@ def run_node(config_path: str) -> int:
     Raises `InvalidRequest` for settings or a folder that cannot be used, `DiskFailed` where it cannot be read.
     """
     stalls = LoopStalls()
-    with asyncio.Runner(loop_factory=stalls.new_loop) as runner:
-        return runner.run(_run_node(config_path, stalls))
+    overdue = threading.Timer(STOP_SECONDS, _end_here)
+    overdue.daemon = True
+    try:
+        with asyncio.Runner(loop_factory=stalls.new_loop) as runner:
+            return runner.run(_run_node(config_path, stalls, overdue))
+    finally:
+        overdue.cancel()
 
 
-async def _run_node(config_path: str, stalls: LoopStalls) -> int:
+async def _run_node(config_path: str, stalls: LoopStalls, overdue: threading.Timer) -> int:
     node = Node(*_read_config(config_path), stalls)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -76,7 +85,14 @@ async def _run_node(config_path: str, stalls: LoopStalls) -> int:
         await node.start()
         return await node.wait()
     finally:
+        overdue.start()
         await node.stop()
+
+
+def _end_here() -> None:
+    """The next start recovers as after a crash."""
+    structlog.get_logger().error("did not stop in time", seconds=STOP_SECONDS)
+    os._exit(1)
 
 
 def _read_config(path: str) -> tuple[NodeConfig, str]:
@@ -90,6 +106,18 @@ def _read_config(path: str) -> tuple[NodeConfig, str]:
     return config, os.path.join(os.path.dirname(os.path.abspath(path)), config.data_folder)
 
 
+def _check_descriptors() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < MIN_DESCRIPTORS:
+        raise InvalidRequest(
+            "invalid_config", f"this process may open {soft} files, {MIN_DESCRIPTORS} are needed: raise `ulimit -n`"
+        )
+
+
 class Node:
     """One node of the cluster in this process."""
 
@@ -98,6 +126,7 @@ class Node:
         self._config = config
         self._stalls = stalls
         self._disk = LocalDisk(folder)
+        _check_descriptors()
         self._lock: File = self._take_lock(folder)
         self.identity = begin_start(self._disk, folder)
         configure_logging(config.log_level, cluster_id=self.identity.cluster_id, node_id=self.identity.node_id)
@@ -105,6 +134,8 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._fatal: BaseException | None = None
+        self._recovered = False
+        """Every log was, so that closing them makes them clean."""
         self._clock = SystemClock()
         self._random = random.Random()
         self._worker = ThreadWorker(self._loop, config.worker_threads)
@@ -150,9 +181,11 @@ class Node:
 
     async def start(self) -> None:
         """Come up and register. Returns when requests are taken; registration goes on until the quorum answers."""
-        self._check_descriptors()
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         await asyncio.to_thread(self.broker.load)
+        self._recovered = True
+        if self._stopping.is_set():
+            return
         await self._quorum.start()
         await self._open_listeners()
         registered = asyncio.Event()
@@ -165,6 +198,8 @@ class Node:
             clean=self.identity.clean,
         )
         await self._first_of(registered)
+        if not registered.is_set():
+            return
         # What is alive now mostly lives for ever: the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
@@ -202,18 +237,9 @@ class Node:
     def _take_lock(self, folder: str) -> File:
         if not self._disk.exists(""):
             raise InvalidRequest("invalid_config", f"{folder} does not exist: run `raftlog server init` first")
+        # The lock is a file: in a folder that is refused it would be the first, and stand in the way of preparing it.
+        read_identity(self._disk, folder)
         return self._disk.lock(LOCK_FILE)
-
-    def _check_descriptors(self) -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft < hard:
-            with contextlib.suppress(ValueError, OSError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != resource.RLIM_INFINITY and soft < MIN_DESCRIPTORS:
-            raise InvalidRequest(
-                "invalid_config", f"this process may open {soft} files, {MIN_DESCRIPTORS} are needed: raise `ulimit -n`"
-            )
 
     # --- Running ---
 
@@ -236,7 +262,8 @@ class Node:
 
     def on_fatal(self, error: BaseException) -> None:
         """This process must not go on: it no longer knows what it promised, or it is not who it was."""
-        self._log.error("INVARIANT", error=str(error), kind=type(error).__name__)
+        known = isinstance(error, RaftlogError) and not isinstance(error, InvariantViolation)
+        self._log.error("must stop" if known else "INVARIANT", error=str(error), kind=type(error).__name__)
         self._fatal = error
         self._stopping.set()
 
@@ -273,9 +300,10 @@ class Node:
         await self._quorum.close()
         await asyncio.to_thread(self._log_worker.close)
         await asyncio.to_thread(self._worker.close)
-        if clean and self._fatal is None:
+        clean = clean and self._recovered and self._fatal is None
+        if clean:
             mark_clean_shutdown(self._disk)
-        self._log.info("stopped", clean=clean and self._fatal is None)
+        self._log.info("stopped", clean=clean)
         self._lock.close()
 
     async def _hand_over(self) -> None:
@@ -284,5 +312,10 @@ class Node:
             return
         handed_over: asyncio.Future[bool] = self._loop.create_future()
         self._quorum.stop_broker(lambda fenced: resolve(handed_over, fenced), timeout=HAND_OVER_SECONDS)
-        if not await handed_over:
+        fenced = False
+        # The quorum's thread keeps the deadline, unless its disk keeps the thread.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2 * HAND_OVER_SECONDS):
+                fenced = await handed_over
+        if not fenced:
             self._log.warning("hand_over_failed", reason="the quorum did not answer in time")

@@ -20,6 +20,7 @@ from metadata.commands import (
     ElectLeaders,
     IsrAltered,
     IsrMember,
+    Refused,
     RegisterBroker,
     Registered,
 )
@@ -37,7 +38,7 @@ from partitions import effects
 from partitions.manager import Dialer, Logger, MetadataChange, PartitionManager
 from partitions.manager import TopicRemoved as TopicIsGone
 from raftlog.config import NodeConfig
-from raftlog.errors import InvariantViolation
+from raftlog.errors import InvalidRequest
 from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, ReplicaReport, TopicPartition
 from raftlog.ports import Clock, Disk, Random, Scheduler, Worker
 from raftlog.version import FEATURE_LEVEL
@@ -124,7 +125,8 @@ class Broker:
             if outcome.result is None:
                 return  # this process is closing
             if not isinstance(outcome.result, Registered):
-                self._on_fatal(InvariantViolation(f"the quorum refused this broker's registration: {outcome.result}"))
+                refused = outcome.result.error() if isinstance(outcome.result, Refused) else outcome.result
+                self._on_fatal(InvalidRequest("invalid_config", f"the quorum refused this broker: {refused}"))
                 return
             self.incarnation = outcome.result.incarnation
             self.manager.on_registered(self.incarnation)
@@ -163,17 +165,19 @@ class Broker:
     def _check_own_place(self, event: MetadataEvent) -> None:
         if isinstance(event, FeatureLevelChanged) and event.level > FEATURE_LEVEL:
             self._on_fatal(
-                InvariantViolation(
-                    f"the cluster's feature level is {event.level}, this node knows {FEATURE_LEVEL}: upgrade it"
+                InvalidRequest(
+                    "unsupported_version",
+                    f"the cluster's feature level is {event.level}, this node knows {FEATURE_LEVEL}: upgrade it",
                 )
             )
         if isinstance(event, BrokerChanged) and event.record.broker_id == self.identity.node_id:
             another = event.record.incarnation > self.incarnation != NO_INCARNATION
             if another:
                 self._on_fatal(
-                    InvariantViolation(
+                    InvalidRequest(
+                        "invalid_config",
                         f"broker {self.identity.node_id} registered again, as incarnation {event.record.incarnation}: "
-                        f"this process ({self.incarnation}) is not it any more"
+                        f"this process ({self.incarnation}) is not it any more. Was its data folder copied?",
                     )
                 )
 

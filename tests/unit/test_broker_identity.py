@@ -1,0 +1,104 @@
+"""Data folders: prepared once, refused where they are not what they should be, and left as they were."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from raftlog.broker.identity import (
+    CLEAN_SHUTDOWN_FILE,
+    NODE_FILE,
+    STARTS_FILE,
+    begin_start,
+    init_data_folder,
+    mark_clean_shutdown,
+)
+from raftlog.disk import LocalDisk
+from raftlog.errors import InvalidRequest
+from raftlog.model import Endpoint
+
+VOTERS = {0: Endpoint("127.0.0.1", 9641)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(tmp_path / "data")
+
+
+def prepare(folder: str) -> LocalDisk:
+    init_data_folder(folder, cluster_id="c", node_id=0, voters=VOTERS)
+    return LocalDisk(folder)
+
+
+def refusal(folder: str) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        begin_start(LocalDisk(folder), folder)
+    return caught.value
+
+
+def test_starts_are_counted_and_the_marker_is_taken_away(folder: str) -> None:
+    disk = prepare(folder)
+    first = begin_start(disk, folder)
+    assert (first.cluster_id, first.node_id, first.start_number, first.clean) == ("c", 0, 1, True)
+    assert first.voters == VOTERS
+    second = begin_start(disk, folder)
+    assert (second.start_number, second.clean) == (2, False)
+    mark_clean_shutdown(disk)
+    third = begin_start(disk, folder)
+    assert (third.start_number, third.clean) == (3, True)
+    assert third.directory_id == first.directory_id
+    assert not os.path.exists(os.path.join(folder, CLEAN_SHUTDOWN_FILE))
+
+
+def test_a_folder_is_prepared_once(folder: str) -> None:
+    prepare(folder)
+    before = (Path(folder) / NODE_FILE).read_bytes()
+    with pytest.raises(InvalidRequest, match="already"):
+        init_data_folder(folder, cluster_id="other", node_id=0, voters=VOTERS)
+    assert (Path(folder) / NODE_FILE).read_bytes() == before
+
+
+def test_a_folder_prepared_by_half_is_neither_started_nor_prepared_over(folder: str) -> None:
+    prepare(folder)
+    os.remove(os.path.join(folder, NODE_FILE))
+    assert "raftlog server init" in refusal(folder).detail
+    with pytest.raises(InvalidRequest, match="not empty"):
+        prepare(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"format_version": 2}, "format 2"),
+        ({"node_id": -1}, "damaged"),
+        ({"directory_id": "no"}, "damaged"),
+        ({"voters": {"first": {"host": "h", "port": 1}}}, "damaged"),
+        ({"voters": {"0": {"host": "h", "port": "x"}}}, "damaged"),
+        ({"voters": {"0": {"host": "h", "port": 70_000}}}, "damaged"),
+        ({"voters": None}, "damaged"),
+    ],
+)
+def test_a_damaged_identity_is_refused_by_name(folder: str, change: dict[str, object], says: str) -> None:
+    prepare(folder)
+    path = Path(folder) / NODE_FILE
+    path.write_bytes(msgspec.json.encode(msgspec.json.decode(path.read_bytes()) | change))
+    told = refusal(folder)
+    assert says in told.detail and folder in told.detail
+    assert not (Path(folder) / STARTS_FILE).exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[]", b"{" * 100_000])
+def test_what_is_no_identity_at_all(folder: str, content: bytes) -> None:
+    prepare(folder)
+    (Path(folder) / NODE_FILE).write_bytes(content)
+    assert "damaged" in refusal(folder).detail
+
+
+def test_a_damaged_count_of_starts_is_refused(folder: str) -> None:
+    disk = prepare(folder)
+    begin_start(disk, folder)
+    (Path(folder) / STARTS_FILE).write_bytes(b'{"starts": -3}')
+    assert STARTS_FILE in refusal(folder).detail

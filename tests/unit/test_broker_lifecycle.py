@@ -1,0 +1,119 @@
+"""Starts that are refused leave the folder as it was; a stop that hangs ends all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raftlog.broker import lifecycle
+from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE, STARTS_FILE, init_data_folder
+from raftlog.config import load_node_config
+from raftlog.disk import LocalDisk
+from raftlog.errors import DiskFailed, InvalidRequest
+from raftlog.model import Endpoint
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    path = str(tmp_path / "data")
+    init_data_folder(path, cluster_id="c", node_id=0, voters={0: Endpoint("127.0.0.1", 1)})
+    return path
+
+
+def settings(api_port: int = 0) -> str:
+    return f'[api.listen]\nhost = "127.0.0.1"\nport = {api_port}\n[data.listen]\nhost = "127.0.0.1"\nport = 0\n'
+
+
+async def fail_to_start(folder: str, api_port: int = 0) -> BaseException:
+    """What a node says that cannot start, after it has stopped in order."""
+    interval = sys.getswitchinterval()
+    node = lifecycle.Node(load_node_config(settings(api_port)), folder)
+    try:
+        with pytest.raises((InvalidRequest, DiskFailed)) as caught:
+            await node.start()
+        return caught.value
+    finally:
+        await node.stop()
+        sys.setswitchinterval(interval)
+
+
+def is_marked_clean(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, CLEAN_SHUTDOWN_FILE))
+
+
+async def test_an_unprepared_folder_can_still_be_prepared_after_it_was_refused(tmp_path: Path) -> None:
+    """The refusal says how to go on; it must not stand in the way of that."""
+    with pytest.raises(InvalidRequest, match="raftlog server init"):
+        lifecycle.Node(load_node_config(settings()), str(tmp_path))
+    assert os.listdir(tmp_path) == []
+    init_data_folder(str(tmp_path), cluster_id="c", node_id=0, voters={0: Endpoint("127.0.0.1", 1)})
+
+
+async def test_a_folder_in_use_is_refused_and_no_start_is_counted(folder: str) -> None:
+    held = LocalDisk(folder).lock(lifecycle.LOCK_FILE)
+    with contextlib.closing(held), pytest.raises(DiskFailed, match="held by another process"):
+        lifecycle.Node(load_node_config(settings()), folder)
+    assert not LocalDisk(folder).exists(STARTS_FILE)
+    assert is_marked_clean(folder)
+
+
+async def test_too_few_descriptors(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
+    with pytest.raises(InvalidRequest, match="ulimit"):
+        lifecycle.Node(load_node_config(settings()), folder)
+    assert is_marked_clean(folder), "nothing was touched"
+
+
+async def test_a_port_in_use_is_named_and_the_folder_stays_clean(folder: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port}" in str(await fail_to_start(folder, port))
+    assert is_marked_clean(folder)
+
+
+async def test_no_clean_marker_over_logs_that_were_not_recovered(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.remove(os.path.join(folder, CLEAN_SHUTDOWN_FILE))  # it crashed
+
+    def fail(broker: object) -> None:
+        raise DiskFailed("read: it is broken")
+
+    monkeypatch.setattr(lifecycle.Broker, "load", fail)
+    assert "it is broken" in str(await fail_to_start(folder))
+    assert not is_marked_clean(folder)
+
+
+_HANGS = """
+import sys, threading, time
+from raftlog.broker import lifecycle
+
+class Stuck:
+    def __init__(self, *_): pass
+    def stop_soon(self): pass
+    async def start(self): pass
+    async def wait(self): return 0
+    async def stop(self):
+        await lifecycle.asyncio.to_thread(time.sleep, 600)  # an fsync that does not return
+
+lifecycle.STOP_SECONDS = 0.2
+lifecycle.Node = Stuck
+lifecycle._read_config = lambda path: (None, "")
+lifecycle.run_node("")
+print("not reached")
+"""
+
+
+def test_a_stop_that_hangs_ends_the_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _HANGS], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 1
+    assert "did not stop in time" in done.stdout and "not reached" not in done.stdout
