@@ -54,11 +54,14 @@ class Target:
     """For the records that name none."""
     sticky: int
     """For those that have no key either."""
+    max_ahead_ms: int | None = None
+    """How far a timestamp may be ahead of the clock; None: as far as it likes."""
 
 
 def pack(columns: RecordColumns, target: Target, now_ms: int) -> list[PackedBatch]:
     """All batches, partition by partition. Raises `InvalidRequest`: `unknown_partition`, `batch_too_large` for one
-    record that fits no batch, `body_too_large` where records grow too much when packed."""
+    record that fits no batch, `body_too_large` where records grow too much when packed, `timestamp_out_of_range`."""
+    _check_timestamps(columns.timestamps_ms, target, now_ms)
     packed: list[PackedBatch] = []
     for partition, indexes in _by_partition(columns, target).items():
         sizes = [_size_at(columns, index) for index in indexes]
@@ -71,6 +74,19 @@ def pack(columns: RecordColumns, target: Target, now_ms: int) -> list[PackedBatc
     if total > MAX_REQUEST_BYTES:
         raise InvalidRequest("body_too_large", f"the records make {total} bytes of batches, more than a request may")
     return packed
+
+
+def _check_timestamps(timestamps_ms: Sequence[int | None], target: Target, now_ms: int) -> None:
+    """As each leader does for its own batch: found there, the batches of other leaders would be appended already."""
+    if target.max_ahead_ms is None:
+        return
+    latest = max((timestamp for timestamp in timestamps_ms if timestamp is not None), default=now_ms)
+    if latest > now_ms + target.max_ahead_ms:
+        raise InvalidRequest(
+            "timestamp_out_of_range",
+            f"timestamp of record {timestamps_ms.index(latest)} is {latest - now_ms} ms ahead of the clock; "
+            f"{target.max_ahead_ms} are allowed (message.timestamp.after.max.ms)",
+        )
 
 
 def _by_partition(columns: RecordColumns, target: Target) -> dict[int, Sequence[int]]:

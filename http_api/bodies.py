@@ -50,6 +50,7 @@ def content_type(request: web.Request, *, allowed: tuple[str, ...]) -> str:
 async def read_body(request: web.Request, context: ApiContext) -> bytes:
     """The whole body, decompressed. Raises `InvalidRequest` (`body_too_large`, `unsupported_media_type`,
     `invalid_request`) or `RetriableError` (`slow_request`, `overloaded`)."""
+    _check_transfer_coding(request)
     encoding = _content_encoding(request)
     limit = context.limits.max_body_bytes
     if (request.content_length or 0) > limit:
@@ -103,8 +104,15 @@ async def _read_in_time(request: web.Request, context: ApiContext) -> bytes:
     return b"".join(chunks)
 
 
+def _check_transfer_coding(request: web.Request) -> None:
+    """aiohttp undoes `chunked`, and takes what is coded otherwise before that for the body itself."""
+    given = request.headers.get("Transfer-Encoding", "chunked")
+    if given.strip().lower() != "chunked":
+        raise InvalidRequest("invalid_request", f"Transfer-Encoding is {given[:64]!r}; only chunked is taken")
+
+
 def _content_encoding(request: web.Request) -> str:
-    given = request.headers.get("Content-Encoding", "identity").strip().lower()
+    given = ",".join(request.headers.getall("Content-Encoding", ["identity"])).strip().lower()
     if given in {"gzip", "x-gzip"}:
         return "gzip"
     if given in {"deflate", "identity"}:

@@ -128,7 +128,8 @@ def _target(request: web.Request, query: Query, context: ApiContext) -> Target:
     partition = None if named is None else integer("partition", named, 0, 2**31 - 1)
     if partition is not None and partition >= topic.partition_count:
         raise unknown_partition(topic, partition)
-    return Target(topic, config.max_message_bytes, partition, _sticky_partition(context, topic))
+    max_ahead_ms = config.message_timestamp_after_max_ms if config.message_timestamp_type == "CreateTime" else None
+    return Target(topic, config.max_message_bytes, partition, _sticky_partition(context, topic), max_ahead_ms)
 
 
 def _sticky_partition(context: ApiContext, topic: TopicRecord) -> int:

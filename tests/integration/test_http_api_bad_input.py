@@ -167,6 +167,23 @@ async def test_another_content_encoding(api: Api, encoding: str) -> None:
     assert "gzip" in answer.headers["Accept-Encoding"]
 
 
+async def test_encodings_in_several_header_lines(api: Api) -> None:
+    head = (
+        f"POST {RECORDS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\nConnection: close\r\n"
+    )
+    for first in ("identity", "gzip"):
+        twice = f"{head}Content-Encoding: {first}\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nxx"
+        raw_answer(await api.raw(twice.encode())).problem("unsupported_media_type")
+
+
+async def test_a_transfer_coding_that_is_not_undone(api: Api) -> None:
+    """Only `chunked` is: what would be left is not what the client meant."""
+    head = f"POST {RECORDS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nConnection: close\r\n"
+    coded = f"{head}Transfer-Encoding: gzip, chunked\r\n\r\n2\r\nxx\r\n0\r\n\r\n"
+    told = raw_answer(await api.raw(coded.encode())).problem("invalid_request")
+    assert "Transfer-Encoding" in told["detail"]
+
+
 async def chunks(size: int, count: int) -> AsyncIterator[bytes]:
     for _ in range(count):
         yield b"x" * size
@@ -247,6 +264,7 @@ async def test_one_bad_record_refuses_the_whole_request(api: Api) -> None:
         ({"value": 1, "timestamp": -5}, "timestamp_out_of_range"),
         ({"value": 1, "timestamp": 2**63}, "timestamp_out_of_range"),
         ({"value": 1, "timestamp": 2**80}, "timestamp_out_of_range"),
+        ({"value": 1, "timestamp": 2**62, "partition": 1}, "timestamp_out_of_range"),
         ({"value": {"base64": "%"}}, "invalid_request"),
         ({"value": 1, "extra": 1}, "invalid_request"),
         ({"key": 1}, "invalid_request"),

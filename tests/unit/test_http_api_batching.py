@@ -110,3 +110,13 @@ def test_no_batch_is_too_large_and_every_record_arrives_once_and_in_order(
         assert [list(each.headers) for each in stored] == [headers[index] for index in batch.records]
     assert sorted(index for indexes in seen.values() for index in indexes) == list(range(len(records)))
     assert all(indexes == sorted(indexes) for indexes in seen.values())
+
+
+def test_a_timestamp_too_far_ahead_refuses_all_partitions() -> None:
+    """S11: each leader would refuse only its own batch, and the others would be appended."""
+    ahead = columns(3, timestamps_ms=[None, NOW + 1000, NOW + 1001], partitions=[0, 1, 2])
+    assert len(pack(ahead, target(), NOW)) == 3
+    with pytest.raises(InvalidRequest, match="record 2 is 1001 ms ahead") as caught:
+        pack(ahead, Target(TOPIC, 4096, None, 0, max_ahead_ms=1000), NOW)
+    assert caught.value.code == "timestamp_out_of_range"
+    assert len(pack(ahead, Target(TOPIC, 4096, None, 0, max_ahead_ms=1001), NOW)) == 3
