@@ -7,6 +7,10 @@ nodes.
 Three ways to read: `poll` (a list of records), `async for record in consumer`, and `batches` (whole batches with their
 columns as lists or Arrow: the fast way). They share the positions and may be mixed.
 
+Reading what was fetched ahead needs no waiting, so a program that reads without pause would never let its loop go
+on: now and then these calls pause, and what takes long to decode is decoded by a thread. The batch concerned is the
+cursor's before that begins, so whoever gives up meanwhile takes nothing away.
+
 What is *not* here: consumer groups and stored offsets; fetching ahead (`fetcher.py`).
 """
 
@@ -16,9 +20,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from types import TracebackType
 
-from raftlog.config import MAX_FETCH_WAIT_MS, MIB, check_topic_name
-from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.config import KIB, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
+from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import EARLIEST
+from raftlog.record_batch import Codec
 
 from .api import HttpApi
 from .consumed import ConsumedBatch, ConsumerRecord
@@ -27,10 +32,17 @@ from .reader import PartitionReader, Start, parse_start
 
 DEFAULT_PREFETCH_BYTES = 32 * MIB
 START_TIMEOUT = 30.0
+PAUSE_AFTER = 2000
+"""Records after which the loop gets its turn; a batch counts as `BATCH_COST` records more."""
+BATCH_COST = 16
+INLINE_RECORDS = 8192
+"""Batches of more records are decoded by a thread: these take a few milliseconds."""
+INLINE_COMPRESSED_BYTES = 16 * KIB
+"""The same for compressed ones, whose size may be a thousand times that."""
 
 
 class _Cursor:
-    """A batch that is being handed out record by record."""
+    """A batch that is being handed out record by record. `records` is None until they are decoded."""
 
     __slots__ = ("batch", "next", "reader", "records", "version")
 
@@ -38,8 +50,20 @@ class _Cursor:
         self.reader = reader
         self.version = reader.version
         self.batch = batch
-        self.records = batch.records()
+        self.records: list[ConsumerRecord] | None = None
         self.next = 0
+
+    @property
+    def is_current(self) -> bool:
+        """Nobody sought since it was taken."""
+        return self.version == self.reader.version
+
+    @property
+    def is_long_work(self) -> bool:
+        """Decoding it would hold up the loop."""
+        header = self.batch.header
+        compressed = header.codec is not Codec.NONE and header.total_bytes > INLINE_COMPRESSED_BYTES
+        return compressed or header.record_count > INLINE_RECORDS
 
 
 class Consumer:
@@ -72,15 +96,21 @@ class Consumer:
             raise InvalidRequest("invalid_config", f"prefetch_bytes must be at least {MIB}")
         for one in start.values() if isinstance(start, Mapping) else [start]:
             parse_start(one)
+        if not 0 <= min_bytes <= MAX_FETCH_BYTES:
+            raise InvalidRequest("invalid_config", f"min_bytes must be between 0 and {MAX_FETCH_BYTES}")
         if partitions is not None and not partitions:
             raise InvalidRequest("invalid_request", "a consumer reads at least one partition")
+        for partition in partitions or ():
+            if not isinstance(partition, int) or partition < 0:
+                raise InvalidRequest("invalid_request", f"{partition!r} is no partition: they are counted from 0")
         self._topic = check_topic_name(topic)
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
         self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
-        self._settings = FetcherSettings(prefetch_bytes, max_wait_ms / 1000, min_bytes, on_out_of_range)
+        self._settings = FetcherSettings(int(prefetch_bytes), max_wait_ms / 1000, int(min_bytes), on_out_of_range)
         self._api = HttpApi(bootstrap)
         self._fetcher: Fetcher | None = None
         self._cursor: _Cursor | None = None
+        self._since_pause = 0
         self._closed = False
 
     # --- Reading ------------------------------------------------------------------------------------------------------
@@ -109,8 +139,10 @@ class Consumer:
         records: list[ConsumerRecord] = []
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
-            while len(records) < max_records and (cursor := self._cursor_now()) is not None:
+            cursor = await self._next_cursor() if max_records > 0 else None
+            while cursor is not None:
                 records += self._hand_out(cursor, max_records - len(records))
+                cursor = self._another_cursor() if len(records) < max_records else None
             if records or not await self._more(deadline):
                 return records
 
@@ -119,22 +151,17 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        cursor = self._cursor_now()
-        while cursor is None:
-            await self._more(None)
-            cursor = self._cursor_now()
-        record = cursor.records[cursor.next]
-        cursor.next += 1
-        if cursor.next < len(cursor.records):
-            cursor.reader.handed_out(record.offset + 1)
-        else:
-            self._finish(cursor)
-        return record
+        cursor = self._cursor
+        if cursor is None or cursor.records is None or not cursor.is_current:
+            while (cursor := await self._next_cursor()) is None:
+                await self._more(None)
+        return self._hand_out(cursor, 1)[0]
 
     async def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
         """The next batch of any partition; None if there is none for `timeout` seconds. Raises as `poll` does."""
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
+            await self._pause()
             batch = self._batch_now()
             if batch is not None or not await self._more(deadline):
                 return batch
@@ -142,6 +169,7 @@ class Consumer:
     async def batches(self) -> AsyncIterator[ConsumedBatch]:
         """Every batch, for ever."""
         while True:
+            await self._pause()
             batch = self._batch_now()
             if batch is None:
                 await self._more(None)
@@ -222,21 +250,68 @@ class Consumer:
         self._started()
         return there or deadline is None
 
-    def _cursor_now(self) -> _Cursor | None:
-        """The batch that is being handed out, if it has records left, or the next one that has."""
-        cursor = self._cursor
-        if cursor is not None and cursor.version == cursor.reader.version:
-            return cursor
-        self._cursor = None
-        while (taken := self._take()) is not None:
-            cursor = _Cursor(*taken)
-            if cursor.records:
-                self._cursor = cursor
+    async def _next_cursor(self) -> _Cursor | None:
+        """The batch that is being handed out, if it has records left, or the next one that has; decoded."""
+        while True:
+            await self._pause()
+            cursor = self._cursor_at_once()
+            if cursor is not None or self._cursor is None:
                 return cursor
-            cursor.reader.finished(cursor.batch)
-        return None
+            await self._decode(self._cursor)  # others may have read on, or sought, meanwhile
+
+    def _another_cursor(self) -> _Cursor | None:
+        """The same, for a caller who has records already and could lose them by waiting or by an error, which comes
+        again with the next call."""
+        if self._since_pause >= PAUSE_AFTER:
+            return None
+        try:
+            return self._cursor_at_once()
+        except RaftlogError:
+            return None
+
+    def _cursor_at_once(self) -> _Cursor | None:
+        """The same, unless a thread has to decode it first."""
+        while True:
+            cursor = self._cursor
+            if cursor is None or not cursor.is_current:
+                self._cursor = None
+                taken = self._take()
+                if taken is None:
+                    return None
+                cursor = self._cursor = _Cursor(*taken)
+            if cursor.records is None and cursor.is_long_work:
+                return None
+            try:
+                cursor.records = cursor.batch.records() if cursor.records is None else cursor.records
+            except CorruptBatch as error:
+                self._unreadable(cursor, error)
+                continue
+            if cursor.records:
+                return cursor
+            self._finish(cursor)
+
+    async def _decode(self, cursor: _Cursor) -> None:
+        """By a thread."""
+        try:
+            cursor.records = await asyncio.get_running_loop().run_in_executor(None, cursor.batch.records)
+        except CorruptBatch as error:
+            self._unreadable(cursor, error)
+
+    def _unreadable(self, cursor: _Cursor, error: CorruptBatch) -> None:
+        if self._cursor is cursor and cursor.is_current:
+            self._cursor = None
+            cursor.reader.unreadable(cursor.batch, CorruptBatch(f"{cursor.batch}: {error.detail}"))
+            self._started().took()
+
+    async def _pause(self) -> None:
+        """Give the loop its turn, if it had none for long."""
+        if self._since_pause >= PAUSE_AFTER:
+            self._since_pause = 0
+            await asyncio.sleep(0)
 
     def _hand_out(self, cursor: _Cursor, count: int) -> list[ConsumerRecord]:
+        """Of a cursor that is decoded and has records left."""
+        assert cursor.records is not None
         records = cursor.records[cursor.next : cursor.next + count]
         cursor.next += len(records)
         if cursor.next < len(cursor.records):
@@ -252,9 +327,10 @@ class Consumer:
     def _batch_now(self) -> ConsumedBatch | None:
         cursor = self._cursor
         self._cursor = None
-        if cursor is not None and cursor.version == cursor.reader.version:
+        if cursor is not None and cursor.is_current:
             batch = cursor.batch
-            batch.start_offset = cursor.records[cursor.next].offset
+            if cursor.records:
+                batch.start_offset = cursor.records[cursor.next].offset
             cursor.reader.finished(batch)
             return batch
         taken = self._take()
@@ -272,4 +348,5 @@ class Consumer:
         if reader is None or batch is None:
             return None
         fetcher.took()
+        self._since_pause += batch.header.record_count + BATCH_COST
         return reader, batch

@@ -25,7 +25,7 @@ from raftlog.errors import CODES, CorruptBatch, InvalidRequest, RaftlogError, er
 from raftlog.model import EARLIEST
 from raftlog.wire import ErrorResponse, FetchedPartition, FetchPartition, FetchRequest, FetchResponse, Response
 
-from .api import HttpApi
+from .api import HttpApi, blames_caller
 from .metadata import ClusterMetadata, PartitionInfo, TopicDescription
 from .offsets import StartFinder
 from .reader import PartitionReader, Start
@@ -96,6 +96,7 @@ class Fetcher:
         self._questions: dict[int, int] = {}
         """Broker → open questions."""
         self._asked_bytes = 0
+        self._answers = 0
         self._topic_id = b""
         self._unknown_since: float | None = None
         self.changed = Waiters()
@@ -169,7 +170,8 @@ class Fetcher:
             else:
                 wanting.setdefault(reader.leader, []).append(reader)
         for leader, readers in wanting.items():
-            self._ask(leader, readers, share)
+            # A leader gives a batch that is larger than asked for only where it is the first of its answer.
+            self._ask(leader, sorted(readers, key=lambda reader: reader.served), share)
         self._wake_at(wake_at)
 
     def _ask(self, leader: int, readers: list[PartitionReader], share: int) -> None:
@@ -228,6 +230,7 @@ class Fetcher:
             answers = [FetchedPartition(bytes(16), 0, "connection_lost", "an answer to something else")] * len(question)
             connection.close("an answer did not fit its request")
         start = 0
+        self._answers += 1
         for (reader, number), answer in zip(question, answers, strict=True):
             piece = body[start : start + answer.length]
             start += answer.length
@@ -244,6 +247,8 @@ class Fetcher:
         try:
             reader.accept(body, answer.high_watermark, answer.log_start_offset)
             reader.failures, reader.unknown_since = 0, None
+            if body.nbytes:
+                reader.served = self._answers
         except CorruptBatch as error:
             logger.warning("%s: a fetched batch is damaged: %s", reader, error.detail)
             reader.corrupt(error)
@@ -304,7 +309,7 @@ class Fetcher:
             if isinstance(answer, TopicDescription):
                 self._unknown_since = None
                 self._described(answer)
-            elif answer.retriable:
+            elif not blames_caller(answer):
                 self.last_error = answer
                 self._refresher.ask([self._topic])
             else:
@@ -353,7 +358,7 @@ class Fetcher:
 
     def _finding_failed(self, error: RaftlogError) -> None:
         self._world_failed(error)
-        if not error.retriable and error.code not in ("unknown_topic", "unknown_partition"):
+        if blames_caller(error) and error.code not in ("unknown_topic", "unknown_partition"):
             self.error = error
         self._refresher.ask([self._topic])
 

@@ -52,13 +52,13 @@ def query_timestamp(start: str) -> int:
 
 
 class PartitionReader:
-    """Invariant: while `looking_for` is None, `position <= fetch_offset`, and `buffered` covers the range between them
-    apart from what holds no records."""
+    """Invariant: while `looking_for` is None, `position <= fetch_offset`; `buffered` and the batch that is being handed
+    out cover the range between them apart from what holds no records. Where there are neither, the two are equal."""
 
     __slots__ = (
-        "_corrupt", "_questions", "asked", "buffered", "buffered_bytes", "error", "failures", "fetch_offset",
-        "high_watermark", "leader", "leader_epoch", "log_start_offset", "looking_for", "not_before", "partition",
-        "position", "topic", "unknown_since", "version",
+        "_corrupt", "_handing_out", "_questions", "asked", "buffered", "buffered_bytes", "error", "failures",
+        "fetch_offset", "high_watermark", "leader", "leader_epoch", "log_start_offset", "looking_for", "not_before",
+        "partition", "position", "served", "topic", "unknown_since", "version",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, start: Start) -> None:
@@ -81,21 +81,23 @@ class PartitionReader:
         self.error: RaftlogError | None = None
         """Why reading cannot go on; `seek` clears it."""
         self._corrupt = 0
+        self._handing_out = False
+        """A batch was taken, and the user does not have all of it."""
         # The fetcher's.
         self.leader = -1
         self.leader_epoch = -1
         self.failures = 0
         self.not_before = 0.0
         self.unknown_since: float | None = None
+        self.served = 0
+        """When it got batches last, counted in answers."""
         self.seek(start)
 
     def seek(self, start: Start) -> None:
         """Go on from there. What was fetched ahead is dropped."""
         start = parse_start(start)
         self.version += 1
-        self.buffered.clear()
-        self.buffered_bytes = 0
-        self.asked = None
+        self._drop_ahead()
         self.error = None
         self._corrupt = 0
         if isinstance(start, int):
@@ -144,6 +146,8 @@ class PartitionReader:
                     ConsumedBatch(self.topic, self.partition, start, batch, header, self.high_watermark)
                 )
                 self.buffered_bytes += header.total_bytes
+        if not self.buffered and not self._handing_out:
+            self.position = self.fetch_offset
         if damage is not None:
             raise damage
         self._corrupt = 0
@@ -171,6 +175,7 @@ class PartitionReader:
             return None
         batch = self.buffered.popleft()
         self.buffered_bytes -= batch.size_bytes
+        self._handing_out = True
         return batch
 
     def handed_out(self, end_offset: int) -> None:
@@ -179,7 +184,21 @@ class PartitionReader:
 
     def finished(self, batch: ConsumedBatch) -> None:
         """The user has all of this batch, which was the last one taken."""
+        self._handing_out = False
         self.position = batch.end_offset if self.buffered else self.fetch_offset
+
+    def unreadable(self, batch: ConsumedBatch, error: RaftlogError) -> None:
+        """The batch that was taken cannot be read, though its CRC is right: asking again is no use, and nothing after
+        it is handed out."""
+        self._drop_ahead()
+        self.position = self.fetch_offset = batch.start_offset
+        self.error = error
+
+    def _drop_ahead(self) -> None:
+        self.buffered.clear()
+        self.buffered_bytes = 0
+        self.asked = None
+        self._handing_out = False
 
     @property
     def lag(self) -> int | None:

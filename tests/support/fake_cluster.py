@@ -102,11 +102,11 @@ class FakePartition:
         self.batches.append(batch)
         self.end_offset = parse_header(batch).end_offset
 
-    def read(self, offset: int, max_bytes: int) -> list[bytes]:
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool) -> list[bytes]:
         found: list[bytes] = []
         for batch in self.batches:
             if parse_header(batch).end_offset > offset:
-                if found and sum(map(len, found)) + len(batch) > max_bytes:
+                if (found or not min_one_batch) and sum(map(len, found)) + len(batch) > max_bytes:
                     break
                 found.append(batch)
         return found
@@ -339,7 +339,7 @@ class FakeNode:
             elif not partition.start_offset <= asked.offset <= partition.end_offset:
                 code = code or "offset_out_of_range"
             if not code and (room := request.max_bytes - sum(map(len, body))) > 0:
-                found = partition.read(asked.offset, min(room, asked.max_bytes))
+                found = partition.read(asked.offset, min(room, asked.max_bytes), min_one_batch=not body)
             body += found
             answers.append(
                 FetchedPartition(
