@@ -77,6 +77,11 @@ def parse_endpoint(text: str) -> Endpoint:
     return Endpoint(host, int(port))
 
 
+def blames_caller(error: RaftlogError) -> bool:
+    """Whether the request is at fault, so that every node would say the same: not the world, nor a node with a bug."""
+    return not error.retriable and error.status < 500
+
+
 class HttpApi:
     """One user's connections to the API of a cluster. Belongs to one event loop; `close` it."""
 
@@ -182,7 +187,7 @@ class HttpApi:
                     except _NotSent as error:
                         last = self._more_telling(last, RetriableError("connection_lost", str(error)))
                     except RaftlogError as error:
-                        if not error.retriable:
+                        if blames_caller(error):
                             raise
                         last = self._more_telling(last, error)
                     else:

@@ -27,7 +27,7 @@ from raftlog.wire import ProducedPartition
 
 from .accumulator import Accumulator
 from .accumulator_batch import UNASSIGNED, ParkedRecord
-from .api import HttpApi
+from .api import HttpApi, blames_caller
 from .delivery import Delivery, DeliveryFuture
 from .identity import IdentitySource
 from .lanes import Attempt, Lane
@@ -303,7 +303,7 @@ class Sender:
             batch.delivery.add_done_callback(partial(delivery.follow, batch.count - 1))
 
     def _is_final(self, topic: str, error: RaftlogError) -> bool:
-        if error.retriable:
+        if not blames_caller(error):
             return False
         since = self._unknown_since.setdefault(topic, self._loop.time())
         return error.code != "unknown_topic" or self._loop.time() - since >= UNKNOWN_TOPIC_GRACE

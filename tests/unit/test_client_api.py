@@ -137,11 +137,22 @@ async def test_answers_that_are_none_of_ours(api: HttpApi, nodes: list[Node]) ->
     nodes[0].answer = b"<html>"
     with pytest.raises(RemoteProtocolError, match="not what it should be"):
         await api.get("/x", Who)
-    nodes[0].status = 418
+    for node in nodes:
+        node.status, node.answer = 418, b"<html>"
     with pytest.raises(RemoteProtocolError, match="answered 418"):
         await api.get("/x", Who)
-    nodes[0].status, nodes[0].answer = 500, problem("something_new")
+    for node in nodes:
+        node.status, node.answer = 500, problem("something_new")
     with pytest.raises(RaftlogError, match="something_new"):
+        await api.get("/x", Who)
+
+
+async def test_a_node_with_a_bug_does_not_speak_for_the_others(api: HttpApi, nodes: list[Node]) -> None:
+    nodes[0].status, nodes[0].answer = 500, problem("internal_error")
+    assert (await api.get("/x", Who)).who == "1"
+    nodes[0].status, nodes[0].answer = 404, problem("unknown_topic")
+    nodes[1].status, nodes[1].answer = 404, problem("unknown_topic")
+    with pytest.raises(RaftlogError, match="unknown_topic"):
         await api.get("/x", Who)
 
 
