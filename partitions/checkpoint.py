@@ -21,6 +21,8 @@ from .leader_epochs import EpochStart, LeaderEpochHistory
 
 CHECKPOINT_NAME = "checkpoint"
 LEADER_EPOCHS_NAME = "leader-epochs"
+FLUSH_OS_NAME = "flush-os"
+"""Says by being there that acknowledged batches may not be fsynced. What is in it means nothing."""
 
 _MAGIC = b"rlog"
 _VERSION = 1

@@ -84,6 +84,11 @@ class PartitionDriver:
         self._run(lambda: self.replica.on_isr_answer(leader_epoch, attempt, fate, self._now()))
         self._around.wants_tick(self)
 
+    def configure(self, config: TopicConfig) -> None:
+        """The topic's settings, now."""
+        self.log.configure(config)
+        self._performer.write()
+
     def on_tick(self, now: float) -> None:
         """Time passed."""
         self._performer.requests.expire(now)

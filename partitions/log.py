@@ -65,7 +65,7 @@ class PartitionLog:
     ) -> None:
         self.path = path
         self.config = config
-        """May be set to other settings at any time, `flush` apart."""
+        """To be looked at only: `configure` changes it."""
         self.epochs = recovered.epochs
         """To be looked at only: the log changes it."""
         self.producers = producers
@@ -89,7 +89,14 @@ class PartitionLog:
             recovered.segments,
         )
         self._reader = LogReader(self._segments)
-        self._pending = PendingWork(disk, path, recovered.checkpoint, self.log_end_offset, sync=config.flush == "fsync")
+        self._pending = PendingWork(
+            disk,
+            path,
+            recovered.checkpoint,
+            self.log_end_offset,
+            sync=config.flush == "fsync",
+            marked=recovered.flush_os_marked,
+        )
         self._generation = 0
         """Rises when batches go: what a worker read before says nothing about the log after."""
         self._suspect: Offset | None = None
@@ -138,6 +145,12 @@ class PartitionLog:
         )
 
     # --- Changes ---
+
+    def configure(self, config: TopicConfig) -> None:
+        """Other settings, from the next batch and the next job on."""
+        self.config = config
+        self._segments.interval_bytes = config.index_interval_bytes
+        self._pending.sync = config.flush == "fsync"
 
     def append(self, header: BatchHeader, buffers: Sequence[Buffer]) -> None:
         """Add one stamped and checked batch, whose bytes must not change from now on. Readable at once, durable when
@@ -337,17 +350,9 @@ class PartitionLog:
             if self._pending.outstanding is None:
                 self._distrust()
 
-    def offset_for_timestamp(self, timestamp_ms: int, end_offset: Offset) -> tuple[Offset, int] | None:
-        """(offset, timestamp) of the first record below `end_offset` whose timestamp is at least this. Blocks: for a
-        worker use `timestamp_search`."""
-        try:
-            return self.timestamp_search(timestamp_ms, end_offset).run()
-        except LogDamaged as error:
-            self.damage_found(error)
-            raise
-
     def timestamp_search(self, timestamp_ms: int, end_offset: Offset) -> TimeSearch:
-        """The same as work for a worker: `run` touches only files and copies."""
+        """Work for a worker (`run` touches only files and copies): (offset, timestamp) of the first record below
+        `end_offset` whose timestamp is at least this."""
         self._refuse_if_failed()
         end = min(end_offset, self.log_end_offset)
         return self._reader.time_search(timestamp_ms, self.log_start_offset, end, self.log_end_offset, self._generation)

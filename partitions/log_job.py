@@ -2,10 +2,12 @@
 
 The steps are in the order that keeps every crash between them readable by `recovery.py`:
 
-    1. the checkpoint falls back (start moved, cut below the recovery point, first write after a clean close)
+    1. the marker `flush-os`, ahead of the first write that is not fsynced; the checkpoint falls back (start moved, cut
+       below the recovery point, first write after a clean close)
     2. the cut: files beyond it are removed, the one it goes through is shortened and fsynced, then the folder
     3. the leader epochs, ahead of the first batch of a new one
-    4. batches, each checked against its place once more; fsync; the folder, where it has new names
+    4. batches, each checked against its place once more; fsync; the folder, where it has new names; the marker goes,
+       where everything is fsynced from here on
     5. indexes of what will not grow, or of what a checkpoint covers
     6. the producer snapshot and the checkpoint, now that everything below them is durable
     7. segments below the start are removed
@@ -27,7 +29,7 @@ from raftlog.ports import Buffer, Disk, File
 from raftlog.record_batch import HEADER_BYTES, BatchHeader, parse_header
 
 from .batch_walk import check_placement
-from .checkpoint import CHECKPOINT_NAME, LEADER_EPOCHS_NAME, LogCheckpoint, ProducerSnapshot
+from .checkpoint import CHECKPOINT_NAME, FLUSH_OS_NAME, LEADER_EPOCHS_NAME, LogCheckpoint, ProducerSnapshot
 from .producer_snapshots import prune_snapshots, snapshot_name
 from .segment import (
     LOG_SUFFIX,
@@ -78,6 +80,8 @@ class LogJob:
     end_offset: Offset
     """The batches between are written. `end_offset` was the log's end when the job was taken: that far it is stable
     when the job is done."""
+    flush_os_marker: bool | None = None
+    """To be there, or not, when the job is done; None: as it is."""
     checkpoint_before: LogCheckpoint | None = None
     cut: Cut | None = None
     leader_epochs: bytes | None = None
@@ -92,6 +96,8 @@ class LogJob:
     def run(self) -> None:
         """On a worker's thread. Raises `DiskFailed`, `DiskFull`, or `InvariantViolation` where the files are not what
         the owner knows them to be."""
+        if self.flush_os_marker:
+            self.disk.replace(self._name(FLUSH_OS_NAME), b"1\n")
         if self.checkpoint_before is not None:
             self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint_before.encode())
         if self.cut is not None:
@@ -104,6 +110,9 @@ class LogJob:
             if write.sync:
                 self._file_of(write).fsync()
         if any(write.opened is not None and not write.position for write in self.writes):
+            self.disk.fsync_directory(self.path)
+        if self.flush_os_marker is False:
+            self.disk.remove(self._name(FLUSH_OS_NAME))
             self.disk.fsync_directory(self.path)
         for write in self.writes:
             if write.index_files is not None:

@@ -36,11 +36,16 @@ _CUT_ALL = Cut(Offset(0), None, 0)
 class PendingWork:
     """Invariant: at most one job is outstanding; `issued_offset` is never beyond the log's end."""
 
-    def __init__(self, disk: Disk, path: str, checkpoint: LogCheckpoint, end_offset: Offset, *, sync: bool) -> None:
+    def __init__(
+        self, disk: Disk, path: str, checkpoint: LogCheckpoint, end_offset: Offset, *, sync: bool, marked: bool
+    ) -> None:
         self._disk = disk
         self._path = path
-        self._sync = sync
-        """Each job fsyncs what it writes (`flush=fsync`); otherwise only checkpoints and finished segments do."""
+        self.sync = sync
+        """Each job fsyncs what it writes (`flush=fsync`); otherwise only checkpoints and finished segments do. May
+        change at any time: the next job fsyncs what the ones before it did not."""
+        self._marked: bool | None = marked
+        """The marker `flush-os` is on disk; None: that is not certain."""
         self.checkpoint = checkpoint
         """As it is on disk."""
         self.unreported_loss = checkpoint.unreported_loss
@@ -90,6 +95,7 @@ class PendingWork:
         return (
             self.issued_offset < log_end
             or self._cut is not None
+            or self._marker_due is not None
             or self.epochs_changed
             or bool(self._removals)
             or durable_start > self.checkpoint.log_start_offset
@@ -119,6 +125,7 @@ class PendingWork:
         emptying = self._cut is not None and self._cut.end_offset <= segments[0].base_offset
         due = closing or emptying or len(unsealed) > 1 or self._bytes_since_checkpoint >= CHECKPOINT_INTERVAL_BYTES
         job = LogJob(self._disk, self._path, self.issued_offset, log_end, cut=self._cut, again=self.again)
+        job.flush_os_marker = self._marker_due
         job.checkpoint_before = self._checkpoint_before(durable_start, emptying=emptying)
         job.remove = tuple(self._removals[:REMOVALS_PER_JOB])
         if self.epochs_changed:
@@ -148,6 +155,8 @@ class PendingWork:
         assert job is self.outstanding
         self.outstanding = None
         self.again = False
+        if job.flush_os_marker is not None:
+            self._marked = job.flush_os_marker
         self.checkpoint = job.checkpoint_after or job.checkpoint_before or self.checkpoint
         del self._removals[: len(job.remove)]
         for write in job.writes:
@@ -165,6 +174,8 @@ class PendingWork:
         self.outstanding = None
         self.again = True
         self.epochs_changed = True
+        if job.flush_os_marker is not None:
+            self._marked = None
         # Which checkpoint is on disk is not certain now: the next job writes it in any case.
         if self._cut != _CUT_ALL:
             left_over = Cut(Offset(job.start_offset + 1), None, 0)
@@ -184,6 +195,12 @@ class PendingWork:
 
     # --- Parts of those ---
 
+    @property
+    def _marker_due(self) -> bool | None:
+        """What is to become of the marker `flush-os`; None: nothing."""
+        wanted = not self.sync
+        return None if self._marked is wanted else wanted
+
     def _checkpoint_before(self, durable_start: Offset, *, emptying: bool) -> LogCheckpoint | None:
         recovery_point = self.checkpoint.recovery_point
         if self._cut is not None:
@@ -199,8 +216,8 @@ class PendingWork:
         index = segment.index
         assert index is not None
         # After a full disk the file may hold more than it should, which the job cuts off.
-        sync = (bool(batches) and self._sync) or not segment.on_disk or self.again
-        if due:
+        sync = not segment.on_disk or self.again
+        if due or self.sync:
             sync = sync or bool(batches) or segment.unsynced
         if not batches and not sync and not due:
             return None

@@ -319,7 +319,7 @@ class PartitionManager:
     def _configure(self, tp: TopicPartition) -> None:
         config = self._view.config(tp.topic_id)
         if config is not None and tp in self._drivers:
-            self._shelf.configure(tp, self._drivers[tp].log, config)
+            self._drivers[tp].configure(config)
 
     def _remove(self, tp: TopicPartition, code: str) -> None:
         driver = self._drivers.pop(tp, None)

@@ -23,6 +23,7 @@ from raftlog.ports import Disk
 
 from .checkpoint import (
     CHECKPOINT_NAME,
+    FLUSH_OS_NAME,
     LEADER_EPOCHS_NAME,
     DamagedFile,
     LogCheckpoint,
@@ -45,8 +46,6 @@ from .segment import (
 _QUARANTINED = ".quarantined"
 _TEMPORARY = ".tmp"
 """What a `Disk.replace` that did not come to its end may leave."""
-_OWNERS_NAMES = ("flush-os",)
-"""Files that the replica's owner keeps in the folder (`replica_folders.py`)."""
 
 _NOTES_MAX = 100
 
@@ -78,6 +77,8 @@ class Recovered:
     epochs: LeaderEpochHistory
     segments: list[ScannedSegment]
     """Never empty; all of them good from their first byte to their last."""
+    flush_os_marked: bool = False
+    """The marker `flush-os` is there."""
 
 
 def recover(disk: Disk, path: str, config: TopicConfig, *, clean_shutdown: bool) -> Recovered:
@@ -96,6 +97,7 @@ class _Recovery:
     clean_shutdown: bool
     notes: list[str] = field(default_factory=list)
     vouched: bool = True
+    flush_os_marked: bool = False
     changed: bool = False
     """Something is not as a clean close leaves it."""
     learn_epochs: bool = False
@@ -109,6 +111,7 @@ class _Recovery:
         if not self.disk.exists(self.path):
             return self._create()
         names = self.disk.list(self.path)
+        self.flush_os_marked = FLUSH_OS_NAME in names
         bases = self._inventory(names)
         start = self._read_small_files(bases)
         end = self._recover_segments(bases, start)
@@ -135,7 +138,7 @@ class _Recovery:
         """Base offsets of the segments, in order. Leftovers are removed, strangers left."""
         bases = [base for name in names if (base := parse_segment_name(name)) is not None]
         for name in names:
-            if name in (CHECKPOINT_NAME, LEADER_EPOCHS_NAME, *_OWNERS_NAMES) or name.endswith(_QUARANTINED):
+            if name in (CHECKPOINT_NAME, LEADER_EPOCHS_NAME, FLUSH_OS_NAME) or name.endswith(_QUARANTINED):
                 continue
             if name.endswith(_TEMPORARY):
                 self._find(Finding.TEMPORARY_FILE, name)
@@ -280,7 +283,7 @@ class _Recovery:
             self._find(Finding.ENDS_BEFORE_RECOVERY_POINT, f"{end} is below {checkpoint.recovery_point}")
         elif checkpoint is not None and checkpoint.closed_clean and end != checkpoint.recovery_point:
             self._find(Finding.NOT_AS_CLOSED, f"{end} is not {checkpoint.recovery_point}")
-        if self.config.flush == "os" and not self._closed_clean:
+        if (self.flush_os_marked or self.config.flush == "os") and not self._closed_clean:
             self._find(Finding.UNSYNCED_TOPIC)
         if self.epochs.truncate_end(end) and not self.learn_epochs:
             self._find(Finding.EPOCHS_BEYOND_END)
@@ -310,7 +313,7 @@ class _Recovery:
             stable_end_offset=end,
             notes=tuple(self.notes),
         )
-        return Recovered(recovery, checkpoint, self.epochs, self.kept)
+        return Recovered(recovery, checkpoint, self.epochs, self.kept, self.flush_os_marked)
 
     def _make_durable(self, read: list[ScannedSegment]) -> None:
         for segment in read:

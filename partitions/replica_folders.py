@@ -19,12 +19,12 @@ from raftlog.model import ReplicaReport, TopicId, TopicPartition
 from raftlog.ports import Disk
 
 from .batch_tail import FetchCache
+from .checkpoint import FLUSH_OS_NAME
 from .log import PartitionLog, Recovery
 from .producer_state import ProducerStates
 
 FOLDER = "partitions"
 REMOVED_FOLDER = "partitions-removed"
-FLUSH_OS_MARKER = "flush-os"
 
 
 @dataclass(slots=True)
@@ -83,38 +83,18 @@ def open_replica(
     disk: Disk, topic_partition: TopicPartition, config: TopicConfig | None, cache: FetchCache, *, clean_shutdown: bool
 ) -> OpenedReplica:
     """Open a replica, or begin one; recover it first. `config` None: the topic's settings are not known yet, only (by
-    the marker) how it was flushed.
+    the marker) how it was flushed; whoever takes the replica configures its log.
 
     Raises `DiskFailed` or `DiskFull`.
     """
     path = folder_of(topic_partition)
     if config is None:
-        config = replace(TopicConfig(), flush="os" if disk.exists(f"{path}/{FLUSH_OS_MARKER}") else "fsync")
+        config = replace(TopicConfig(), flush="os" if disk.exists(f"{path}/{FLUSH_OS_NAME}") else "fsync")
     producers = ProducerStates()
     log, recovery = PartitionLog.open(
         disk, path, config, clean_shutdown=clean_shutdown, producers=producers, cache=cache
     )
-    _mark_flush(disk, path, config)
     return OpenedReplica(topic_partition, log, producers, recovery)
-
-
-def reopen_replica(disk: Disk, opened: OpenedReplica, config: TopicConfig, cache: FetchCache) -> OpenedReplica:
-    """A replica that was opened before its topic's settings were known, opened with them. It is not in service yet."""
-    opened.log.close(clean=True)
-    if config.flush == "os":
-        _mark_flush(disk, folder_of(opened.topic_partition), config)
-    return open_replica(disk, opened.topic_partition, config, cache, clean_shutdown=True)
-
-
-def _mark_flush(disk: Disk, path: str, config: TopicConfig) -> None:
-    """Leave word on disk whether acknowledged records may not be fsynced: before any is appended, and only gone when
-    recovery has fsynced all there is."""
-    marker = f"{path}/{FLUSH_OS_MARKER}"
-    if config.flush == "os" and not disk.exists(marker):
-        disk.replace(marker, b"1\n")
-    elif config.flush != "os" and disk.exists(marker):
-        disk.remove(marker)
-        disk.fsync_directory(path)
 
 
 def set_aside(disk: Disk, topic_partition: TopicPartition) -> str:

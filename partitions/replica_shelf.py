@@ -13,7 +13,6 @@ What is *not* here: the folders themselves (`replica_folders.py`), who may have 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from functools import partial
 
 from raftlog.config import TopicConfig
@@ -32,7 +31,6 @@ from .replica_folders import (
     find_set_aside,
     open_replica,
     prepare_folders,
-    reopen_replica,
     set_aside,
 )
 
@@ -87,12 +85,7 @@ class ReplicaShelf:
             if tp not in self._opening and tp not in self._removing and tp not in self._failed and not self._closing:
                 self._open(tp, lambda: open_replica(self._disk, tp, config, self._cache, clean_shutdown=False))
             return None
-        if opened.log.config.flush != config.flush:
-            self._opening[tp] = None
-            reopen = partial(reopen_replica, self._disk, opened, config, self._cache)
-            self._writer.forget(opened.log, lambda: self._open(tp, reopen))
-            return None
-        self.configure(tp, opened.log, config)
+        opened.log.configure(config)
         return opened
 
     def losses_are_reported(self) -> None:
@@ -105,13 +98,6 @@ class ReplicaShelf:
     def failure(self, tp: TopicPartition) -> str:
         """Why the replica could not be opened; empty where it was, or will be."""
         return self._failed.get(tp, "")
-
-    def configure(self, tp: TopicPartition, log: PartitionLog, config: TopicConfig) -> None:
-        """The topic's settings, now. How it is flushed changes when its broker starts next: in service, a log whose
-        past is half fsynced could vouch for neither half."""
-        if config.flush != log.config.flush:
-            self._logger.warning("flush changes at the next start", partition=str(tp), flush=config.flush)
-        log.config = replace(config, flush=log.config.flush)
 
     def remove(self, tp: TopicPartition, log: PartitionLog | None) -> None:
         """This broker has this replica no longer: close what is open and delete the folder. `log` is the caller's, or

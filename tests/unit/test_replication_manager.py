@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from partitions.checkpoint import FLUSH_OS_NAME
 from partitions.manager import Produced, TopicRemoved
-from partitions.replica_folders import FLUSH_OS_MARKER, folder_of, parse_folder_name
+from partitions.replica_folders import folder_of, parse_folder_name
 from raftlog.config import MIB
 from raftlog.errors import Applied, RaftlogError
 from raftlog.model import Acks, Incarnation, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition
@@ -223,10 +224,11 @@ def test_an_offline_replica_says_so_again_when_it_is_elected() -> None:
 def test_flush_os_is_marked_on_disk_and_an_unclean_stop_reported_as_a_cut() -> None:
     cluster = ReplicationCluster(flush="os")
     member = cluster.members[0]
-    marker = f"{folder_of(tp(0))}/{FLUSH_OS_MARKER}"
-    assert member.disk.exists(marker)
+    marker = f"{folder_of(tp(0))}/{FLUSH_OS_NAME}"
+    assert not member.disk.exists(marker), "there is nothing yet that might not be fsynced"
     cluster.produce(0)
     cluster.settle()
+    assert member.disk.exists(marker)
     again = cluster.start(0, member.disk)
     (report,) = again.manager.load(clean_shutdown=False)
     assert report.cut_or_quarantined, "what it acknowledged may be gone"
@@ -237,33 +239,34 @@ def test_flush_os_is_marked_on_disk_and_an_unclean_stop_reported_as_a_cut() -> N
 
 
 @pytest.mark.parametrize(("before", "after"), [("os", "fsync"), ("fsync", "os")])
-def test_a_change_of_flush_takes_effect_at_the_next_start(before: str, after: str) -> None:
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_change_of_flush_takes_effect_at_once(before: str, after: str, restart: bool) -> None:
+    """Whether the broker runs or hears of it when it starts again."""
     cluster = ReplicationCluster(flush=before)
     member = cluster.members[0]
-    marker = f"{folder_of(tp(0))}/{FLUSH_OS_MARKER}"
+    marker = f"{folder_of(tp(0))}/{FLUSH_OS_NAME}"
     cluster.produce(0)
     cluster.settle()
-    cluster.topic = replace(cluster.topic, configs=(("flush", after), ("retention.ms", "1234")))
-    cluster.tell(cluster.topic)
-    cluster.settle()
-    config = member.manager.drivers[tp(0)].log.config
-    assert (config.flush, config.retention_ms) == (before, 1234)
     assert member.disk.exists(marker) == (before == "os")
-    stopped: list[bool] = []
-    member.manager.close(stopped.append)
-    cluster.settle()
-    again = cluster.start(0, member.disk)
-    again.manager.on_metadata([broker(0), cluster.topic, *cluster.records.values()])
+    cluster.topic = replace(cluster.topic, configs=(("flush", after), ("retention.ms", "1234")))
+    if restart:
+        member.manager.close(lambda _: None)
+        cluster.settle()
+        again = cluster.start(0, member.disk)
+        again.manager.on_metadata([broker(0), cluster.topic, *cluster.records.values()])
+    else:
+        again = member
+        cluster.tell(cluster.topic)
     cluster.settle()
     log = again.manager.drivers[tp(0)].log
-    assert log.config.flush == after
+    assert (log.config.flush, log.config.retention_ms) == (after, 1234)
     assert log.log_end_offset == 1
-    assert member.disk.exists(marker) == (after == "os")
     for _ in range(2):
         member.disk.fsyncs = 0  # The first batch after a start also writes a checkpoint.
         cluster.produce(0, acks=Acks.LEADER)
         cluster.settle()
     assert member.disk.fsyncs == (1 if after == "fsync" else 0)
+    assert member.disk.exists(marker) == (after == "os")
 
 
 def test_retention_moves_the_start_of_leader_and_followers() -> None:

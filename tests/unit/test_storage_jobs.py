@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import random
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
 from partitions import log_pending
 from partitions.batch_tail import FetchCache
+from partitions.checkpoint import FLUSH_OS_NAME
 from partitions.log import LogJob, PartitionLog
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull, InvariantViolation
@@ -251,6 +254,63 @@ def test_checkpoints_come_after_so_many_bytes(recorder: Recorder, monkeypatch: p
     assert 2 <= checkpoints <= log.size_bytes // 700
     index = recorder.steps.index(f"replace {base(0, '.index')}")
     assert recorder.steps[index - 1] == "fsync", "an index covers only what is durable"
+
+
+# --- `flush` changes ---
+
+
+@pytest.mark.parametrize("steps", range(1, 16))
+@pytest.mark.parametrize("after", ["os", "fsync"])
+def test_a_log_whose_flush_changes_vouches_only_for_what_is_fsynced(disk: SimDisk, after: str, steps: int) -> None:
+    """Power fails in every step of the first jobs after the change."""
+    disk.fsync_directory("")
+    log = open_log(disk, TopicConfig(flush="fsync" if after == "os" else "os"))
+    append(log)
+    settle(log)
+    log.configure(TopicConfig(flush=after))  # type: ignore[arg-type]
+    disk.crash_countdown = steps
+    with contextlib.suppress(SimulatedCrash):
+        for _ in range(3):
+            settle(log)
+            append(log)
+    disk.crash_countdown = 0
+    stable = log.stable_end_offset
+    for seed in range(20):
+        left = copy.deepcopy(disk)
+        left.power_loss(random.Random(seed))
+        again, recovery = PartitionLog.open(left, PATH, TopicConfig(), clean_shutdown=False)
+        assert recovery.cut_or_quarantined or again.log_end_offset >= stable, recovery
+
+
+def test_a_log_that_is_fsynced_from_now_on_fsyncs_its_past(disk: SimDisk) -> None:
+    disk.fsync_directory("")
+    log = open_log(disk, TopicConfig(flush="os"))
+    append(log)
+    settle(log)
+    assert disk.exists(f"{PATH}/{FLUSH_OS_NAME}")
+    log.configure(TopicConfig())
+    assert log.needs_job, "though nothing was appended since"
+    settle(log)
+    assert not disk.exists(f"{PATH}/{FLUSH_OS_NAME}")
+    disk.power_loss(random.Random(0))
+    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    assert not recovery.cut_or_quarantined
+    assert again.log_end_offset == 1
+
+
+def test_a_full_disk_leaves_the_marker_uncertain(disk: SimDisk) -> None:
+    """1. The log is to be fsynced: the job removes the marker and meets a full disk after it. 2. It is not to be
+    fsynced after all. The marker has to be made again."""
+    log = open_log(disk, TopicConfig(flush="os"))
+    append(log)
+    settle(log)
+    log.configure(TopicConfig())
+    job = take(log)
+    job.run()
+    log.job_done(job, DiskFull("behind the marker's removal"))
+    log.configure(TopicConfig(flush="os"))
+    settle(log)
+    assert disk.exists(f"{PATH}/{FLUSH_OS_NAME}")
 
 
 # --- Failures ---

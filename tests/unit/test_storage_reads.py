@@ -278,7 +278,7 @@ def test_the_first_record_at_or_after_a_time_is_found(cache_bytes: int) -> None:
                 expected = expected_time(made, start, 54, timestamp)
                 if expected is not None and expected[0] >= end:
                     expected = None
-                assert log.offset_for_timestamp(timestamp, Offset(end)) == expected, (start, end, timestamp)
+                assert log.timestamp_search(timestamp, Offset(end)).run() == expected, (start, end, timestamp)
 
 
 def test_a_time_search_works_without_good_index_files() -> None:
@@ -287,4 +287,4 @@ def test_a_time_search_works_without_good_index_files() -> None:
         disk.replace(f"{PATH}/{segment.base_offset:020d}.timeindex", b"rotten")
     for one in made:
         time = one.header.base_timestamp + 1
-        assert log.offset_for_timestamp(time, Offset(48)) == (one.header.base_offset + 1, time)
+        assert log.timestamp_search(time, Offset(48)).run() == (one.header.base_offset + 1, time)

@@ -51,7 +51,7 @@ def test_too_many_bytes_go_and_the_rest_still_has_the_limit() -> None:
     log = make(TopicConfig(segment_bytes=150, retention_ms=-1), batches=8)
     one = log.size_bytes // 8
     for limit in (0, 1, one - 1, one, one + 1, 3 * one, 8 * one, 9 * one):
-        log.config = TopicConfig(segment_bytes=150, retention_ms=-1, retention_bytes=limit)
+        log.configure(TopicConfig(segment_bytes=150, retention_ms=-1, retention_bytes=limit))
         start = log.retention(None, Offset(16))
         left = log.size_bytes - start // 2 * one
         assert left >= min(limit, log.size_bytes)
