@@ -51,7 +51,7 @@ _LZ4_BLOCK_BYTES = {4: 64 << 10, 5: 256 << 10, 6: 1 << 20, 7: 4 << 20}
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_BLOCK_BYTES = 128 << 10
 _ZSTD_MAX_WINDOW = 8 << 20
-"""What RFC 8878 recommends that every reader supports."""
+"""What RFC 8878 recommends that every reader supports. A frame of a single segment has its content for a window."""
 _ZSTD_RLE, _ZSTD_COMPRESSED, _ZSTD_RESERVED = 1, 2, 3
 
 _GZIP_CONTAINER = 16 + zlib.MAX_WBITS
@@ -133,7 +133,7 @@ def _lz4_room(block: memoryview) -> tuple[int, bool]:
     announced = struct.unpack_from("<Q", block, 6)[0] if has_size else None
     position = 15 if has_size else 7
     room = 0
-    for _ in range(_MAX_INNER_BLOCKS):
+    for _ in range(_MAX_INNER_BLOCKS + 1):  # and the mark at their end
         (length,) = struct.unpack_from("<I", block, position)
         position += 4
         if length == 0:
@@ -148,31 +148,8 @@ def _lz4_room(block: memoryview) -> tuple[int, bool]:
 
 
 def _zstd_room(block: memoryview) -> tuple[int, bool]:
-    """Reads the frame's header and steps over its blocks (RFC 8878, section 3.1.1).
-
-    The library allocates the window that a header asks for, up to 128 MiB: that there is one modest header, and no
-    other frame behind it, is made sure of here.
-    """
-    magic, descriptor = struct.unpack_from("<IB", block)
-    size_flag, single_segment, reserved, checksummed, dictionary = (
-        descriptor >> 6,
-        descriptor >> 5 & 1,
-        descriptor >> 3 & 1,
-        descriptor >> 2 & 1,
-        descriptor & 3,
-    )
-    if magic != _ZSTD_MAGIC or reserved or dictionary:
-        raise ValueError("it is not a frame of a known kind")
-    position = 5
-    if not single_segment:
-        base = 1 << 10 + (block[position] >> 3)
-        window = base + (base >> 3) * (block[position] & 7)
-        if window > _ZSTD_MAX_WINDOW:
-            raise ValueError(f"it asks for a window of {window} bytes; at most {_ZSTD_MAX_WINDOW} are given")
-        position += 1
-    size_bytes = (single_segment, 2, 4, 8)[size_flag]
-    announced = int.from_bytes(block[position : position + size_bytes], "little") + (256 if size_bytes == 2 else 0)
-    position += size_bytes
+    """Steps over the frame's blocks (RFC 8878, section 3.1.1.2), so that no other frame is behind it."""
+    position, announced, checksum_bytes = _zstd_header(block)
     room = 0
     for _ in range(_MAX_INNER_BLOCKS):
         low, middle, high = block[position], block[position + 1], block[position + 2]
@@ -185,6 +162,34 @@ def _zstd_room(block: memoryview) -> tuple[int, bool]:
             break
     else:
         raise ValueError(f"it has more than {_MAX_INNER_BLOCKS} inner blocks")
-    if position + 4 * checksummed != block.nbytes:
+    if position + checksum_bytes != block.nbytes:
         raise ValueError("it is not exactly one frame")
-    return (announced, True) if size_bytes else (room, False)
+    return (room, False) if announced is None else (announced, True)
+
+
+def _zstd_header(block: memoryview) -> tuple[int, int | None, int]:
+    """Where the frame's blocks begin, the content size that it names, and what follows the blocks (section 3.1.1.1).
+
+    The library allocates the window that a header asks for, up to 128 MiB: that it is modest is made sure of here.
+    """
+    magic, descriptor = struct.unpack_from("<IB", block)
+    size_flag, single_segment, reserved, checksummed, dictionary = (
+        descriptor >> 6,
+        descriptor >> 5 & 1,
+        descriptor >> 3 & 1,
+        descriptor >> 2 & 1,
+        descriptor & 3,
+    )
+    if magic != _ZSTD_MAGIC or reserved or dictionary:
+        raise ValueError("it is not a frame of a known kind")
+    position, window = 5, 0
+    if not single_segment:
+        base = 1 << 10 + (block[position] >> 3)
+        window = base + (base >> 3) * (block[position] & 7)
+        position += 1
+    size_bytes = (single_segment, 2, 4, 8)[size_flag]
+    announced = int.from_bytes(block[position : position + size_bytes], "little") + (256 if size_bytes == 2 else 0)
+    window = window or announced
+    if window > _ZSTD_MAX_WINDOW:
+        raise ValueError(f"it asks for a window of {window} bytes; at most {_ZSTD_MAX_WINDOW} are given")
+    return position + size_bytes, announced if size_bytes else None, 4 * checksummed

@@ -88,8 +88,22 @@ def test_lz4_frames_of_other_writers_are_read() -> None:
     for wrong in (lz4_frame(b"abc", size=2), lz4_frame(b"abc", size=4), lz4_frame(b"abc", flags=0x61)):
         with pytest.raises(CorruptBatch):
             decompress(Codec.LZ4, memoryview(wrong), 100)
+    most = [b"x"] * 65_536
+    assert decompress(Codec.LZ4, memoryview(lz4_frame(*most)), 65_536) == b"x" * 65_536
     with pytest.raises(CorruptBatch, match="more than 65536 inner blocks"):
-        decompress(Codec.LZ4, memoryview(lz4_frame(*[b"x"] * 65_536)), 100_000)
+        decompress(Codec.LZ4, memoryview(lz4_frame(*most, b"x")), 100_000)
+
+
+def test_a_single_segment_of_zstd_is_its_own_window() -> None:
+    """Its reader needs as much room besides what it gives (RFC 8878, 3.1.1.1.1.2): so the same bound holds for it."""
+    eighth = (1, 128 << 10, b"x")
+    for blocks, size in ((64, 8 << 20), (65, (8 << 20) + (128 << 10))):
+        frame = memoryview(zstd_frame(*[eighth] * blocks, head=b"\xa0" + struct.pack("<I", size)))
+        if blocks == 64:
+            assert decompress(Codec.ZSTD, frame, 16 << 20) == b"x" * size
+        else:
+            with pytest.raises(CorruptBatch, match=f"window of {size} bytes"):
+                decompress(Codec.ZSTD, frame, 16 << 20)
 
 
 def zstd_frame(*blocks: tuple[int, int, bytes], head: bytes = b"\x00\x00") -> bytes:
@@ -122,6 +136,9 @@ def test_zstd_frames_of_other_writers_are_read() -> None:
         (zstd_frame((0, (128 << 10) + 1, b"x")), "an inner block that cannot be"),
         (zstd_frame((0, 1, b"x")) + b"\x50\x2a\x4d\x18\0\0\0\0", "not exactly one frame"),
         (zstd_frame(*[(0, 1, b"x")] * 65_537), "more than 65536 inner blocks"),
+        (b"\x50\x2a\x4d\x18\0\0\0\0" + zstd_frame((0, 1, b"x")), "not a frame of a known kind"),
+        (zstd_frame((0, 1, b"x")) * 2, "not exactly one frame"),
+        (b"\x28\xb5\x2f\xfd\xa0", "index out of bounds"),
     ],
 )
 def test_zstd_frames_that_ask_too_much_are_refused(frame: bytes, text: str) -> None:
