@@ -100,6 +100,7 @@ class QuorumThread:
             limits=limits,
         )
         self._thread: threading.Thread | None = None
+        self._closing = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started: asyncio.Future[None] = self._bridge.loop.create_future()
         self._status = QuorumStatus(identity.node_id, NO_BROKER, 0, 0, 0, 0, identity.voters)
@@ -167,6 +168,7 @@ class QuorumThread:
     async def close(self) -> None:
         """Stop the thread, close its connections, sync the journal. Waiting proposals end as unknown."""
         thread, self._thread = self._thread, None
+        self._closing = True
         if thread is not None:
             if self._loop is not None and thread.is_alive():
                 self._call(self._stop.set)
@@ -223,6 +225,8 @@ class QuorumThread:
             self._dialed[peer] = DialedStream(peer, links.dialed, self._do_guarded)
             self._dial(peer)
         self._loop = loop
+        if self._closing:
+            self._stop.set()  # said while there was no loop to say it to
         self._bridge.call(self._say_started)
         try:
             self._beat()

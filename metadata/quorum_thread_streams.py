@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from raftlog.errors import InvalidRequest
 from raftlog.http2.stream import Http2Stream, StreamHandler
 from raftlog.model import NO_BROKER, BrokerId
 from raftlog.ports import LinkHandler, Part
@@ -34,8 +35,8 @@ class StreamLink:
         return self._peer
 
     def send(self, parts: Sequence[Part]) -> None:
-        """Queue one message."""
-        self._on_stream_loop(lambda: self._stream.send(parts))
+        """Queue one message. A peer that says that it takes no message so long is no voter: the link is dropped."""
+        self._on_stream_loop(lambda: self._send(parts))
 
     def close(self) -> None:
         """Drop the connection: it has no other stream."""
@@ -44,6 +45,12 @@ class StreamLink:
     def abort(self) -> None:
         """Drop the connection now."""
         self._on_stream_loop(lambda: self._stream.connection.abort("the quorum of this node stops"))
+
+    def _send(self, parts: Sequence[Part]) -> None:
+        try:
+            self._stream.send(parts)
+        except InvalidRequest:
+            self._close()
 
     def _close(self) -> None:
         self._stream.connection.close("the quorum drops this link")

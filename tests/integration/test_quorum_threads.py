@@ -7,6 +7,7 @@ import asyncio
 import hashlib
 import random
 import ssl
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from metadata.commands import CreateTopic, Done, NoOp, RegisterBroker, Registere
 from metadata.engine import Fate, Outcome
 from metadata.image_events import MetadataEvent
 from metadata.quorum_node import QuorumIdentity, prepare_quorum
+from metadata.quorum_protocol import PROTOCOL_VERSION, Hello, encode
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
 from metadata.view import ClusterView
 from raftlog.clock import SystemClock
@@ -26,7 +28,9 @@ from raftlog.config import TimingConfig
 from raftlog.disk import LocalDisk
 from raftlog.errors import InvalidRequest
 from raftlog.http2.dialer import connect
+from raftlog.http2.limits import Http2Limits
 from raftlog.http2.listener import Http2Listener
+from raftlog.http2.stream import Http2Stream
 from raftlog.model import BrokerId, DirectoryId, Endpoint, TopicId
 from tests.support.certificates import self_signed
 
@@ -326,3 +330,51 @@ async def test_strangers_and_garbage_are_dropped_and_nothing_else_happens(tmp_pa
         await leader.register()
         assert (await leader.create("still-there")).result == Done()
         assert leader.live().status().term == term
+
+
+async def test_closing_while_the_journal_is_opened_ends_the_thread(tmp_path: Path) -> None:
+    opening, may_go_on = threading.Event(), threading.Event()
+
+    class SlowDisk(LocalDisk):
+        def read(self, path: str) -> bytes:
+            opening.set()
+            assert may_go_on.wait(PATIENCE)
+            return super().read(path)
+
+    cluster = Cluster(tmp_path, 1)
+    (member,) = cluster.members
+    member.disk = SlowDisk(str(tmp_path / "1"))
+    starting = asyncio.create_task(member.start())
+    await asyncio.to_thread(opening.wait, PATIENCE)
+    starting.cancel()
+    await asyncio.wait([starting])
+    closing = asyncio.create_task(member.live().close())
+    await asyncio.sleep(0)
+    may_go_on.set()
+    async with asyncio.timeout(PATIENCE):
+        await closing
+    assert member.fatal == []
+
+
+async def test_a_stranger_who_takes_no_message_stops_nobody(tmp_path: Path) -> None:
+    """It announces that it takes messages of one byte, and says a voter's hello: the answer cannot be sent."""
+    async with running(tmp_path, size=2) as cluster:
+        await cluster.await_leader()
+        first = cluster.members[0]
+        connection = await connect("127.0.0.1", first.port, limits=Http2Limits(max_message_bytes=1))
+        closed = asyncio.Event()
+
+        class Stranger:
+            def on_message(self, stream: Http2Stream, message: memoryview) -> None: ...
+            def on_ended(self, stream: Http2Stream) -> None: ...
+            def on_closed(self, stream: Http2Stream, reason: str) -> None:
+                closed.set()
+
+        def opened(stream: Http2Stream) -> None:
+            stream.send([encode(Hello(PROTOCOL_VERSION, "test", 2, bytes([2]) * 16))])
+
+        connection.open_stream(QUORUM_PATH, {}, Stranger(), opened)
+        async with asyncio.timeout(PATIENCE):
+            await closed.wait()
+        await cluster.await_leader()
+        assert (await first.propose(NoOp())).fate is Fate.APPLIED
