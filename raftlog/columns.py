@@ -152,7 +152,8 @@ def pack_buffers(validity: Buffer | None, offsets: Buffer, data: Buffer) -> list
 
 
 def pack_binary(entries: Sequence[bytes | None], *, nil_if_all_null: bool = False) -> list[Buffer]:
-    """A binary column. Text is taken as its UTF-8; raises `TypeError` for anything but bytes, text and None."""
+    """A binary column. Text is taken as its UTF-8; raises `TypeError` for anything but bytes, text and None, and
+    `InvalidRequest` for text that has no UTF-8."""
     validity = None
     try:
         lengths = list(map(len, entries))  # type: ignore[arg-type]
@@ -172,10 +173,18 @@ def pack_binary(entries: Sequence[bytes | None], *, nil_if_all_null: bool = Fals
 
 def _as_bytes(entry: object) -> bytes:
     if isinstance(entry, str):
-        return entry.encode()
+        try:
+            return entry.encode()
+        except UnicodeEncodeError as error:
+            raise text_refused(error) from None
     if isinstance(entry, bytes | bytearray | memoryview):
         return bytes(entry)
     raise TypeError(f"keys and values are bytes, not {type(entry).__name__}")
+
+
+def text_refused(error: UnicodeEncodeError) -> InvalidRequest:
+    """The error for text with half a character in it."""
+    return InvalidRequest("invalid_request", f"text has no UTF-8: {error.reason}")
 
 
 def int32_offsets(lengths: Iterable[int]) -> bytes:

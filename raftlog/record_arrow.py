@@ -42,6 +42,7 @@ from .columns import (
     pack_buffers,
     pack_list,
     read_validity,
+    text_refused,
     timestamp_refused,
 )
 from .errors import CorruptBatch, InvalidRequest
@@ -95,6 +96,8 @@ def _to_binary(entries: Any) -> Any:
         if isinstance(column, pa.ChunkedArray):  # still: it has more than int32 offsets reach
             raise InvalidRequest("batch_too_large", "a column holds less than 2 GiB")
         return column if column.type.equals(_BINARY) else column.cast(_BINARY)
+    except UnicodeEncodeError as error:
+        raise text_refused(error) from None
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise TypeError(f"keys and values are bytes: {error}") from None
     except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
@@ -143,9 +146,16 @@ def _to_int64(timestamps: Any) -> Any:
         numbers = int64_column(timestamps)
         return pa.Array.from_buffers(_INT64, len(timestamps), [None, pa.py_buffer(numbers)])
     column = timestamps.combine_chunks() if isinstance(timestamps, pa.ChunkedArray) else timestamps
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False)
-    return column.cast(_INT64)
+    is_time = pa.types.is_timestamp(column.type)
+    if not (is_time or pa.types.is_integer(column.type)):
+        raise TypeError(f"a timestamp is a whole number of milliseconds or Arrow's own, not {column.type}")
+    try:
+        if is_time:
+            milliseconds = pa.timestamp("ms", column.type.tz)
+            column = pc.cast(column, options=pc.CastOptions(milliseconds, allow_time_truncate=True))
+        return column.cast(_INT64)
+    except pa.ArrowInvalid:
+        raise timestamp_refused() from None
 
 
 def _min_max(column: Any) -> tuple[int, int]:

@@ -122,6 +122,10 @@ def test_what_is_not_bytes_is_a_type_error(options: dict[str, Any]) -> None:
         ({"values": [b""], "timestamps_ms": [1, 2]}, "invalid_request", "2 timestamps for 1 values"),
         ({"values": [b""], "headers": []}, "invalid_request", "0 headers for 1 values"),
         ({"values": [b""], "headers": [[(b"\xff", b"")]]}, "invalid_request", "a header's key is not UTF-8"),
+        ({"values": ["\ud800"]}, "invalid_request", "text has no UTF-8"),
+        ({"values": [b""], "keys": ["\ud800"]}, "invalid_request", "text has no UTF-8"),
+        ({"values": [b""], "headers": [[("\ud800", b"")]]}, "invalid_request", "text has no UTF-8"),
+        ({"values": [b""], "headers": [[("k", "\ud800")]]}, "invalid_request", "text has no UTF-8"),
         ({"values": [b""], "timestamps_ms": [-2]}, "timestamp_out_of_range", "between -1"),
         ({"values": [b"", b""], "timestamps_ms": [5, 2**63]}, "timestamp_out_of_range", "between -1"),
         ({"values": [b"", b""], "timestamps_ms": [-1, 2**63 - 1]}, "timestamp_out_of_range", "between -1"),
@@ -162,11 +166,27 @@ def test_columns_of_arrow_are_taken_as_they_come(column: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"values": pa.array([1])}, {"values": pa.array(["a"]), "timestamps_ms": pa.array([None], pa.int64())}]
+    "options",
+    [
+        {"values": pa.array([1])},
+        {"values": pa.array(["a"]), "timestamps_ms": pa.array([None], pa.int64())},
+        {"values": [b""], "timestamps_ms": pa.array(["5"])},
+        {"values": [b""], "timestamps_ms": pa.array([1.5])},
+        {"values": [b""], "timestamps_ms": pa.array([1], pa.date32())},
+    ],
 )
 def test_columns_of_arrow_of_another_type_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         pack(**options)
+
+
+@pytest.mark.parametrize(
+    "times", [pa.array([2**63], pa.uint64()), pa.array([2**62], pa.timestamp("s")), pa.array([-2], pa.int32())]
+)
+def test_columns_of_arrow_of_times_that_cannot_be_are_refused(times: Any) -> None:
+    with pytest.raises(InvalidRequest, match="a timestamp is between") as caught:
+        pack([b""], timestamps_ms=times)
+    assert caught.value.code == "timestamp_out_of_range"
 
 
 # --- Unpacking -------------------------------------------------------------------------------------------------------
