@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from raftlog.config import MIB
-from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError, error_from_code
+from raftlog.errors import RaftlogError, RetriableError, error_from_code
 from raftlog.http2 import Http2Connection, Http2Stream, connect
 from raftlog.model import BrokerId, Endpoint
 from raftlog.wire import (
@@ -38,7 +38,7 @@ FORWARD_PATH = "/raftlog.forward"
 MAX_WAITING_REQUESTS = 4096
 MAX_WAITING_BYTES = 64 * MIB
 ANSWER_GRACE_SECONDS = 2.0
-"""A peer answers by the request's own timeout; this much later it counts as lost."""
+"""A peer answers by the request's own timeout; this much later it counts as lost. Dialing is part of that time."""
 OFFSETS_SECONDS = 10.0
 
 ResponseType = TypeVar("ResponseType", ProduceResponse, FetchResponse, OffsetsResponse)
@@ -84,16 +84,22 @@ class Forwarder:
         seconds: float,
         lost_code: str,
     ) -> tuple[ResponseType, memoryview]:
-        stream = await self._peer(peer)
+        sent = False
         try:
             async with asyncio.timeout(seconds):
+                stream = await self._peer(peer)
+                sent = True
                 response, content = await stream.ask(request, body, lost_code)
         except TimeoutError:
-            raise RetriableError(lost_code, f"broker {peer} did not answer within {seconds:.1f} s") from None
+            code = lost_code if sent else "connection_lost"
+            raise RetriableError(code, f"broker {peer} did not answer within {seconds:.1f} s") from None
         if isinstance(response, ErrorResponse):
             raise error_from_code(response.error, response.detail)
-        if not isinstance(response, expected):
-            raise RemoteProtocolError(f"broker {peer} answered {type(response).__name__} to {type(request).__name__}")
+        if not isinstance(response, expected) or len(response.partitions) != len(request.partitions):
+            # What it did, if anything, nobody knows.
+            raise RetriableError(
+                lost_code, f"broker {peer} gave a {type(response).__name__} that answers another request"
+            )
         return response, content
 
     async def _peer(self, peer: BrokerId) -> _Peer:
@@ -136,8 +142,11 @@ class _Peer:
             self._connection = await connect(self.endpoint.host, self.endpoint.port)
             self._stream = self._connection.open_stream(FORWARD_PATH, {}, self)
         except RaftlogError as error:
-            self.lost = True
             raise RetriableError("connection_lost", error.detail) from None
+        except (OSError, ValueError) as error:  # an advertised name that is none
+            raise RetriableError("connection_lost", f"{self.endpoint}: {error}") from None
+        finally:
+            self.lost = self.lost or self._stream is None
 
     async def ask(self, request: Request, body: Sequence[memoryview], lost_code: str) -> tuple[Response, memoryview]:
         """The answer to this request, whatever it is."""

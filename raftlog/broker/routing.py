@@ -89,11 +89,15 @@ class Router:
         return self._broker.view
 
     async def produce(self, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + request.timeout_ms / 1000
         await self._know_topics(request.partitions)
-        deadline = asyncio.get_running_loop().time() + request.timeout_ms / 1000
         slots: Slots[ProducedPartition] = Slots(len(request.partitions))
         while slots.open:
             groups = self._leaders.groups(request.partitions, slots, _failed_produce)
+            # Whoever is asked has the time that is left, not the whole of it again.
+            left_ms = max(int((deadline - loop.time()) * 1000), 0)
+            request = msgspec.structs.replace(request, timeout_ms=left_ms)
             await asyncio.gather(
                 *(self._produce_at(leader, request, batches, positions, slots) for leader, positions in groups.items())
             )
@@ -170,6 +174,9 @@ class Router:
     async def create_topic(
         self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
     ) -> None:
+        if self.view.topic(name) is not None:
+            # It may have been deleted by another node, which this one does not know yet (S7).
+            await self.catch_up()
         await self._administrator.create(name, partition_count, replication_factor, configs)
 
     async def delete_topic(self, name: str) -> None:

@@ -56,11 +56,21 @@ class FetchRouter:
                     release(parts)
                     await self._poll_each(request, left_ms)
                     continue
-            moved = any(p.error in ASKS_ELSEWHERE for p in response.partitions)
-            if moved and await self._leaders.retry_before(patience):
+            try:
+                answer = await self._settled(request, response, patience)
+            except BaseException:
                 release(parts)
-                continue
-            return await self._confirmed(request, response), parts
+                raise
+            if answer is not None:
+                return answer, parts
+            release(parts)
+
+    async def _settled(self, request: FetchRequest, response: FetchResponse, patience: float) -> FetchResponse | None:
+        """The answer as the client gets it; None where everybody is to be asked again, because a leader moved."""
+        moved = any(p.error in ASKS_ELSEWHERE for p in response.partitions)
+        if moved and await self._leaders.retry_before(patience):
+            return None
+        return await self._confirmed(request, response)
 
     async def _confirmed(self, request: FetchRequest, response: FetchResponse) -> FetchResponse:
         """Nobody is told that a position is not in the log on the word of a leader that may have been deposed: its end
@@ -89,9 +99,15 @@ class FetchRouter:
         bodies: dict[int, list[Part]] = {}
         groups = self._leaders.groups(request.partitions, slots, failed)
         request = msgspec.structs.replace(request, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
-        await asyncio.gather(
-            *(self._ask(leader, request, positions, slots, bodies) for leader, positions in groups.items())
-        )
+        try:
+            await asyncio.gather(
+                *(self._ask(leader, request, positions, slots, bodies) for leader, positions in groups.items())
+            )
+        except BaseException:
+            # Some may have answered before the client left.
+            for body in bodies.values():
+                release(body)
+            raise
         parts = [part for position in sorted(bodies) for part in bodies[position]]
         return FetchResponse(request.correlation_id, slots.in_order()), parts
 

@@ -34,13 +34,13 @@ class Slots(Generic[Answer]):
 
     def __init__(self, count: int) -> None:
         self.answers: dict[int, Answer] = {}
-        self.open = list(range(count))
+        self.open = dict.fromkeys(range(count))
 
     def settle(self, position: int, answer: Answer, *, final: bool) -> None:
         """Keep an answer. One that is not final stays open, and counts if nothing better comes."""
         self.answers[position] = answer
         if final:
-            self.open.remove(position)
+            del self.open[position]
 
     def in_order(self) -> list[Answer]:
         """Every answer, in the order asked."""

@@ -1,6 +1,6 @@
 """Topic changes as commands: what an administrator asks for → what the quorum is asked to decide.
 
-A command is idempotent by what it names (topic ids, counts), so one whose outcome is unknown is proposed again, the
+A command takes effect once by what it names (topic ids, counts), so one whose outcome is unknown is proposed again, the
 same one, until its fate is known or the deadline has passed. Randomness (topic ids) and placement are chosen here and
 carried in the command.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from metadata.commands import AddPartitions, AlterTopic, Command, CommandResult, CreateTopic, DeleteTopic, Refused
@@ -20,6 +21,8 @@ from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_t
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import BrokerId, TopicId, TopicRecord
 from raftlog.ports import Random
+
+from .routing_leaders import resolve
 
 DEADLINE_SECONDS = 15.0
 LEADERS_WAIT_SECONDS = 2.0
@@ -63,7 +66,8 @@ class TopicAdministrator:
 
     async def delete(self, name: str) -> None:
         """Raises as `BrokerService.delete_topic`."""
-        await self.decide(DeleteTopic(self._topic(name).topic_id))
+        topic_id = self._topic(name).topic_id
+        await self._decide_once(DeleteTopic(topic_id), lambda: self._view.topic_by_id(topic_id) is None)
 
     async def alter(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
         """Raises as `BrokerService.alter_topic`."""
@@ -85,29 +89,58 @@ class TopicAdministrator:
                 f"topic {name!r} has {topic.partition_count} partitions: the new count must be greater",
             )
         replicas = self._place(added, topic.replication_factor, topic.partition_count)
-        await self.decide(AddPartitions(topic.topic_id, topic.partition_count, replicas))
+
+        def is_grown() -> bool:
+            now = self._view.topic_by_id(topic.topic_id)
+            return now is not None and now.partition_count >= partition_count
+
+        await self._decide_once(AddPartitions(topic.topic_id, topic.partition_count, replicas), is_grown)
         await self._wait_for_leaders(topic.topic_id)
 
     async def decide(self, command: Command) -> CommandResult:
-        """Propose until the fate is known and this node's view shows it. Raises the refusal, or `RetriableError`."""
+        """Propose until the fate is known and this node's view shows it. Raises the refusal, or `RetriableError`:
+        `outcome_unknown` from the first attempt without an answer on, since any of them may have been the one."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DEADLINE_SECONDS
+        unknown = ""
         while True:
             answered: asyncio.Future[Outcome] = loop.create_future()
-            self._quorum.propose(command, _resolver(answered), timeout=min(5.0, max(deadline - loop.time(), 0.1)))
+            timeout = min(5.0, max(deadline - loop.time(), 0.1))
+            self._quorum.propose(command, partial(resolve, answered), timeout=timeout)
             outcome = await answered
             if outcome.fate is Fate.APPLIED and outcome.result is not None:
-                seen: asyncio.Future[None] = loop.create_future()
-                self._when_view_reaches(outcome.index, lambda seen=seen: _resolve(seen))  # type: ignore[misc]
-                await asyncio.wait_for(seen, DEADLINE_SECONDS)
-                if isinstance(outcome.result, Refused):
-                    raise outcome.result.error()
-                return outcome.result
+                await self._seen(outcome.index)
+                if not isinstance(outcome.result, Refused):
+                    return outcome.result
+                if unknown:
+                    raise RetriableError(
+                        "outcome_unknown", f"an earlier attempt had no answer: {outcome.result.detail}"
+                    )
+                raise outcome.result.error()
+            if outcome.fate is not Fate.REFUSED:
+                unknown = outcome.detail or "no answer"
             if loop.time() >= deadline:
-                if outcome.fate is Fate.REFUSED:
-                    raise RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}")
-                raise RetriableError("outcome_unknown", f"the quorum's decision is not known: {outcome.detail}")
+                if unknown:
+                    raise RetriableError("outcome_unknown", f"the quorum's decision is not known: {unknown}")
+                raise RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}")
             await asyncio.sleep(0.05)
+
+    async def _decide_once(self, command: Command, is_done: Callable[[], bool]) -> None:
+        """For what is refused the second time: it is done if the view shows it done, at whichever attempt."""
+        try:
+            await self.decide(command)
+        except RetriableError as error:
+            if error.code != "outcome_unknown" or not is_done():
+                raise
+
+    async def _seen(self, index: int) -> None:
+        """This node's view shows what was decided. Raises `RetriableError`."""
+        seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._when_view_reaches(index, lambda: resolve(seen, None))
+        try:
+            await asyncio.wait_for(seen, DEADLINE_SECONDS)
+        except TimeoutError:
+            raise RetriableError("request_timed_out", "it is decided, and this node does not know it yet") from None
 
     async def _wait_for_leaders(self, topic_id: TopicId) -> None:
         """Until every partition has a leader, for a while: a topic without leaders exists all the same."""
@@ -143,16 +176,3 @@ class TopicAdministrator:
             raise InvalidRequest(
                 "invalid_request", f"a topic has 1 to {MAX_PARTITIONS_PER_TOPIC} partitions, not {count}"
             )
-
-
-def _resolver(future: asyncio.Future[Outcome]) -> Callable[[Outcome], None]:
-    def resolve(outcome: Outcome) -> None:
-        if not future.done():
-            future.set_result(outcome)
-
-    return resolve
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -1,0 +1,378 @@
+"""The router among brokers that are none: deadlines, retries, and what a cancelled fetch must give back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from metadata.commands import AddPartitions, Command, CreateTopic, DeleteTopic, Done, Refused
+from metadata.engine import Fate, Outcome
+from metadata.view import ClusterView, PartitionChanged, TopicChanged, TopicRemoved
+from raftlog.broker import forwarding, topics
+from raftlog.broker.forwarding import Forwarder
+from raftlog.broker.routing import Router
+from raftlog.broker.routing_leaders import Slots
+from raftlog.broker.topics import TopicAdministrator
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import (
+    NO_BROKER,
+    BrokerId,
+    BrokerRecord,
+    DirectoryId,
+    Endpoint,
+    Incarnation,
+    LeaderEpoch,
+    PartitionEpoch,
+    PartitionRecord,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
+from raftlog.ports import FileRegion, Part
+from raftlog.record_batch import encode as encode_batch
+from raftlog.wire import (
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
+
+HERE, THERE = BrokerId(0), BrokerId(1)
+TOPIC = TopicId(b"t" * 16)
+PATIENCE_S = 30.0
+
+
+def view_of(*leaders: BrokerId, name: str = "t") -> ClusterView:
+    """One topic, a partition for each of these leaders."""
+    view = ClusterView()
+    view.on_events(1, [TopicChanged(TopicRecord(TOPIC, name, len(leaders), 2))])
+    for number, leader in enumerate(leaders):
+        lead(view, number, leader)
+    return view
+
+
+def lead(view: ClusterView, number: int, leader: BrokerId) -> None:
+    both = (HERE, THERE)
+    tp = TopicPartition(TOPIC, number)
+    epochs = (LeaderEpoch(3), PartitionEpoch(5))
+    record = PartitionRecord(tp, both, leader, Incarnation(1), *epochs, both, both, 1)
+    view.on_events(view.index + 1, [PartitionChanged(record)])
+
+
+class Others:
+    """A forwarder: what it is asked, and what it answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.answer: Callable[[Any], Any] = lambda request: None
+        self.waits = asyncio.Event()
+        self.waits.set()
+
+    async def produce(self, peer: BrokerId, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
+        self.asked.append(request)
+        await self.waits.wait()
+        return self.answer(request)  # type: ignore[no-any-return]
+
+    async def fetch(self, peer: BrokerId, request: FetchRequest) -> tuple[FetchResponse, memoryview]:
+        self.asked.append(request)
+        await self.waits.wait()
+        return self.answer(request), memoryview(b"")
+
+
+class Here:
+    """This broker's own partitions: every fetch gets a region, which must be released once."""
+
+    def __init__(self) -> None:
+        self.held = 0
+        self.given = 0
+        self.error = ""
+        self.high_watermark = 10
+
+    def fetch(self, request: FetchRequest, done: Callable[[FetchResponse, list[Part]], None]) -> Any:
+        answers, parts = [], list[Part]()
+        for asked in request.partitions:
+            length = 0 if self.error else 5
+            numbers = {"high_watermark": self.high_watermark, "leader_epoch": 3, "length": length}
+            answers.append(FetchedPartition(asked.topic_id, asked.partition, self.error, **numbers))
+            if length:
+                self.held += 1
+                self.given += 1
+                parts.append(FileRegion(None, 0, length, self._release))  # type: ignore[arg-type]
+        done(FetchResponse(request.correlation_id, answers), parts)
+        return SimpleNamespace(cancel=lambda: None)
+
+    def _release(self) -> None:
+        self.held -= 1
+
+
+class Quorum:
+    """Answers proposals as it is told."""
+
+    def __init__(self, *outcomes: Outcome) -> None:
+        self.outcomes = list(outcomes)
+        self.proposed: list[Command] = []
+        self.barriers = 0
+        self.before_barrier: Callable[[], None] = lambda: None
+        self.before: Callable[[], None] = lambda: None
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+        self.proposed.append(command)
+        self.before()
+        done(self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0])
+
+    def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+        self.barriers += 1
+        self.before_barrier()
+        done(Outcome(Fate.APPLIED, 1, Done()))
+
+
+def router_of(view: ClusterView, here: Here, others: Others, quorum: Quorum) -> Router:
+    def when_view_reaches(index: int, callback: Callable[[], None]) -> None:
+        callback()
+
+    broker = SimpleNamespace(
+        view=view, local=here, identity=SimpleNamespace(node_id=HERE), when_view_reaches=when_view_reaches
+    )
+    administrator = TopicAdministrator(view, quorum, random.Random(1), when_view_reaches)
+    return Router(broker, quorum, others, administrator)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def here() -> Here:
+    return Here()
+
+
+@pytest.fixture
+def quorum() -> Quorum:
+    return Quorum(Outcome(Fate.APPLIED, 1, Done()))
+
+
+async def turns_until(holds: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never holds")
+
+
+def produce_request(timeout_ms: int) -> tuple[ProduceRequest, list[memoryview]]:
+    batch = encode_batch([b"x"], base_timestamp_ms=1)
+    return ProduceRequest(7, -1, timeout_ms, [ProducePartition(TOPIC, 0, len(batch))]), [memoryview(batch)]
+
+
+def fetch_request(*partitions: int, offset: int = 0) -> FetchRequest:
+    return FetchRequest(7, 0, 0, 1 << 20, [FetchPartition(TOPIC, p, offset, 1 << 20) for p in partitions])
+
+
+# --- Produce ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_retry_has_only_the_time_that_is_left(here: Here, quorum: Quorum) -> None:
+    others = Others()
+
+    def moved(request: ProduceRequest) -> ProduceResponse:
+        return ProduceResponse(0, [ProducedPartition(TOPIC, 0, "not_leader", leader=0)])
+
+    others.answer = moved
+    answer = await router_of(view_of(THERE), here, others, quorum).produce(*produce_request(400))
+    assert [p.error for p in answer.partitions] == ["not_leader"]
+    times = [request.timeout_ms for request in others.asked]
+    assert len(times) >= 2
+    assert 0 < times[-1] < times[0] <= 400
+    assert all(request.forwarded for request in others.asked)
+
+
+async def test_a_retry_finds_the_new_leader(here: Here, quorum: Quorum) -> None:
+    others, view = Others(), view_of(NO_BROKER)
+    others.answer = lambda request: ProduceResponse(0, [ProducedPartition(TOPIC, 0, base_offset=9)])
+    answer = asyncio.create_task(router_of(view, here, others, quorum).produce(*produce_request(20_000)))
+    await asyncio.sleep(0)
+    lead(view, 0, THERE)
+    assert [p.base_offset for p in (await answer).partitions] == [9]
+
+
+async def test_what_may_have_been_appended_is_sent_again_only_by_the_idempotent(here: Here, quorum: Quorum) -> None:
+    for producer_id, times in ((-1, 1), (5, 2)):
+        others = Others()
+        answers: list[Any] = [
+            RetriableError("outcome_unknown", "it broke"),
+            ProduceResponse(0, [ProducedPartition(TOPIC, 0, base_offset=1)]),
+        ]
+
+        def answer(request: ProduceRequest, answers: list[Any] = answers) -> Any:
+            given = answers.pop(0)
+            if isinstance(given, RaftlogError):
+                raise given
+            return given
+
+        others.answer = answer
+        ids = {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0} if producer_id >= 0 else {}
+        batch = encode_batch([b"x"], base_timestamp_ms=1, **ids)  # type: ignore[arg-type]
+        request = ProduceRequest(7, -1, 5_000, [ProducePartition(TOPIC, 0, len(batch))])
+        found = await router_of(view_of(THERE), here, others, quorum).produce(request, [memoryview(batch)])
+        assert len(others.asked) == times
+        assert [p.error for p in found.partitions] == (["outcome_unknown"] if times == 1 else [""])
+
+
+def test_slots_keep_the_order_of_the_asking() -> None:
+    slots: Slots[ProducedPartition] = Slots(3)
+    for position in (2, 0, 1):
+        slots.settle(position, ProducedPartition(TOPIC, position, "not_leader"), final=False)
+    slots.settle(1, ProducedPartition(TOPIC, 1), final=True)
+    assert list(slots.open) == [0, 2]
+    assert [p.partition for p in slots.in_order()] == [0, 1, 2]
+
+
+# --- Fetch ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_fetch_that_is_cancelled_gives_its_regions_back(here: Here, quorum: Quorum) -> None:
+    """One leader has answered with a region of a file, the other has not."""
+    others = Others()
+    others.waits.clear()
+    fetch = asyncio.create_task(router_of(view_of(HERE, THERE), here, others, quorum).fetch(fetch_request(0, 1)))
+    await turns_until(lambda: bool(others.asked) and here.held > 0)
+    fetch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetch
+    assert here.given == 1 and here.held == 0
+
+
+async def test_a_fetch_that_is_cancelled_while_it_looks_for_a_leader(here: Here, quorum: Quorum) -> None:
+    view, others = view_of(HERE, NO_BROKER), Others()
+    fetch = asyncio.create_task(router_of(view, here, others, quorum).fetch(fetch_request(0, 1)))
+    await turns_until(lambda: here.held > 0)
+    await asyncio.sleep(0)
+    fetch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await fetch
+    assert here.held == 0
+
+
+async def test_nobody_hears_of_an_end_that_the_quorum_does_not_confirm(here: Here, quorum: Quorum) -> None:
+    """KIP-320: the leader that said so may have been deposed."""
+    here.error = "offset_out_of_range"
+    view = view_of(HERE)
+    router = router_of(view, here, Others(), quorum)
+    confirmed, _ = await router.fetch(fetch_request(0, offset=11))
+    assert [p.error for p in confirmed.partitions] == ["offset_out_of_range"] and quorum.barriers == 1
+
+    def elect() -> None:
+        record = view.partition(TopicPartition(TOPIC, 0))
+        assert record is not None
+        view.on_events(view.index + 1, [PartitionChanged(replace(record, leader_epoch=LeaderEpoch(4)))])
+
+    quorum.before_barrier = elect
+    doubted, _ = await router.fetch(fetch_request(0, offset=11))
+    assert [p.error for p in doubted.partitions] == ["leader_not_available"]
+
+
+# --- Forwarding -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_peer_that_nobody_can_dial_is_dialed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    dialed = []
+
+    async def fail(host: str, port: int) -> None:
+        dialed.append(host)
+        raise UnicodeError("label too long") if len(dialed) == 1 else RetriableError("connection_lost", "refused")
+
+    monkeypatch.setattr(forwarding, "connect", fail)
+    forwarder = Forwarder(lambda peer: Endpoint("h", 1))
+    for _ in range(2):
+        with pytest.raises(RetriableError) as caught:
+            await forwarder.produce(THERE, *produce_request(100))
+        assert caught.value.code == "connection_lost"
+    assert len(dialed) == 2
+    await forwarder.close()
+
+
+async def test_dialing_counts_as_part_of_the_requests_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(host: str, port: int) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(forwarding, "connect", hang)
+    monkeypatch.setattr(forwarding, "ANSWER_GRACE_SECONDS", 0.0)
+    forwarder = Forwarder(lambda peer: Endpoint("h", 1))
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(RetriableError) as caught:
+            await forwarder.produce(THERE, *produce_request(50))
+    assert caught.value.code == "connection_lost", "it was not sent"
+    await forwarder.close()
+
+
+# --- Topics -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_is_said_to_exist_only_on_the_quorums_word(here: Here, quorum: Quorum) -> None:
+    """S7: another node has deleted it, and this one's view does not show that yet."""
+    view = view_of(HERE)
+    endpoint = Endpoint("h", 1)
+    for broker in (HERE, THERE):
+        view._brokers[broker] = BrokerRecord(
+            broker, Incarnation(1), DirectoryId(bytes(16)), 1, endpoint, endpoint, "", False, 1
+        )
+
+    def delete() -> None:
+        view.on_events(view.index + 1, [TopicRemoved(TOPIC, "t")])
+
+    router = router_of(view, here, Others(), quorum)
+    with pytest.raises(InvalidRequest, match="exists already"):
+        await router.create_topic("t", 1, None, {})
+    quorum.before_barrier = delete
+    await router.create_topic("t", 1, None, {})
+    assert [type(command) for command in quorum.proposed] == [CreateTopic]
+
+
+UNKNOWN = Outcome(Fate.UNKNOWN, detail="no answer")
+
+
+async def test_a_deletion_that_was_carried_out_at_the_first_attempt_is_done(here: Here) -> None:
+    view = view_of(HERE)
+    quorum = Quorum(UNKNOWN, Outcome(Fate.APPLIED, 1, Refused("unknown_topic", "there is no such topic")))
+    quorum.before = lambda: view.topic("t") and view.on_events(view.index + 1, [TopicRemoved(TOPIC, "t")])  # type: ignore[assignment, func-returns-value]
+    await router_of(view, here, Others(), quorum).delete_topic("t")
+    assert [type(command) for command in quorum.proposed] == [DeleteTopic] * 2
+
+
+async def test_partitions_that_were_added_at_the_first_attempt_are_there(here: Here) -> None:
+    view = view_of(HERE)
+    endpoint = Endpoint("h", 1)
+    for broker in (HERE, THERE):
+        view._brokers[broker] = BrokerRecord(
+            broker, Incarnation(1), DirectoryId(bytes(16)), 1, endpoint, endpoint, "", False, 1
+        )
+    quorum = Quorum(UNKNOWN, Outcome(Fate.APPLIED, 1, Refused("stale_partition_epoch", "it has 2 by now")))
+
+    def grow() -> None:
+        view.on_events(view.index + 1, [TopicChanged(TopicRecord(TOPIC, "t", 2, 2))])
+        lead(view, 1, THERE)
+
+    quorum.before = grow
+    await router_of(view, here, Others(), quorum).add_partitions("t", 2)
+    assert [type(command) for command in quorum.proposed] == [AddPartitions] * 2
+
+
+async def test_what_may_have_been_decided_is_never_called_undecided(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last attempt was refused, but an earlier one had no answer."""
+    monkeypatch.setattr(topics, "DEADLINE_SECONDS", 0.2)
+    quorum = Quorum(UNKNOWN, Outcome(Fate.REFUSED, detail="nobody leads"))
+    with pytest.raises(RetriableError) as caught:
+        await router_of(view_of(HERE), here, Others(), quorum).delete_topic("t")
+    assert caught.value.code == "outcome_unknown"
+    quorum = Quorum(Outcome(Fate.REFUSED, detail="nobody leads"))
+    with pytest.raises(RetriableError) as caught:
+        await router_of(view_of(HERE), here, Others(), quorum).delete_topic("t")
+    assert caught.value.code == "quorum_unavailable"
