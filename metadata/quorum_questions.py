@@ -1,7 +1,8 @@
 """What a node asks without changing anything: read barriers, and the leader's view of the quorum.
 
 Barriers that are asked for together share one entry of the log: those who wait while one is under way get the next,
-since its place in the log must be after their question.
+since its place in the log must be after their question. For the same reason an entry answers only those who asked
+before it was proposed, however late its outcome comes.
 
 What is *not* here: how the entry comes into the log (`quorum_proposals.py`).
 """
@@ -41,11 +42,13 @@ class Barriers:
                 done(Outcome(Fate.UNKNOWN, detail="the quorum did not answer in time"))
         if self._waiting and not self._under_way:
             self._under_way, self._waiting = self._waiting, []
-            self._propose(max(deadline for deadline, _ in self._under_way), self._answer)
+            askers = self._under_way
+            self._propose(max(deadline for deadline, _ in askers), lambda outcome: self._answer(askers, outcome))
 
-    def _answer(self, outcome: Outcome) -> None:
-        answered, self._under_way = self._under_way, []
-        for _, done in answered:
+    def _answer(self, askers: list[tuple[float, Done]], outcome: Outcome) -> None:
+        if askers is self._under_way:
+            self._under_way = []
+        for _, done in askers:
             done(outcome)
 
     def close(self) -> None:

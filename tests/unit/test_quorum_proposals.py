@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from metadata.commands import Done, Refused, encode_result
@@ -157,3 +159,32 @@ def test_a_barrier_asked_for_while_one_is_under_way_waits_for_the_next() -> None
     proposed[1](Outcome(Fate.APPLIED, 11))  # type: ignore[operator]
     assert answers == [("impatient", -1), ("first", 10), ("second", 11)]
     assert len(proposed) == 2
+
+
+# --- Read barriers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_barrier_is_answered_by_its_own_entry_only() -> None:
+    """An entry that took too long ends late: those who asked after it was proposed must not get its index (S7)."""
+    proposed: list[Callable[[Outcome], None]] = []
+    heard: dict[str, Outcome] = {}
+    barriers = Barriers(lambda deadline, done: proposed.append(done))
+
+    def ask(name: str, deadline: float) -> None:
+        barriers.ask(deadline, lambda outcome: heard.__setitem__(name, outcome))
+
+    ask("first", 1.0)
+    barriers.pump(0.0)
+    ask("second", 5.0)
+    barriers.pump(1.0)
+    assert heard.pop("first").fate is Fate.UNKNOWN
+    assert len(proposed) == 2
+    proposed[0](Outcome(Fate.UNKNOWN))
+    assert not heard, "the second one's entry is still under way"
+    ask("third", 5.0)
+    barriers.pump(1.1)
+    proposed[1](Outcome(Fate.APPLIED, 7))
+    assert heard.pop("second").index == 7 and not heard
+    barriers.pump(1.2)
+    proposed[2](Outcome(Fate.APPLIED, 9))
+    assert heard.pop("third").index == 9 and len(barriers) == 0
