@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 
@@ -113,6 +113,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "flush": ("fsync", "os"),
 }
 
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
+"""As Kafka writes one; Python's `int` takes blanks, underscores and the digits of other scripts too."""
+
 TOPIC_CONFIG_NAMES: dict[str, str] = {field.name.replace("_", "."): field.name for field in fields(TopicConfig)}
 """`retention.ms` → `retention_ms`."""
 
@@ -137,10 +140,9 @@ def parse_topic_config(configs: Mapping[str, str]) -> TopicConfig:
             values[attribute] = text
             continue
         low, high = _RANGES[attribute]
-        try:
-            number = int(text[:32])
-        except ValueError:
-            raise InvalidRequest("invalid_config", f"{name} must be a whole number, not {text[:64]!r}") from None
+        if not _WHOLE_NUMBER.fullmatch(text):
+            raise InvalidRequest("invalid_config", f"{name} must be a whole number, not {text[:64]!r}")
+        number = int(text)
         if not low <= number <= high:
             raise InvalidRequest("invalid_config", f"{name} must be between {low} and {high}, not {number}")
         values[attribute] = number
@@ -152,12 +154,19 @@ def parse_topic_config(configs: Mapping[str, str]) -> TopicConfig:
 BASE_PORT = 9640
 """Node i listens at base + 10 * i (API) and base + 10 * i + 1 (data)."""
 
+_Text: TypeAlias = Annotated[str, msgspec.Meta(min_length=1)]
+_Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65_535)]
+_NodeId: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A(0|[1-9][0-9]{0,8})\Z")]
+_Milliseconds: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=24 * 3_600_000)]
+_Threads: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=64)]
+_Bytes: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+
 
 class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Host and port as `node.toml` writes them."""
 
-    host: str = "127.0.0.1"
-    port: int = 0
+    host: _Text = "127.0.0.1"
+    port: _Port = 0
 
     @property
     def endpoint(self) -> Endpoint:
@@ -180,14 +189,14 @@ class PeerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Milliseconds. The relations that failover within two seconds rests on are asserted below."""
 
-    election_timeout_min_ms: int = 300
-    election_timeout_max_ms: int = 600
-    quorum_heartbeat_ms: int = 100
-    broker_session_ms: int = 900
-    broker_heartbeat_ms: int = 200
-    replica_lag_max_ms: int = 5_000
+    election_timeout_min_ms: _Milliseconds = 300
+    election_timeout_max_ms: _Milliseconds = 600
+    quorum_heartbeat_ms: _Milliseconds = 100
+    broker_session_ms: _Milliseconds = 900
+    broker_heartbeat_ms: _Milliseconds = 200
+    replica_lag_max_ms: _Milliseconds = 5_000
     """A follower that was not caught up for this long leaves the ISR (it also leaves at once when it is fenced)."""
-    produce_timeout_ms: int = 30_000
+    produce_timeout_ms: _Milliseconds = 30_000
 
     def __post_init__(self) -> None:
         relations = {
@@ -207,21 +216,21 @@ class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`node.toml`. A relative `data_folder` is relative to the file."""
 
-    data_folder: str = "data"
+    data_folder: _Text = "data"
     rack: str = ""
     api: ListenerConfig = ListenerConfig()
     data: ListenerConfig = ListenerConfig()
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
-    peers: dict[str, PeerConfig] = {}
+    peers: dict[_NodeId, PeerConfig] = {}
     """By node id, as text: TOML's keys are strings."""
     timing: TimingConfig = TimingConfig()
-    fsync_threads: int = 2
+    fsync_threads: _Threads = 2
     """For writing and fsyncing logs: a round of group commit goes over so many logs at once."""
-    worker_threads: int = 2
+    worker_threads: _Threads = 2
     """For all else that blocks: reads that the page cache does not have, opening and removing logs."""
-    retention_check_ms: int = 30_000
-    fetch_cache_bytes: int = 64 * MIB
+    retention_check_ms: _Milliseconds = 30_000
+    fetch_cache_bytes: _Bytes = 64 * MIB
     """Recently appended batches kept in memory for readers at the end of the log, over all partitions."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
@@ -230,5 +239,5 @@ def load_node_config(text: str) -> NodeConfig:
     """`node.toml`'s text → settings. Raises `InvalidRequest` naming the field at fault."""
     try:
         return msgspec.toml.decode(text.encode(), type=NodeConfig)
-    except (msgspec.ValidationError, msgspec.DecodeError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidRequest("invalid_config", f"node.toml: {error}") from None
