@@ -40,7 +40,9 @@ class _Voter(msgspec.Struct, frozen=True):
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
 
 
-class _NodeFile(msgspec.Struct, frozen=True):
+class NodeFile(msgspec.Struct, frozen=True):
+    """`node.json`."""
+
     format_version: int
     cluster_id: str
     node_id: NodeNumber
@@ -106,7 +108,7 @@ def prepare_folder(
         raise InvalidRequest(
             "invalid_config", f"{folder} is not empty (it holds {present[0]!r}): choose an empty folder"
         )
-    content = _NodeFile(
+    content = NodeFile(
         format_version=FORMAT_VERSION,
         cluster_id=cluster_id,
         node_id=node_id,
@@ -120,10 +122,10 @@ def prepare_folder(
     disk.replace(NODE_FILE, msgspec.json.format(msgspec.json.encode(content)))
 
 
-def read_identity(disk: Disk, folder: str) -> _NodeFile:
+def read_identity(disk: Disk, folder: str) -> NodeFile:
     """`node.json`, checked. Raises `InvalidRequest` saying what is wrong with the folder."""
     try:
-        node = msgspec.json.decode(disk.read(NODE_FILE), type=_NodeFile)
+        node = msgspec.json.decode(disk.read(NODE_FILE), type=NodeFile)
     except FileNotFoundError:
         raise InvalidRequest(
             "invalid_config",

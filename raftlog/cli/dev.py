@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from raftlog.config import BASE_PORT
-from raftlog.errors import RaftlogError
+from raftlog.errors import RaftlogError, RetriableError
 
 if TYPE_CHECKING:
     from .local_cluster import LocalCluster
@@ -29,30 +30,46 @@ WATCH_SECONDS = 0.5
 @click.option("--base-port", default=BASE_PORT, show_default=True, type=int, help="Node i: base + 10 i and the next.")
 @click.option("--racks", is_flag=True, help="Put each node into a rack of its own.")
 def dev(nodes: int, data_folder: str, base_port: int, racks: bool) -> None:
-    """Run a local cluster until Ctrl-C."""
+    """Run a local cluster until Ctrl-C. A second Ctrl-C does not wait for the nodes to stop in order."""
     from .local_cluster import LocalCluster
 
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     cluster = LocalCluster(data_folder, nodes, base_port, racks=racks)
+
+    def interrupted(*_: object) -> None:
+        if stop.is_set():
+            cluster.hurry()
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupted)
     try:
         cluster.start()
-        cluster.wait_ready()
+        cluster.wait_ready(interrupted=stop.is_set)
         _greet(cluster)
         while not stop.wait(WATCH_SECONDS):
-            for node in cluster.died():
-                code = node.process.returncode if node.process is not None else "?"
-                click.echo(f"node {node.node_id} ended by itself (exit code {code}). Its last lines:", err=True)
-                click.echo(node.log_tail(), err=True)
-                node.expected_to_run = False
+            _watch(cluster)
     except RaftlogError:
         if stop.is_set():
             return
         raise
     finally:
-        click.echo("stopping ...")
+        # From here on another Ctrl-C does not wait.
+        stop.set()
+        with contextlib.suppress(OSError):
+            click.echo("stopping ... (Ctrl-C again kills)")
         cluster.stop()
+
+
+def _watch(cluster: LocalCluster) -> None:
+    """Tell of nodes that ended by themselves. Raises `RetriableError` when none is left."""
+    for node in cluster.died():
+        code = node.process.returncode if node.process is not None else "?"
+        click.echo(f"node {node.node_id} ended by itself (exit code {code}). Its last lines:", err=True)
+        click.echo(node.log_tail(), err=True)
+        node.expected_to_run = False
+    if not any(node.running for node in cluster.nodes):
+        raise RetriableError("shutting_down", "no node is left")
 
 
 def _greet(cluster: LocalCluster) -> None:

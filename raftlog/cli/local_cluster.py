@@ -21,11 +21,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from raftlog.broker.identity import NODE_FILE, init_data_folder, new_cluster_id
+from raftlog.broker.identity import (
+    NODE_FILE,
+    STARTS_FILE,
+    NodeFile,
+    init_data_folder,
+    new_cluster_id,
+    read_identity,
+)
 from raftlog.config import BASE_PORT
+from raftlog.disk import LocalDisk
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import Endpoint
 
@@ -36,6 +44,8 @@ DATA_FOLDER = "data"
 """Below a node's folder, beside its settings and its log."""
 LOG_FILE = "log.jsonl"
 SETTINGS_FILE = "node.toml"
+PREPARING_FILE = "preparing"
+"""In the cluster's folder from before the first node's folder is prepared until the last one is."""
 
 
 @dataclass(slots=True)
@@ -126,12 +136,14 @@ class LocalCluster:
             )
         node.expected_to_run = True
 
-    def wait_ready(self, timeout: float = 30.0) -> None:
+    def wait_ready(self, timeout: float = 30.0, *, interrupted: Callable[[], bool] = lambda: False) -> None:
         """Until every node says that it takes requests. Raises `RetriableError` with the last lines of a node that died
-        or was not ready in time."""
+        or was not ready in time, or when nobody waits any more."""
         deadline = time.monotonic() + timeout
         for node in self.nodes:
             while not is_ready(node.api):
+                if interrupted():
+                    raise RetriableError("shutting_down", "interrupted while the nodes were starting")
                 if node.process is not None and node.process.poll() is not None:
                     raise RetriableError(
                         "shutting_down",
@@ -189,6 +201,12 @@ class LocalCluster:
             codes[node.node_id] = self._reap(node)
         return codes
 
+    def hurry(self) -> None:
+        """SIGKILL to whoever still runs, so that a `stop` under way ends at once. Signal handlers may call it."""
+        for node in self.nodes:
+            if node.process is not None:
+                node.process.kill()
+
     def died(self) -> list[LocalNode]:
         """Nodes that should run and do not."""
         return [node for node in self.nodes if node.expected_to_run and not node.running]
@@ -202,23 +220,61 @@ class LocalCluster:
     # --- Inside ---
 
     def _prepare(self) -> None:
-        prepared = [os.path.exists(os.path.join(node.folder, DATA_FOLDER, NODE_FILE)) for node in self.nodes]
-        if all(prepared):
+        """Prepare every node's folder at the first start. Raises `InvalidRequest` where a cluster is there that is not
+        this one."""
+        disk = LocalDisk(self.folder)
+        self._clear_unfinished(disk)
+        found = self._identities(disk)
+        if found:
+            self._check_identities(found)
             return
-        if any(prepared):
-            lost = ", ".join(str(n.node_id) for n, found in zip(self.nodes, prepared, strict=True) if not found)
-            raise InvalidRequest(
-                "invalid_config",
-                f"{self.folder} holds a cluster, but not of {self.node_count} nodes, or node {lost} lost its folder: "
-                "start it with the same --nodes, or choose another folder",
-            )
+        for node in self.nodes:
+            if disk.list(_data_folder(node.node_id)):
+                folder = os.path.join(self.folder, _data_folder(node.node_id))
+                raise InvalidRequest("invalid_config", f"{folder} holds what is no node's: choose another folder")
+        disk.make_directory("")
+        disk.replace(PREPARING_FILE, b"")
         cluster_id = new_cluster_id()
         voters = {node.node_id: node.data for node in self.nodes}
         for node in self.nodes:
-            os.makedirs(node.folder, exist_ok=True)
-            init_data_folder(
-                os.path.join(node.folder, DATA_FOLDER), cluster_id=cluster_id, node_id=node.node_id, voters=voters
-            )
+            disk.make_directory(f"node-{node.node_id}")
+            folder = os.path.join(self.folder, _data_folder(node.node_id))
+            init_data_folder(folder, cluster_id=cluster_id, node_id=node.node_id, voters=voters)
+        disk.remove(PREPARING_FILE)
+        disk.fsync_directory("")
+
+    def _clear_unfinished(self, disk: LocalDisk) -> None:
+        """Preparing was cut short: what it left was never used, and is made anew."""
+        if not disk.exists(PREPARING_FILE):
+            return
+        folders = [_data_folder(number) for number in range(max(NODE_COUNTS))]
+        if not any(disk.exists(f"{folder}/{STARTS_FILE}") for folder in folders):
+            for folder in folders:
+                disk.remove(folder)
+        disk.remove(PREPARING_FILE)
+
+    def _identities(self, disk: LocalDisk) -> dict[int, NodeFile]:
+        """What the folders say that they are, by the number in their name."""
+        return {
+            number: read_identity(LocalDisk(os.path.join(self.folder, folder)), os.path.join(self.folder, folder))
+            for number, folder in ((number, _data_folder(number)) for number in range(max(NODE_COUNTS)))
+            if disk.exists(f"{folder}/{NODE_FILE}")
+        }
+
+    def _check_identities(self, found: Mapping[int, NodeFile]) -> None:
+        sizes = {len(node.voters) for node in found.values()}
+        strangers = [number for number, node in found.items() if node.node_id != number]
+        missing = sorted(set(range(max(sizes))) - set(found))
+        if len({node.cluster_id for node in found.values()}) > 1 or len(sizes) > 1 or strangers:
+            why = "holds nodes of different clusters: choose another folder"
+        elif sizes != {self.node_count}:
+            why = f"holds a cluster of {min(sizes)} nodes: start it with --nodes {min(sizes)}, or choose another folder"
+        elif missing:
+            lost = ", ".join(map(str, missing))
+            why = f"has lost the folder of node {lost}: bring it back, or choose another folder"
+        else:
+            return
+        raise InvalidRequest("invalid_config", f"{self.folder} {why}")
 
     def _write_settings(self, node: LocalNode) -> None:
         lines = [f'data_folder = "{DATA_FOLDER}"']
@@ -262,6 +318,11 @@ class LocalCluster:
             node.process.stdin.close()
         node.process = None
         return code
+
+
+def _data_folder(node_id: int) -> str:
+    """Below the cluster's folder."""
+    return f"node-{node_id}/{DATA_FOLDER}"
 
 
 def is_ready(api: Endpoint, timeout: float = 1.0) -> bool:
