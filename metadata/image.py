@@ -153,6 +153,10 @@ class ClusterImage(ImageState):
         """The whole state, for `from_snapshot` of this or a newer version."""
         return snapshot.encode(self)
 
+    def begin_snapshot(self) -> snapshot.SnapshotEncoder:
+        """The state of now, to be encoded a slice at a time while this image goes on."""
+        return snapshot.SnapshotEncoder(self)
+
     @classmethod
     def from_snapshot(cls, packed: Buffer) -> ClusterImage:
         """Raises `RemoteProtocolError` for bytes that are not a snapshot, `UnknownSnapshot` for a newer version's."""

@@ -17,6 +17,7 @@ from .engine import Committed, InstalledSnapshot
 from .image import ClusterImage, diff
 from .image_events import MetadataEvent
 from .journal import FIRST_INDEX
+from .snapshot import SnapshotEncoder
 
 
 class StateMachine:
@@ -26,7 +27,8 @@ class StateMachine:
         self.image = ClusterImage()
         self.applied_index = FIRST_INDEX
         self.snapshot_index = FIRST_INDEX
-        """Where the last snapshot was taken or installed."""
+        """Where the last snapshot was begun or installed."""
+        self._snapshot: SnapshotEncoder | None = None
         self._on_events = on_events
 
     def apply(self, applied: Committed | InstalledSnapshot) -> CommandResult | None:
@@ -59,10 +61,26 @@ class StateMachine:
             raise InvariantViolation(f"the snapshot up to {snapshot.index} cannot be read here: {error}") from None
         events = diff(self.image, image)
         self.image = image
+        self._snapshot = None
         self.snapshot_index = snapshot.index
         return events
 
-    def snapshot(self) -> bytes:
-        """The state after `applied_index`, to be kept."""
-        self.snapshot_index = self.applied_index
-        return self.image.snapshot()
+    # --- Snapshots ---
+
+    @property
+    def entries_since_snapshot(self) -> int:
+        """Applied since the last snapshot was begun or installed."""
+        return self.applied_index - self.snapshot_index
+
+    def snapshot_step(self, *, begin: bool) -> tuple[bytes, int] | None:
+        """Go on with the snapshot under way; with `begin`, begin one where there is none. Returns (state, the index
+        after which it is) when one is whole. It takes many steps where there is much, and entries are applied
+        meanwhile."""
+        if self._snapshot is None and begin:
+            self._snapshot = self.image.begin_snapshot()
+            self.snapshot_index = self.applied_index
+        state = self._snapshot.step() if self._snapshot is not None else None
+        if state is None:
+            return None
+        self._snapshot = None
+        return state, self.snapshot_index

@@ -285,11 +285,11 @@ class QuorumNode:
                 self._on_leader(leader)
 
     def _snapshot_if_due(self) -> None:
-        machine = self._machine
-        entries = machine.applied_index - machine.snapshot_index
+        entries = self._machine.entries_since_snapshot
         due = entries >= self._limits.snapshot_entries or self._engine.journal_bytes >= self._limits.snapshot_bytes
-        if due and entries > 0:
-            self._engine.compact(machine.snapshot(), machine.applied_index)
+        taken = self._machine.snapshot_step(begin=due and entries > 0)
+        if taken is not None:
+            self._engine.compact(*taken)
 
     # --- Proposals of others -----------------------------------------------------------------------------------------
 

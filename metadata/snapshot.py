@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import Any
 
 import msgspec
 
@@ -41,6 +42,9 @@ from .image_state import ImageState
 MAGIC = b"RLMS"
 VERSION = 1
 _HEADER = struct.Struct(">4sII")
+
+PARTITIONS_PER_STEP = 500
+"""Some milliseconds of work: heartbeats leave between two steps. A topic is packed whole."""
 
 
 class UnknownSnapshot(RemoteProtocolError):
@@ -116,18 +120,52 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 
 def encode(state: ImageState) -> bytes:
     """Equal states give equal bytes."""
-    body = _encoder.encode(
-        _Body(
+    encoder = SnapshotEncoder(state)
+    while True:
+        packed = encoder.step()
+        if packed is not None:
+            return packed
+
+
+class SnapshotEncoder:
+    """A state on its way to bytes, a slice at a time: what is applied meanwhile is not in it.
+
+    Records are never changed, only replaced, so copies of the dictionaries that hold them are a copy of the state.
+    """
+
+    def __init__(self, state: ImageState) -> None:
+        self._topics = [state.topics[topic_id] for topic_id in sorted(state.topics, reverse=True)]
+        """Still to be packed, the last one first."""
+        self._packed: list[msgspec.Raw] = []
+        self._partitions = state.partitions.copy()
+        self._tickets = state.tickets.copy()
+        self._body = _Body(
             index=state.index,
             feature_level=state.feature_level,
             next_producer_id=state.next_producer_id,
             brokers=tuple(_pack_broker(state, state.brokers[broker_id]) for broker_id in sorted(state.brokers)),
-            topics=tuple(_pack_topic(state, state.topics[topic_id]) for topic_id in sorted(state.topics)),
+            topics=(),
             answers=tuple(_Answer(*key, *answer) for key, answer in state.answers.items()),
             forgotten_index=state.forgotten_index,
         )
-    )
-    return _HEADER.pack(MAGIC, VERSION, zlib.crc32(body)) + body
+
+    def step(self) -> bytes | None:
+        """Pack some more topics. Returns the whole when there are none left."""
+        left = PARTITIONS_PER_STEP
+        while self._topics and left > 0:
+            topic = self._topics.pop()
+            self._packed.append(msgspec.Raw(_encoder.encode(self._pack(topic))))
+            left -= topic.partition_count + 1
+        if self._topics:
+            return None
+        packed: Any = tuple(self._packed)  # topics as bytes are written as they are
+        body = _encoder.encode(msgspec.structs.replace(self._body, topics=packed))
+        return _HEADER.pack(MAGIC, VERSION, zlib.crc32(body)) + body
+
+    def _pack(self, topic: TopicRecord) -> _Topic:
+        names = (TopicPartition(topic.topic_id, number) for number in range(topic.partition_count))
+        partitions = tuple(_pack_partition(self._partitions[name], self._tickets.get(name, ())) for name in names)
+        return _Topic(topic.topic_id, topic.name, topic.replication_factor, topic.configs, partitions)
 
 
 def decode_into(state: ImageState, packed: Buffer) -> None:
@@ -199,12 +237,7 @@ def _unpack_broker(packed: _Broker) -> BrokerRecord:
     )
 
 
-def _pack_topic(state: ImageState, topic: TopicRecord) -> _Topic:
-    partitions = tuple(_pack_partition(state, record) for record in state.partitions_of(topic))
-    return _Topic(topic.topic_id, topic.name, topic.replication_factor, topic.configs, partitions)
-
-
-def _pack_partition(state: ImageState, record: PartitionRecord) -> _Partition:
+def _pack_partition(record: PartitionRecord, tickets: tuple[RecoveryTicket, ...]) -> _Partition:
     return _Partition(
         replicas=record.replicas,
         leader=record.leader,
@@ -214,7 +247,7 @@ def _pack_partition(state: ImageState, record: PartitionRecord) -> _Partition:
         isr=record.isr,
         commit_set=record.commit_set,
         min_insync_replicas=record.min_insync_replicas,
-        tickets=tuple(_pack_ticket(ticket) for ticket in state.tickets_of(record.topic_partition)),
+        tickets=tuple(_pack_ticket(ticket) for ticket in tickets),
     )
 
 

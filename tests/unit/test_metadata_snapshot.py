@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.commands import ClientSession, NoOp
+from metadata.commands import ClientSession, CreateTopic, DeleteTopic, Done, NoOp
+from metadata.engine import InstalledSnapshot
 from metadata.image import ClusterImage, diff
+from metadata.quorum_machine import StateMachine
 from metadata.snapshot import UnknownSnapshot
 from raftlog.errors import RemoteProtocolError
+from raftlog.model import BrokerId, TopicId
 from tests.support.metadata_cluster import Cluster, report
 
 
@@ -39,6 +42,44 @@ def test_what_was_derived_is_derived_again() -> None:
     assert restored.tickets == image.tickets
     assert restored.take_events() == []
     assert diff(image, restored) == []
+
+
+def with_more_topics() -> Cluster:
+    cluster = busy()
+    for number in range(5):
+        create = CreateTopic(f"more-{number}", TopicId(bytes([number]) * 16), ((BrokerId(0),),))
+        assert cluster.apply(create) == Done()
+    return cluster
+
+
+def test_a_snapshot_in_slices_is_the_state_in_which_it_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata.snapshot.PARTITIONS_PER_STEP", 1)
+    cluster = with_more_topics()
+    before = cluster.image.snapshot()
+    encoder = cluster.image.begin_snapshot()
+    packed, steps = encoder.step(), 1
+    while packed is None:
+        cluster.apply(DeleteTopic(TopicId(bytes([steps % 5]) * 16)))
+        cluster.apply(NoOp(), session=ClientSession(b"t" * 16, steps, 1))
+        cluster.start(1)
+        packed, steps = encoder.step(), steps + 1
+    assert packed == before and steps > 5
+    assert cluster.image.snapshot() != before
+
+
+def test_an_installed_snapshot_ends_the_one_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was begun before would be of an index that the log no longer has."""
+    monkeypatch.setattr("metadata.snapshot.PARTITIONS_PER_STEP", 1)
+    machine = StateMachine(lambda index, events: None)
+    machine.image = with_more_topics().image
+    machine.applied_index = machine.image.index
+    assert machine.snapshot_step(begin=True) is None
+    machine.apply(InstalledSnapshot(500, 1, machine.image.snapshot()))
+    assert machine.snapshot_step(begin=False) is None and machine.entries_since_snapshot == 0
+    taken = None
+    while taken is None:
+        taken = machine.snapshot_step(begin=True)
+    assert taken[1] == 500
 
 
 def test_a_newer_version_is_told_from_damage() -> None:

@@ -211,7 +211,9 @@ def test_the_journal_stays_bounded() -> None:
         assert len(journals) == 1 and journals[0] < 60_000
 
 
-def test_everything_is_there_after_a_power_loss_of_all() -> None:
+@pytest.mark.parametrize("partitions_a_step", [1, 500])
+def test_everything_is_there_after_a_power_loss_of_all(partitions_a_step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata.snapshot.PARTITIONS_PER_STEP", partitions_a_step)
     cluster, leader = ready_cluster(limits=QuorumLimits(snapshot_entries=20))
     for number in range(30):
         assert cluster.propose(leader, topic(cluster, f"t{number}", leader)).result == Done()
