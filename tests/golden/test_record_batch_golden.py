@@ -8,7 +8,19 @@ from pathlib import Path
 import pytest
 
 from raftlog import record_batch
-from raftlog.record_batch import Codec, Record, RecordBatch, check_crc, encode, stamp, validate
+from raftlog.record_batch import (
+    Codec,
+    Control,
+    ControlKind,
+    Record,
+    RecordBatch,
+    check_crc,
+    encode,
+    encode_control,
+    stamp,
+    validate,
+)
+from raftlog.record_control import ControlEntry
 
 from . import record_batch_reference as reference
 from .record_batch_cases import CASES, Case, golden
@@ -83,6 +95,25 @@ def test_golden_bytes_are_written(name: str) -> None:
     else:
         assert reference.read(packed) == reference.read(GOLDEN[name])
         assert RecordBatch(packed).header.codec == case.codec
+
+
+CONTROL = (
+    "00000000000000090000004d0000000252114b04100030000000000000018bcfe568000000018bcfe56800ffffffffffffffffffffffffff"
+    "ff0000000193010192930701cf000001000000000093cf000001000000000000ff"
+)
+
+
+def test_a_control_batch_keeps_its_bytes() -> None:
+    entries = [(7, 1, 2**40), (2**40, 0, -1)]
+    packed = encode_control(ControlKind.COMMIT, entries, base_timestamp_ms=1700000000000)
+    assert b"".join(stamp(packed, 9, 2)).hex() == CONTROL
+    control = RecordBatch(bytes.fromhex(CONTROL)).control
+    assert control == Control(1, ControlKind.COMMIT, [ControlEntry(*entry) for entry in entries])
+
+
+def test_further_fields_of_a_control_batch_are_passed_over() -> None:
+    packed = reference.seal(reference.msgpack.packb([1, 7, [[5, 0, -1]], "new", [1]]), 1, attributes=0x30)
+    assert RecordBatch(packed).control == Control(1, 7, [ControlEntry(5, 0, -1)])
 
 
 def test_the_document_s_example_is_true() -> None:
