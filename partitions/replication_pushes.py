@@ -179,7 +179,8 @@ class Pusher:
             entries, parts = self._collect()
             if not entries:
                 break
-            self._link.send(encode(PushFrame(self._credit.take(), entries), parts))
+            size = sum(entry.length for entry in entries)
+            self._link.send(encode(PushFrame(self._credit.take(size), entries), parts))
         if self._marks_due and self._credit.open:
             self._push_marks()
 
