@@ -19,7 +19,7 @@ from aiohttp import web
 from raftlog.errors import InvalidRequest, RetriableError
 
 from .context import ApiContext
-from .limits import OFFLOAD_BYTES
+from .limits import OFFLOAD_BYTES, SMALL_BODY_BYTES
 from .problems import ApiError
 
 T = TypeVar("T")
@@ -47,24 +47,24 @@ def content_type(request: web.Request, *, allowed: tuple[str, ...]) -> str:
     return media_type
 
 
-async def read_body(request: web.Request, context: ApiContext) -> bytes:
-    """The whole body, decompressed. Raises `InvalidRequest` (`body_too_large`, `unsupported_media_type`,
-    `invalid_request`) or `RetriableError` (`slow_request`, `overloaded`)."""
+async def read_body(request: web.Request, context: ApiContext, most: int | None = None) -> bytes:
+    """The whole body, decompressed, of at most `most` bytes. Raises `InvalidRequest` (`body_too_large`,
+    `unsupported_media_type`, `invalid_request`) or `RetriableError` (`slow_request`, `overloaded`)."""
     _check_transfer_coding(request)
     encoding = _content_encoding(request)
-    limit = context.limits.max_body_bytes
+    limit = min(most or context.limits.max_body_bytes, context.limits.max_body_bytes)
     if (request.content_length or 0) > limit:
         raise _too_large(limit)
-    body = await _read_in_time(request, context)
+    body = await _read_in_time(request, context, limit)
     if encoding == "identity":
         return body
-    return await _decompress(request, context, body, encoding)
+    return await _decompress(request, context, Inflater(body, encoding, limit))
 
 
 async def read_json(request: web.Request, context: ApiContext, model: type[T]) -> T:
-    """The body as a `model`. Raises as `read_body` and `decode_json`."""
+    """The body, a small one, as a `model`. Raises as `read_body` and `decode_json`."""
     content_type(request, allowed=(JSON_TYPE,))
-    return decode_json(await read_body(request, context), model)
+    return decode_json(await read_body(request, context, SMALL_BODY_BYTES), model)
 
 
 def decode_json(body: bytes, model: type[T]) -> T:
@@ -80,7 +80,7 @@ def decode_json(body: bytes, model: type[T]) -> T:
         raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
 
 
-async def _read_in_time(request: web.Request, context: ApiContext) -> bytes:
+async def _read_in_time(request: web.Request, context: ApiContext, limit: int) -> bytes:
     limits = context.limits
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -90,8 +90,8 @@ async def _read_in_time(request: web.Request, context: ApiContext) -> bytes:
         async with asyncio.timeout_at(started + limits.body_timeout_s) as deadline:
             while chunk := await request.content.readany():
                 received += len(chunk)
-                if received > limits.max_body_bytes:
-                    raise _too_large(limits.max_body_bytes)
+                if received > limit:
+                    raise _too_large(limit)
                 context.hold(request, len(chunk))
                 chunks.append(chunk)
                 deadline.reschedule(started + limits.body_timeout_s + received / limits.body_min_bytes_per_s)
@@ -101,7 +101,7 @@ async def _read_in_time(request: web.Request, context: ApiContext) -> bytes:
         ) from None
     except web.RequestPayloadError as error:
         raise InvalidRequest("invalid_request", f"the body's framing is broken: {str(error)[:200]}") from None
-    return b"".join(chunks)
+    return await context.threads.run(received, b"".join, chunks)
 
 
 def _check_transfer_coding(request: web.Request) -> None:
@@ -124,16 +124,15 @@ def _content_encoding(request: web.Request) -> str:
     )
 
 
-async def _decompress(request: web.Request, context: ApiContext, body: bytes, encoding: str) -> bytes:
+async def _decompress(request: web.Request, context: ApiContext, inflater: Inflater) -> bytes:
     """The first `OFFLOAD_BYTES` of a small body here, the rest in a thread: nobody knows how much there is."""
-    inflater = Inflater(body, encoding, context.limits.max_body_bytes)
-    pieces = [await context.threads.run(len(body), inflater.read, OFFLOAD_BYTES)]
+    pieces = [await context.threads.run(inflater.compressed, inflater.read, OFFLOAD_BYTES)]
     context.hold(request, len(pieces[0]))
     while not inflater.ended:
         piece = await context.threads.run(OFFLOAD_BYTES + 1, inflater.read, 16 * OFFLOAD_BYTES)
         context.hold(request, len(piece))
         pieces.append(piece)
-    return b"".join(pieces)
+    return await context.threads.run(sum(map(len, pieces)), b"".join, pieces)
 
 
 class Inflater:
@@ -141,6 +140,8 @@ class Inflater:
 
     def __init__(self, body: bytes, encoding: str, limit: int) -> None:
         self.ended = False
+        self.compressed = len(body)
+        """Bytes that there were."""
         self._rest = body
         self._encoding = encoding
         self._limit = limit
@@ -190,4 +191,4 @@ class Inflater:
 
 
 def _too_large(limit: int) -> InvalidRequest:
-    return InvalidRequest("body_too_large", f"a body has at most {limit} bytes, compressed and decompressed")
+    return InvalidRequest("body_too_large", f"a body has at most {limit} bytes here, compressed and decompressed")

@@ -72,6 +72,8 @@ def value_bytes(text: bytes) -> bytes | None:
         raise InvalidRequest("invalid_request", str(error)) from None
     except (msgspec.DecodeError, UnicodeError) as error:
         raise InvalidRequest("invalid_json", str(error)) from None
+    except RecursionError:
+        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
     return text
 
 

@@ -40,6 +40,7 @@ from .context import ApiContext, context_of
 from .limits import (
     DEFAULT_READ_BYTES,
     DEFAULT_READ_RECORDS,
+    MAX_HEAD_BYTES,
     MAX_READ_BYTES,
     MAX_READ_RECORDS,
     PIECE_BYTES,
@@ -87,7 +88,7 @@ async def fetch_batches(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
     content_type(request, allowed=(CONTENT_TYPE,))
-    message, _ = decode_message(await read_body(request, context), FetchRequest)
+    message, _ = decode_message(await read_body(request, context, MAX_HEAD_BYTES), FetchRequest)
     message = msgspec.structs.replace(
         message,
         max_wait_ms=min(message.max_wait_ms, MAX_FETCH_WAIT_MS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raftlog.config import KIB, MAX_FETCH_BYTES, MAX_REQUEST_BYTES, MIB
+from raftlog.config import KIB, MAX_BATCH_BYTES, MAX_FETCH_BYTES, MAX_REQUEST_BYTES, MIB
 
 OFFLOAD_BYTES = 256 * KIB
 """Bodies above this are parsed, encoded and compressed in a thread, so that no call holds the loop for 20 ms."""
@@ -14,6 +14,16 @@ SLICE_BYTES = 256 * KIB
 
 SLICE_RECORDS = 4_096
 """And of at most so many records."""
+
+MAX_RECORD_JSON_BYTES = 4 * MAX_BATCH_BYTES
+"""A record as JSON: escapes and base64 make it longer than it is in a batch. A slice has at least one record, so this
+also bounds how long a call may take."""
+
+SMALL_BODY_BYTES = 256 * KIB
+"""The most for bodies that are parsed at once, on the loop: what is done to topics is short."""
+
+MAX_HEAD_BYTES = 1 * MIB
+"""The most for the head of a raw request, parsed on the loop: 10,000 partitions of up to 64 bytes, and some."""
 
 PIECE_BYTES = 256 * KIB
 """Written to the transport at once: what the socket does not take is copied."""

@@ -22,6 +22,7 @@ from raftlog.wire import (
 
 from .bodies import JSON_TYPE, content_type, decode_json, read_body
 from .context import ApiContext, context_of
+from .limits import MAX_HEAD_BYTES, SMALL_BODY_BYTES
 from .models import Nothing, OffsetOfTime, OffsetRange, Producer
 from .query import Query, partition_of, topic_of
 from .raw import decode_message, raw_reply
@@ -52,7 +53,7 @@ async def find_offsets(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
     content_type(request, allowed=(CONTENT_TYPE,))
-    message, _ = decode_message(await read_body(request, context), OffsetsRequest)
+    message, _ = decode_message(await read_body(request, context, MAX_HEAD_BYTES), OffsetsRequest)
     return raw_reply(await context.finish(context.service.offsets(message), OFFSETS_TIMEOUT_S))
 
 
@@ -60,7 +61,7 @@ async def allocate_producer(request: web.Request) -> web.StreamResponse:
     """A producer id that nobody else has."""
     context = context_of(request)
     Query(request)
-    body = await read_body(request, context)
+    body = await read_body(request, context, SMALL_BODY_BYTES)
     if body:
         content_type(request, allowed=(JSON_TYPE,))
         decode_json(body, Nothing)

@@ -15,10 +15,12 @@ from typing import Any
 
 import msgspec
 
+from raftlog.config import MAX_BATCH_BYTES
 from raftlog.errors import InvalidRequest
 
 from .codec import NULL, value_bytes
-from .limits import MAX_RECORDS_PER_REQUEST, SLICE_BYTES
+from .json_slices import NotSliced, list_slices
+from .limits import MAX_RECORD_JSON_BYTES, MAX_RECORDS_PER_REQUEST, SLICE_BYTES
 from .query import MAX_INT64, check_timestamp
 
 RecordHeaders = Sequence[tuple[str, bytes | None]]
@@ -57,31 +59,24 @@ class RecordIn(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     partition: int | None = None
 
 
-class _Records(msgspec.Struct, forbid_unknown_fields=True):
-    records: list[msgspec.Raw]
-
-
 _lines = msgspec.json.Decoder(RecordIn)
-_document = msgspec.json.Decoder(_Records)
+_list = msgspec.json.Decoder(list[RecordIn])
 _decode_strings = msgspec.json.Decoder(list[str | None]).decode
 
 
 def parse_json(body: bytes) -> RecordColumns:
     """`{"records": [...]}`. Raises `InvalidRequest`."""
-    try:
-        records = _document.decode(body).records
-    except msgspec.ValidationError as error:
-        raise InvalidRequest("invalid_request", str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest("invalid_json", str(error)) from None
-    except RecursionError:
-        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
-    _check_count(len(records))
     columns = RecordColumns()
-    step = max(1, len(records) * SLICE_BYTES // len(body))
-    for start in range(0, len(records), step):
-        texts: list[Any] = records[start : start + step]
-        _append(columns, _decode_records(b"\n".join(texts), start))
+    try:
+        for text in list_slices(body):
+            records = _decode_records(text, len(columns))
+            if not records and columns.values:
+                raise InvalidRequest("invalid_json", "JSON is malformed: nothing follows the last comma of the list")
+            _append(columns, records)
+            _check_count(len(columns))
+    except NotSliced as fault:
+        _decode_records(fault.text, len(columns))
+        raise InvalidRequest("invalid_json", "the list of records does not end where the body does") from None
     return _checked(columns)
 
 
@@ -90,6 +85,7 @@ def parse_ndjson(body: bytes) -> RecordColumns:
     columns = RecordColumns()
     line = 1
     for piece in line_slices(body, SLICE_BYTES):
+        _check_length(piece, line, MAX_RECORD_JSON_BYTES)
         _check_count(len(columns) + piece.count(b"\n"))
         _append(columns, _decode_lines(piece, line))
         line += piece.count(b"\n")
@@ -101,6 +97,7 @@ def parse_text(body: bytes, record: RecordOptions) -> RecordColumns:
     columns = RecordColumns()
     _check_count(body.count(b"\n"))
     for piece in line_slices(body, SLICE_BYTES):
+        _check_length(piece, len(columns) + 1, MAX_BATCH_BYTES)
         try:
             piece.decode()
         except UnicodeDecodeError as error:
@@ -175,10 +172,10 @@ def _decode_line(line: bytes, number: int) -> RecordIn:
         raise InvalidRequest("invalid_json", f"line {number}: JSON is nested too deeply") from None
 
 
-def _decode_records(texts: bytes, first: int) -> list[RecordIn]:
-    """Records, one after the other, of which each is known to be JSON. `first`: the number of the first."""
+def _decode_records(text: bytes, first: int) -> list[RecordIn]:
+    """A list of records. `first`: the number of the first. Raises `InvalidRequest`."""
     try:
-        return _lines.decode_lines(texts)
+        return _list.decode(text)
     except msgspec.ValidationError as error:
         # msgspec says "... - at `$[7].value`".
         before, _, path = str(error).rpartition("`$[")
@@ -186,7 +183,25 @@ def _decode_records(texts: bytes, first: int) -> list[RecordIn]:
         where = f"records[{first + int(index)}]{rest}" if index.isdigit() else f"records: {path}"
         raise InvalidRequest("invalid_request", f"{before}`{where}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequest("invalid_json", str(error)) from None
+        if str(error) == _TRUNCATED:
+            raise InvalidRequest(
+                "batch_too_large", f"records[{first}] or one after it has more than {MAX_RECORD_JSON_BYTES} bytes"
+            ) from None
+        raise InvalidRequest("invalid_json", f"in the list of records, from records[{first}] on: {error}") from None
+    except RecursionError:
+        raise InvalidRequest("invalid_json", "JSON is nested too deeply") from None
+
+
+def _truncation() -> str:
+    """How msgspec calls a text that goes on."""
+    try:
+        _list.decode(b"[")
+    except msgspec.DecodeError as error:
+        return str(error)
+    raise AssertionError("a lone bracket is no list")
+
+
+_TRUNCATED = _truncation()
 
 
 def _append(columns: RecordColumns, records: list[RecordIn]) -> None:
@@ -227,6 +242,13 @@ def _value_of(raw: msgspec.Raw, name: str) -> bytes | None:
 def _headers_of(headers: dict[str, msgspec.Raw] | list[HeaderIn], number: int) -> RecordHeaders:
     pairs = headers.items() if isinstance(headers, dict) else [(header.key, header.value) for header in headers]
     return [(name, _value_of(raw, f"header {name[:64]!r} of record {number}")) for name, raw in pairs]
+
+
+def _check_length(piece: bytes, first_line: int, most: int) -> None:
+    """Refuse lines that no batch can take before they are parsed: a piece has only one that goes beyond a slice."""
+    if len(piece) > most + SLICE_BYTES:
+        number = first_line + piece.count(b"\n", 0, -1)
+        raise InvalidRequest("batch_too_large", f"line {number} has more than {most} bytes")
 
 
 def _check_count(count: int) -> None:

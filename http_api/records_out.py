@@ -21,7 +21,7 @@ from raftlog.ports import FileRegion, Part
 from raftlog.record_batch import Codec, RecordBatch, check_crc, parse_header, split_batches
 
 from .codec import Show, Shown
-from .limits import SLICE_BYTES, SLICE_RECORDS
+from .limits import OFFLOAD_BYTES, SLICE_BYTES, SLICE_RECORDS
 
 _RECORD_COST = 64
 """Showing a record takes about as long as parsing this many bytes."""
@@ -95,13 +95,16 @@ def release(parts: Sequence[Part]) -> None:
 
 
 def weight(batches: bytes) -> int:
-    """About how many bytes of work a page of these batches is. A corrupt batch weighs nothing."""
+    """About how many bytes of work a page of these batches is, or enough to do it in a thread: counting thousands of
+    small batches to the end would be work itself. A corrupt batch weighs nothing."""
     total = 0
     try:
         for batch in split_batches(batches):
             header = parse_header(batch)
             cost = _BYTE_COST if header.codec is Codec.NONE else _INFLATED_COST
             total += cost * header.total_bytes + _RECORD_COST * header.record_count
+            if total > OFFLOAD_BYTES:
+                break
     except CorruptBatch:
         return total
     return total

@@ -59,8 +59,8 @@ class ApiProtocol(web.RequestHandler):
             raise ConnectionError("an answer is on its way already; another cannot follow")
         error: RaftlogError
         if status < 500:
-            detail = (message or "").strip().splitlines()
-            error = InvalidRequest("invalid_request", f"malformed HTTP: {detail[0][:200] if detail else 'unreadable'}")
+            lines = (message or "").strip().splitlines() or ["unreadable"]
+            error = InvalidRequest("invalid_request", f"malformed HTTP: {lines[0].rstrip(':')[:200]}")
             _log.debug("malformed_request", peer=request.remote, detail=error.detail)
         else:
             error = RaftlogError("internal_error", "an unexpected error; the node's log has it under this request id")

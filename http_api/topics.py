@@ -15,11 +15,13 @@ from .codec import encode
 from .context import ApiContext, context_of
 from .models import AddPartitions, AlterTopic, CreateTopic, settings, topic_description, topic_summary
 from .query import Query, topic_of
-from .replies import bulk_reply, json_reply
+from .replies import bulk_reply
 
 METADATA_TIMEOUT_S = 60.0
 """Beyond what the broker itself waits for the quorum, and for leaders of a new topic."""
 
+_TOPIC_COST = 32
+"""Listing a topic takes about as long as parsing this many bytes."""
 _PARTITION_COST = 128
 """Describing a partition takes about as long as parsing this many bytes."""
 
@@ -27,7 +29,9 @@ _PARTITION_COST = 128
 async def list_topics(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
-    return json_reply({"topics": [topic_summary(topic) for topic in context.service.view.topics()]})
+    topics = context.service.view.topics()
+    body = await context.threads.run(_TOPIC_COST * len(topics), _list, topics)
+    return await bulk_reply(request, context, body, JSON_TYPE, {})
 
 
 async def create_topic(request: web.Request) -> web.StreamResponse:
@@ -91,6 +95,10 @@ async def _described(
     partitions = view.partitions_of(topic.topic_id)
     body = await context.threads.run(_PARTITION_COST * len(partitions), _description, topic, config, partitions)
     return await bulk_reply(request, context, body, JSON_TYPE, headers or {}, status=status)
+
+
+def _list(topics: list[TopicRecord]) -> bytes:
+    return encode({"topics": [topic_summary(topic) for topic in topics]})
 
 
 def _description(topic: TopicRecord, config: TopicConfig, partitions: list[PartitionRecord]) -> bytes:

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from http_api.limits import Limits
+from http_api.limits import MAX_HEAD_BYTES, SMALL_BODY_BYTES, Limits
+from raftlog.wire import CONTENT_TYPE
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Answer, Api, running_api
 
@@ -189,13 +190,25 @@ async def chunks(size: int, count: int) -> AsyncIterator[bytes]:
         yield b"x" * size
 
 
-@pytest.mark.parametrize("path", [RECORDS, "/v1/topics", "/v1/producers"])
-async def test_a_body_that_is_too_large_is_refused_announced_or_not(api: Api, path: str) -> None:
-    announced = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    received = await api.raw(f"{announced}Content-Length: {4 * MIB + 1}\r\n\r\n".encode() + b"{")
+@pytest.mark.parametrize(
+    ("path", "media_type", "most"),
+    [
+        (RECORDS, "application/json", 4 * MIB),
+        ("/v1/topics", "application/json", SMALL_BODY_BYTES),
+        ("/v1/topics/t/partitions", "application/json", SMALL_BODY_BYTES),
+        ("/v1/producers", "application/json", SMALL_BODY_BYTES),
+        ("/v1/fetch", CONTENT_TYPE, MAX_HEAD_BYTES),
+        ("/v1/offsets", CONTENT_TYPE, MAX_HEAD_BYTES),
+    ],
+)
+async def test_a_body_that_is_too_large_is_refused_announced_or_not(
+    api: Api, path: str, media_type: str, most: int
+) -> None:
+    announced = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media_type}\r\n"
+    received = await api.raw(f"{announced}Content-Length: {most + 1}\r\n\r\n".encode() + b"{")
     told = raw_answer(received).problem("body_too_large")
-    assert str(4 * MIB) in told["detail"]
-    (await api.post(path, chunks(256 * 1024, 17))).problem("body_too_large")
+    assert f" {most} bytes" in told["detail"]
+    (await api.post(path, chunks(64 * 1024, 1 + most // (64 * 1024)), media_type)).problem("body_too_large")
 
 
 async def test_a_body_that_is_too_large_is_refused_before_it_is_sent_where_the_client_asks(api: Api) -> None:
@@ -252,7 +265,8 @@ async def test_json_that_is_too_deep(api: Api, depth: int) -> None:
     (await api.post(RECORDS, b'{"records":[{"value":' + deep + b"}]}")).problem("invalid_json")
     (await api.post(RECORDS, b'{"value":' + deep + b"}", "application/x-ndjson")).problem("invalid_json")
     (await api.post(RECORDS, deep)).problem("invalid_request")
-    (await api.post("/v1/topics", b'{"name":' + deep + b"}")).problem("invalid_request")
+    code = "invalid_request" if len(deep) < SMALL_BODY_BYTES - 100 else "body_too_large"
+    (await api.post("/v1/topics", b'{"name":' + deep + b"}")).problem(code)
 
 
 async def test_one_bad_record_refuses_the_whole_request(api: Api) -> None:

@@ -165,6 +165,7 @@ def bad_messages(api: Api) -> dict[str, bytes]:
         "acks of 7": len(head).to_bytes(4, "big") + head,
         "another kind": fetch_request(api, (0, 0)),
         "an answer": message(ProduceResponse(1, [])),
+        "a head without end": (2 << 20).to_bytes(4, "big") + head + bytes(2 << 20),
         "deep": b"\x00\x01\x00\x00" + b"\x91" * 65536,
     }
 

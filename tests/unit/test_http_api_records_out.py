@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from http_api import records_out
 from http_api.codec import FORMATS
+from http_api.limits import OFFLOAD_BYTES
 from http_api.records_out import Page, PageOptions, page, weight
 from raftlog.errors import RaftlogError
 from raftlog.record_batch import Codec, encode, encode_control
@@ -100,6 +101,16 @@ def test_compressed_batches_weigh_more_than_their_bytes() -> None:
     assert weight(plain) > len(plain)
     assert weight(packed) > 10 * len(packed)
     assert offsets(page(packed, 49, options())) == [49]
+
+
+def test_many_small_batches_are_not_weighed_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are weighed on the loop: once it is clear that a thread has to show them, that is enough."""
+    looked = []
+    parse = records_out.parse_header
+    monkeypatch.setattr(records_out, "parse_header", lambda one: looked.append(1) or parse(one))
+    one = batch(0, [b"x"])
+    assert OFFLOAD_BYTES < weight(one * 50_000) < 2 * OFFLOAD_BYTES
+    assert len(looked) < 2_000
 
 
 @given(
