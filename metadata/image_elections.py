@@ -98,7 +98,7 @@ def _log_end(ticket: RecoveryTicket) -> tuple[int, int]:
 def explain_offline(record: PartitionRecord, tickets: Sequence[RecoveryTicket], brokers: Brokers) -> str | None:
     """What a partition without a leader waits for, in one line for people; None if it has a leader.
 
-    An example: `waits for broker 2, or for one more of 0 (not live), 1 (lost its directory) ...`.
+    An example: `no leader: waits for broker 2 to come back; members: 1 is here and lost its directory, 2 is not live`.
     """
     if record.has_leader:
         return None
