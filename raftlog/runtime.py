@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -27,7 +28,10 @@ class LoopScheduler:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self._instant = 0.0
+        """When the last timer was meant to be due."""
         self._last_due = 0.0
+        """When it is: a step of the clock after the one before, where both were meant for one instant."""
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback)
@@ -35,10 +39,11 @@ class LoopScheduler:
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         # asyncio's heap has no order among equal times; the port promises the order of the calls.
         due = self._loop.time() + delay
-        if due == self._last_due:
-            due += 1e-9
-        self._last_due = due
-        return self._loop.call_at(due, callback)
+        if due == self._instant:
+            self._last_due = math.nextafter(self._last_due, math.inf)
+        else:
+            self._instant = self._last_due = due
+        return self._loop.call_at(self._last_due, callback)
 
 
 class ThreadWorker:

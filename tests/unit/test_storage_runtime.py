@@ -26,6 +26,18 @@ async def test_calls_due_at_once_happen_in_order() -> None:
     assert seen == [0, 1, 2, 3, 4]
 
 
+async def test_timers_of_one_instant_are_due_in_the_order_they_were_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a machine that has been up for years, where a nanosecond is lost in the clock's own steps."""
+    loop = asyncio.get_running_loop()
+    scheduler = LoopScheduler(loop)
+    due: list[float] = []
+    monkeypatch.setattr(loop, "time", lambda: 1e8)
+    monkeypatch.setattr(loop, "call_at", lambda when, _: due.append(when))
+    for _ in range(5):
+        scheduler.call_later(0.5, lambda: None)
+    assert due == sorted(set(due)) and len(due) == 5
+
+
 async def test_results_come_back_on_the_loop_each_once() -> None:
     worker = ThreadWorker(asyncio.get_running_loop(), threads=2)
     mine = threading.get_ident()
