@@ -83,6 +83,11 @@ class SocketWriter:
         self.backlog = 0
         self.total_sent = 0
 
+    @property
+    def pieces(self) -> int:
+        """How many parts wait."""
+        return len(self._queue)
+
     def extend(self, parts: Sequence[Part]) -> None:
         """Queue parts, none of them empty; memoryviews must have items of one byte."""
         if self._closed:

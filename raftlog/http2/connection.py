@@ -224,6 +224,11 @@ class ConnectionCore:
             self.fail(error.code, error.detail)
             return self._inbound.get_buffer()
 
+    @property
+    def behind(self) -> bool:
+        """That was much at once: call `received(0, now)` after a while, and `get_buffer` only when this is false."""
+        return self._inbound.behind
+
     def received(self, count: int, now: float) -> None:
         """`count` bytes were put there."""
         if self.failed:
@@ -271,10 +276,11 @@ class ConnectionCore:
 
     def peer_goes_away(self, last_stream_id: int, code: int, reason: str) -> None:
         self.closing = True
-        self.events.append(GoAwayReceived(code, f"{error_name(code)} {reason}".rstrip()))
+        said = f"{error_name(code)} {reason}".rstrip()
+        self.events.append(GoAwayReceived(code, said))
         if self.client:
             for stream in [stream for stream in self.streams.values() if stream.id > last_stream_id]:
-                self._close_stream(stream, "the peer went away before it saw the request")
+                self._close_stream(stream, f"the peer went away before it saw the request: {said}")
 
     # --- Details -----------------------------------------------------------------------------------------------------
 

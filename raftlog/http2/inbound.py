@@ -111,6 +111,11 @@ class Inbound:
         """Held for unfinished messages."""
         return self._budget.used
 
+    @property
+    def behind(self) -> bool:
+        """See `FrameReader.behind`."""
+        return self._reader.behind
+
     def get_buffer(self) -> memoryview:
         return self._reader.get_buffer()
 
@@ -121,6 +126,10 @@ class Inbound:
             self._reader.stage(count)
             if not self._take_preface():
                 return
+            count = 0
+        elif self._client and not self._settings_seen:
+            self._reader.stage(count)
+            self._check_first_frame()
             count = 0
         self._reader.received(count)
 
@@ -207,6 +216,7 @@ class Inbound:
         except PartialOverflow:
             self.overflow(stream)
             return False
+        self._reader.worked(len(messages))
         for message in messages:
             self._owner.events.append(MessageReceived(stream, message))
         return True
@@ -269,6 +279,13 @@ class Inbound:
         self._reader.drop_staged(len(self._preface))
         self._preface = b""
         return True
+
+    def _check_first_frame(self) -> None:
+        """Whoever dials a port of something else is told so, not what its bytes would mean as frames."""
+        staged = bytes(self._reader.staged()[:NOT_HTTP2_BYTES])
+        if len(staged) >= HEADER_BYTES and staged[3] != SETTINGS:
+            said = f"the peer does not speak HTTP/2, its first bytes are {staged[:60]!r}"
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, said)
 
     def _header_frame(self, kind: int, flags: int, stream_id: int, frame: bytes) -> None:
         if kind == CONTINUATION:

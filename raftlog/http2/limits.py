@@ -41,6 +41,8 @@ class Http2Limits:
     max_queued_bytes: int = 256 * MIB
     """What may wait to be sent on a connection. A peer that reads too slowly for that is cut off: credits above this
     layer keep honest peers far below."""
+    max_queued_pieces: int = 100_000
+    """The same, counted: the smallest frames and messages cost more memory than their bytes."""
     max_control_frame_bytes: int = 16 * KIB
     """Largest frame that is not DATA: also what peers assume who were told nothing."""
     max_header_block_bytes: int = 32 * KIB
@@ -76,7 +78,7 @@ class Http2Limits:
             "window_bytes within 65535..2^31-1": DEFAULT_WINDOW <= self.window_bytes <= LARGEST_WINDOW,
             "max_message_bytes <= max_partial_bytes": 0 < self.max_message_bytes <= self.max_partial_bytes,
             "max_message_bytes < 2^32": self.max_message_bytes < 2**32,
-            "max_control_frame_bytes >= 2^14": self.max_control_frame_bytes >= SMALLEST_FRAME,
+            "max_control_frame_bytes within 2^14..2^16": SMALLEST_FRAME <= self.max_control_frame_bytes <= 2**16,
             "max_header_block_bytes >= max_header_list_bytes": self.max_header_block_bytes
             >= self.max_header_list_bytes,
             "max_concurrent_streams >= 1": self.max_concurrent_streams >= 1,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from ..errors import InvariantViolation, RaftlogError, RemoteProtocolError
+from ..errors import InvalidRequest, InvariantViolation, RaftlogError, RemoteProtocolError
 from ..ports import Part
 from .connection import ConnectionCore
 from .events import (
@@ -30,7 +30,7 @@ from .events import (
 )
 from .frames import DETAIL_HEADER, ERROR_HEADER, ErrorCode
 from .limits import Http2Limits
-from .shell import ConnectionShell, Phase
+from .shell import TURN_S, ConnectionShell, Phase
 from .stream import Http2Stream, StreamAcceptor, StreamHandler
 from .streams import StreamState
 
@@ -96,7 +96,11 @@ class Http2Connection(ConnectionShell):
         """
         fields = dict(headers)
         scheme = "https" if self.get_extra_info("sslcontext") is not None else "http"
-        state = self._core.open_stream(path, self._authority, scheme, fields.items())
+        try:
+            state = self._core.open_stream(path, self._authority, scheme, fields.items())
+        except InvalidRequest:  # HPACK's state is lost with it, and so the connection
+            self._flush()
+            raise
         stream = Http2Stream(self, state, path, fields)
         stream.handler, stream.on_accepted = handler, on_accepted
         state.owner = stream
@@ -150,10 +154,13 @@ class Http2Connection(ConnectionShell):
     # --- Events ------------------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
-        events = self._core.events
-        if not events or self._dispatching or (self._transport is None and self._phase is not Phase.CLOSED):
+        events, clock = self._core.events, self._loop.time
+        if self._dispatching or (self._transport is None and self._phase is not Phase.CLOSED):
             return  # or: it is between two loops
+        if not events:
+            self._close_if_finished()
         self._dispatching = True
+        turn_ends = clock() + TURN_S
         try:
             while events and self._move_to is None:
                 event = events.popleft()
@@ -161,9 +168,14 @@ class Http2Connection(ConnectionShell):
                     self._on_message(event)
                 else:
                     self._on_event(event)
+                if clock() > turn_ends and self._phase is not Phase.CLOSED:
+                    return  # `_handled` sees that there is more
+        except BaseException as error:
+            self.abort(f"a handler failed: {error!r}")
+            raise
         finally:
             self._dispatching = False
-            if events and self._move_to is None:
+            if events and self._phase is Phase.CLOSED:
                 self._wake()  # a handler raised; the others are told all the same
 
     def _connected(self) -> None:
@@ -227,9 +239,12 @@ class Http2Connection(ConnectionShell):
                 stream.on_accepted(stream)
 
     def _close_if_finished(self) -> None:
-        """After a GOAWAY of either side, the connection goes with its last stream."""
-        if self._core.closing and not self._core.streams:
-            self._core.fail(ErrorCode.NO_ERROR, "the last stream ended")
+        """After a GOAWAY of either side, the connection goes with its last stream, once all of that is sent."""
+        core = self._core
+        if core.closing and not (core.streams or core.failed or core.outbox.output or self.queued_bytes):
+            if self._peer_said:
+                self._reason = self._reason or f"the peer went away: {self._peer_said}"
+            core.fail(ErrorCode.NO_ERROR, "the last stream ended")
 
     # --- Requests ----------------------------------------------------------------------------------------------------
 

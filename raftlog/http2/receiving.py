@@ -2,7 +2,8 @@
 
 Bytes arrive in a staging buffer, many small frames at a time. When a large message is under way, `get_buffer` names
 the place in the message's own buffer instead, and the kernel writes it there: no copy in Python. Frames that are not
-DATA are small (`max_control_frame_bytes`) and wait in the staging buffer until they are complete.
+DATA are small (`max_control_frame_bytes`) and wait in the staging buffer until they are complete. Work on one buffer
+is bounded (`WORK`): what is `behind` waits there for the next call of `received`.
 
 What is *not* here: what frames mean (`connection.py`), sockets (`protocol.py`).
 """
@@ -20,6 +21,7 @@ from .frames import (
     HEADER_BYTES,
     PREFIX_BYTES,
     STREAM_ID_MASK,
+    WINDOW_UPDATE,
     ErrorCode,
     Http2Error,
 )
@@ -30,6 +32,13 @@ from .streams import StreamState
 FIRST_STAGING_BYTES = 32 * 1024
 STAGING_BYTES = 128 * 1024
 """Once a read has filled the first one: an idle connection need not hold as much."""
+WORK = 1000
+"""What is done before the loop's other callbacks have their turn, in units of some 10 us: a frame that is handled by
+hand, a message. A full buffer of the smallest frames would hold the loop for a tenth of a second."""
+CONTROL_WORK = 25
+"""Of a frame that goes to `h2`."""
+PIECE_BYTES = 16 * 1024
+"""So much of a DATA frame in the staging buffer is looked at at once: it may be 4,000 messages."""
 DIRECT_BYTES = 32 * 1024
 """From this many missing bytes on, the kernel writes into the message's own buffer: below, one more call costs more
 than the copy."""
@@ -69,7 +78,7 @@ class FrameReader:
     """Cuts what was received into frames.
 
     Invariant: `_start <= _end <= STAGING_BYTES`; outside of `received`, at most one incomplete control frame or
-    header lies between them.
+    header lies between them, unless the reader is `behind`.
     """
 
     def __init__(self, limits: Http2Limits, sink: FrameSink) -> None:
@@ -85,6 +94,12 @@ class FrameReader:
         """Padding, or payload that nobody wants."""
         self._ends_stream = False
         self._direct = False
+        self._work_left = WORK
+
+    @property
+    def behind(self) -> bool:
+        """There is more in the buffer to be looked at: call `received(0)`, and no `get_buffer` before."""
+        return self._work_left <= 0 and self._start < self._end
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; then call `received`, or this again when there were none. Never empty."""
@@ -106,6 +121,7 @@ class FrameReader:
 
     def received(self, count: int) -> None:
         """`count` bytes were put where `get_buffer` said. Raises `Http2Error`."""
+        self._work_left = WORK
         if not self._direct:
             self._end += count
             full = self._end == len(self._staging)
@@ -122,6 +138,10 @@ class FrameReader:
             self._sink.message(stream, message)
         if not self._data_left:
             self._data_done()
+
+    def worked(self, units: int) -> None:
+        """The sink did more than a frame's work."""
+        self._work_left -= units
 
     def stage(self, count: int) -> None:
         """`count` bytes were put where `get_buffer` said, and are not to be looked at yet."""
@@ -156,7 +176,8 @@ class FrameReader:
             self._view[: self._end] = rest
 
     def _parse(self) -> None:
-        while self._start < self._end:
+        while self._start < self._end and self._work_left > 0:
+            self._work_left -= 1
             if self._data_left:
                 self._take_content()
             elif self._skip_left:
@@ -164,12 +185,13 @@ class FrameReader:
                 self._skip_left -= count
                 self._start += count
             elif not self._next_frame():
+                self._work_left = WORK  # the rest of a frame is missing, not work
                 return
 
     def _take_content(self) -> None:
         stream = self._stream
         assert stream is not None
-        count = min(self._data_left, self._end - self._start)
+        count = min(self._data_left, self._end - self._start, PIECE_BYTES)
         start = self._start
         self._start += count
         self._data_left -= count
@@ -202,6 +224,8 @@ class FrameReader:
         if end > self._end:
             return False
         self._start = end
+        if kind != WINDOW_UPDATE:
+            self._work_left -= CONTROL_WORK + length // 64
         self._sink.frame(kind, flags, stream_id, bytes(self._view[start:end]))
         return True
 

@@ -28,7 +28,7 @@ JOIN_BYTES = 4096
 class Outbox:
     """What is to be sent on one connection.
 
-    Invariant: `queued_bytes` is the sum of `queued_bytes` over all streams.
+    Invariant: `queued_bytes` is the sum of `queued_bytes` over all streams, `queued_messages` that of their queues.
     Invariant: a stream is in the ring if and only if its queue is not empty.
     """
 
@@ -42,6 +42,9 @@ class Outbox:
         self.max_frame_bytes = SMALLEST_FRAME
         self.initial_window = DEFAULT_WINDOW
         self.queued_bytes = 0
+        self.queued_messages = 0
+        self.framed_bytes = 0
+        """Of DATA, since the beginning: what the peer's windows have let through."""
         self.ended: list[StreamState] = []
         """Streams whose queue ran empty and that are to end: the core says END_STREAM."""
         self._ring: deque[StreamState] = deque()
@@ -61,6 +64,7 @@ class Outbox:
         self.window -= size
         stream.send_window -= size
         self.room -= size
+        self.framed_bytes += size
         header = DATA_AND_PREFIX.pack(size << 8 | DATA, 0, stream.id, total)
         if size <= JOIN_BYTES and not any(isinstance(part, FileRegion) for part in parts):
             self.output.append(b"".join((header, *parts)))  # type: ignore[arg-type]
@@ -96,6 +100,7 @@ class Outbox:
         self.queued_bytes -= stream.queued_bytes
         stream.queued_bytes = 0
         queue, stream.queue = stream.queue, deque()
+        self.queued_messages -= len(queue)
         for message in queue:
             release_regions(list(message.parts))
 
@@ -121,6 +126,7 @@ class Outbox:
         stream.queue.append(QueuedMessage(deque((PREFIX.pack(total), *parts)), size))
         stream.queued_bytes += size
         self.queued_bytes += size
+        self.queued_messages += 1
         if not stream.in_ring:
             stream.in_ring = True
             self._ring.append(stream)
@@ -136,8 +142,10 @@ class Outbox:
         self.window -= size
         stream.send_window -= size
         self.room -= size
+        self.framed_bytes += size
         if not message.left:
             stream.queue.popleft()
+            self.queued_messages -= 1
 
 
 class SharedRelease:

@@ -4,6 +4,9 @@ Reading is asyncio's (`BufferedProtocol`, into buffers that the core names); wri
 connection and `TransportWriter`'s under TLS. What is sent while received bytes are handled goes out together, at the
 end; otherwise the first `send` of a turn of the loop goes out at once and the others of that turn together.
 
+What arrived in one read is handled in slices (`TURN_S`, `receiving.WORK`), and nothing more is read before that is
+done: thousands of tiny frames do not hold the loop.
+
 The writer holds about `HIGH_WATER_BYTES` of frames, the rest waits in the core's per-stream queues: so a PING's answer
 and another stream's message overtake bulk, and a reset stream's queue need not be sent.
 
@@ -32,6 +35,8 @@ from .messages import release_regions
 from .tls import TransportWriter, speaks_h2
 
 HIGH_WATER_BYTES = 1024 * 1024
+TURN_S = 0.01
+"""After so long the loop's other callbacks have their turn; one call of a handler's may take longer."""
 
 
 class Phase(enum.Enum):
@@ -66,10 +71,14 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._corked = False
         """Output waits: received bytes are being handled, or this turn of the loop has flushed already."""
         self._wake_due = False
+        self._reading_wanted = True
+        """By the user, see `pause_reading`."""
+        self._catching_up = False
+        """What was received waits to be handled; nothing is read meanwhile."""
         self._behind = False
         """Something had to wait, and `on_drained` is owed."""
-        self._sent = 0
-        self._sent_at = loop.time()
+        self._progress: tuple[int, int] = (0, 0)
+        self._progress_at = loop.time()
         self._move_to: asyncio.AbstractEventLoop | None = None
         self._moved_parts: list[Part] = []
         self._attaching: asyncio.Task[None] | None = None
@@ -111,13 +120,13 @@ class ConnectionShell(asyncio.BufferedProtocol):
     def pause_reading(self) -> None:
         """Look at nothing from this peer until `resume_reading`: what holds back a peer that sends too much. Not for
         long, since its PINGs go unanswered meanwhile."""
-        if self._transport is not None and self._transport.is_reading():
-            self._transport.pause_reading()
+        self._reading_wanted = False
+        self._set_reading()
 
     def resume_reading(self) -> None:
         """See `pause_reading`."""
-        if self._transport is not None and not self._transport.is_closing() and not self._transport.is_reading():
-            self._transport.resume_reading()
+        self._reading_wanted = True
+        self._set_reading()
 
     def abort(self, reason: str) -> None:
         """Drop the connection without a word."""
@@ -139,7 +148,11 @@ class ConnectionShell(asyncio.BufferedProtocol):
         if transport.get_extra_info("sslcontext") is not None:
             self._writer = TransportWriter(transport, refill=self._refill, failed=self.abort)
         else:
-            sock = duplicate_socket(transport)
+            try:
+                sock = duplicate_socket(transport)
+            except OSError as error:  # no descriptor is left
+                self.abort(f"the connection cannot be served: {error}")
+                return
             self._writer = SocketWriter(self._loop, sock, refill=self._refill, failed=self.abort)
         if not speaks_h2(transport):
             self.abort("the peer did not agree to HTTP/2 (ALPN)")
@@ -148,10 +161,10 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._moved_parts = []
         self._writer.flush()
         self._connected()
-        self._sent_at = self._loop.time()
+        self._progress_at = self._loop.time()
         self._timer = self._loop.call_later(self.limits.tick_s, self._on_tick)
         self._dispatch()
-        self._write()
+        self._handled()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._core.get_buffer()
@@ -161,10 +174,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._core.received(nbytes, self._loop.time())
         self._dispatch()
         self._corked = corked_before
-        if self._move_to is not None:
-            self._leave(self._move_to)
-        else:
-            self._write()
+        self._handled()
 
     def eof_received(self) -> bool:
         return False
@@ -214,10 +224,32 @@ class ConnectionShell(asyncio.BufferedProtocol):
         if loop is not self._loop:
             return  # the connection has left this loop
         self._wake_due = self._corked = False
+        if self._core.behind and not self._core.events:
+            self._core.received(0, loop.time())
         try:
             self._dispatch()
         finally:
-            self._write()
+            self._handled()
+
+    def _handled(self) -> None:
+        """Events were handled, for now: answer, and go on reading if those were all."""
+        if self._move_to is not None:
+            self._leave(self._move_to)
+            return
+        self._write()
+        self._catching_up = self._phase is not Phase.CLOSED and bool(self._core.events or self._core.behind)
+        if self._catching_up:
+            self._wake()
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        transport, wanted = self._transport, self._reading_wanted and not self._catching_up
+        if transport is None or transport.is_closing() or transport.is_reading() == wanted:
+            return
+        if wanted:
+            transport.resume_reading()
+        else:
+            transport.pause_reading()
 
     def _write(self) -> None:
         writer, core = self._writer, self._core
@@ -228,6 +260,9 @@ class ConnectionShell(asyncio.BufferedProtocol):
             writer.flush()
             if writer.backlog + core.outbox.queued_bytes > self.limits.max_queued_bytes:
                 self.abort(f"the peer reads too slowly: {self.queued_bytes} bytes wait for it")
+                return
+            if (pieces := writer.pieces + core.outbox.queued_messages) > self.limits.max_queued_pieces:
+                self.abort(f"the peer reads too slowly: {pieces} frames and messages wait for it")
                 return
         if self._phase is Phase.FLUSHING and not writer.backlog:
             self._said_all()
@@ -246,7 +281,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         elif self._behind and room >= HIGH_WATER_BYTES // 2:
             self._behind = False
             self._loop.call_soon(self._tell_drained)
-        if self._phase is Phase.FLUSHING and room == HIGH_WATER_BYTES:
+        if room == HIGH_WATER_BYTES and (self._phase is Phase.FLUSHING or self._core.closing):
             self._wake()
 
     def _tell_drained(self) -> None:
@@ -262,15 +297,17 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._core.on_time(now, reading=self._transport.is_reading())
         if self._stalled(now):
             self.abort(f"the peer took nothing for {self.limits.stall_timeout_s} s")
-        self._dispatch()
-        self._write()
+        self._wake()
 
     def _stalled(self, now: float) -> bool:
-        assert self._writer is not None
-        sent = self._writer.total_sent
-        if sent != self._sent or not self.queued_bytes:
-            self._sent, self._sent_at = sent, now
-        return now - self._sent_at >= self.limits.stall_timeout_s
+        """Nothing of what waits was taken for long, be it the socket that is full or a window that is shut. Our own
+        PINGs, which a socket with room takes at once, are no progress."""
+        writer = self._writer
+        assert writer is not None
+        progress = (self._core.outbox.framed_bytes, writer.total_sent if writer.backlog else 0)
+        if progress != self._progress or not self.queued_bytes:
+            self._progress, self._progress_at = progress, now
+        return now - self._progress_at >= self.limits.stall_timeout_s
 
     def _abandon(self) -> None:
         """Nothing more can be sent."""
@@ -317,7 +354,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         transport.set_protocol(asyncio.Protocol())  # it ends for itself; the duplicate keeps the connection
         transport.abort()
         self._transport = self._writer = self._timer = self._move_to = None
-        self._corked = self._wake_due = False
+        self._corked = self._wake_due = self._catching_up = False
         self._loop = target
         try:
             target.call_soon_threadsafe(self._arrive, sock)

@@ -17,7 +17,10 @@ from .messages import release_regions
 
 ALPN = "h2"
 HIGH_WATER_BYTES = 512 * 1024
-READ_BYTES = 256 * 1024
+PIECE_BYTES = 256 * 1024
+"""Is read from a file, or encrypted, at once."""
+TURN_BYTES = 4 * 1024 * 1024
+"""After so many bytes the loop's other callbacks have their turn."""
 
 
 def prepare(context: ssl.SSLContext | None) -> ssl.SSLContext | None:
@@ -46,7 +49,7 @@ class TransportWriter:
         self._queue: deque[Part] = deque()
         self._queued = 0
         self._region_sent = 0
-        self._paused = self._closed = False
+        self._paused = self._closed = self._turn_due = False
         self._accepted = 0
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
@@ -54,6 +57,10 @@ class TransportWriter:
     def backlog(self) -> int:
         """Bytes that the kernel has not taken."""
         return self._queued + (0 if self._closed else self._transport.get_write_buffer_size())
+
+    @property
+    def pieces(self) -> int:
+        return len(self._queue)
 
     @property
     def total_sent(self) -> int:
@@ -76,9 +83,13 @@ class TransportWriter:
         self.flush()
 
     def flush(self) -> None:
+        turn_ends = self._accepted + TURN_BYTES
         while not self._paused and not self._closed:
             self._refill()
             if not self._queue:
+                return
+            if self._accepted >= turn_ends:
+                self._take_turns()
                 return
             try:
                 self._write_next()
@@ -97,10 +108,19 @@ class TransportWriter:
         self._queued = 0
         release_regions(parts)
 
+    def _take_turns(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            asyncio.get_running_loop().call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._turn_due = False
+        self.flush()
+
     def _write_next(self) -> None:
         head = self._queue[0]
         if isinstance(head, FileRegion):
-            wanted = min(READ_BYTES, head.length - self._region_sent)
+            wanted = min(PIECE_BYTES, head.length - self._region_sent)
             data: Buffer = head.file.pread(wanted, head.position + self._region_sent)
             if len(data) < wanted:
                 raise DiskFailed(f"the file ends {head.length - self._region_sent} bytes before the region does")
@@ -109,6 +129,9 @@ class TransportWriter:
                 self._region_sent = 0
                 self._queue.popleft()
                 head.release()
+        elif len(head) > PIECE_BYTES:
+            data = memoryview(head)[:PIECE_BYTES]
+            self._queue[0] = memoryview(head)[PIECE_BYTES:]
         else:
             data = head
             self._queue.popleft()

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
+import re
+import time
 
 import pytest
 
+from raftlog.errors import RetriableError
 from raftlog.http2 import Http2Limits, Http2Stream
 from raftlog.http2.frames import PREFACE
-from tests.support.http2_peer import parse, raw_frame, settings_frame
+from raftlog.http2.shell import TURN_S
+from tests.support.http2_peer import RawPeer, data_frame, parse, prefixed, raw_frame, settings_frame
 from tests.support.http2_server import PATIENCE_S, Recorder, Server, raw, until
 
 pytestmark = pytest.mark.integration
@@ -105,3 +111,71 @@ async def test_a_peer_that_does_not_read_is_cut_off(limits: Http2Limits, megabyt
                 stream.send([b"still alive"])
                 await asyncio.sleep(0.02)
         assert reason in await server.accepted[0].reason()
+
+
+NO_WINDOW = settings_frame({4: 0})
+ECHO = RawPeer().headers(1, RawPeer().request("/echo"))
+
+
+async def test_a_peer_whose_window_stays_shut_is_cut_off() -> None:
+    """Though it takes our PINGs and answers them."""
+    limits = Http2Limits(stall_timeout_s=0.4, ping_interval_s=0.05)
+    async with Server(limits) as server, raw(server.port) as (_, writer):
+        writer.write(PREFACE + NO_WINDOW + ECHO + data_frame(1, prefixed(b"x")))
+        async with asyncio.timeout(PATIENCE_S):
+            while len(server.accepted) < 1 or not server.accepted[0].closed.done():
+                writer.write(raw_frame(6, 1, 0, b"8 bytes!"))
+                await asyncio.sleep(0.02)
+        assert await server.accepted[0].reason() == "the peer took nothing for 0.4 s"
+
+
+async def test_many_small_answers_that_are_not_taken_are_bounded_by_their_number() -> None:
+    async with Server(Http2Limits(max_queued_pieces=500)) as server, raw(server.port) as (_, writer):
+        writer.write(PREFACE + NO_WINDOW + ECHO + data_frame(1, prefixed(*[b""] * 1000)))
+        await until(lambda: len(server.accepted) == 1)
+        reason = await server.accepted[0].reason()
+        count = re.fullmatch("the peer reads too slowly: ([0-9]+) frames and messages wait for it", reason)
+        assert count is not None and 500 < int(count[1]) <= 1000, reason
+
+
+@pytest.mark.parametrize("frames", [1, 2000])
+async def test_a_thousand_small_messages_do_not_hold_the_loop(frames: int) -> None:
+    """Others have their turn every `TURN_S`, and the messages come whole and in order all the same."""
+    async with Server() as server, raw(server.port) as (_, writer):
+
+        def slow(stream: Http2Stream, message: memoryview) -> None:
+            ends = time.perf_counter() + TURN_S / 50
+            while time.perf_counter() < ends:
+                pass
+
+        handler = Recorder(slow)
+        server.acceptors["/echo"] = lambda stream: handler
+        turns = [0]
+
+        def turn() -> None:
+            turns.append(len(handler.messages))
+            if turns[-1] < 2000:
+                asyncio.get_running_loop().call_soon(turn)
+
+        turn()
+        sent = [str(number).encode() for number in range(2000)]
+        data = [data_frame(1, prefixed(*sent))] if frames == 1 else [data_frame(1, prefixed(one)) for one in sent]
+        writer.write(PREFACE + settings_frame() + ECHO + b"".join(data))
+        assert await handler.wait(2000) == sent
+        assert max(after - before for before, after in itertools.pairwise(turns)) <= 60
+
+
+async def test_without_a_descriptor_a_connection_is_closed_and_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left(transport: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    async with Server() as server:
+        async with raw(server.port) as (reader, writer):
+            await until(lambda: server.listener.connection_count == 1)
+        monkeypatch.setattr("raftlog.http2.shell.duplicate_socket", none_left)
+        async with raw(server.port) as (reader, writer):
+            writer.write(PREFACE)
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
+        with pytest.raises(RetriableError, match=r"cannot be served: .*Too many open files"):
+            await server.dial()

@@ -205,6 +205,42 @@ async def test_closing_a_listener_lets_streams_finish() -> None:
         await asyncio.wait_for(closing, PATIENCE_S)
 
 
+async def test_the_last_stream_is_sent_whole_before_the_connection_goes() -> None:
+    """However long the peer takes for it: `linger_s` is for those who have it all."""
+    async with Server(Http2Limits(linger_s=0.05)) as server:
+        answer = os.urandom(16_000_000)  # one frame, and so with the socket at once
+
+        def last_words(stream: Http2Stream, message: memoryview) -> None:
+            connection.pause_reading()
+            stream.send([answer])
+            stream.connection.go_away("enough")
+            stream.end()
+
+        server.acceptors["/last"] = lambda stream: Recorder(last_words)
+        connection = await server.dial()
+        handler = Recorder()
+        stream = connection.open_stream("/last", {}, handler)
+        stream.send([b"go"])
+        stream.end()
+        (theirs,) = server.listener._connections
+        await until(lambda: theirs._core.closing)
+        await asyncio.sleep(0.2)  # only time can show it
+        connection.resume_reading()
+        assert await handler.wait(1) == [answer]
+        assert await handler.reason() == "ended"
+        await until(lambda: server.listener.connection_count == 0)
+
+
+async def test_a_connection_that_was_dropped_knows_what_the_peer_said() -> None:
+    async with Server() as server:
+        reasons: list[str] = []
+        await server.dial(on_closed=lambda connection, reason: reasons.append(reason))
+        (theirs,) = server.listener._connections
+        theirs.go_away("moving house")
+        await until(lambda: bool(reasons))
+        assert "NO_ERROR moving house" in reasons[0]
+
+
 async def test_connecting_fails_with_the_reason() -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
@@ -219,7 +255,7 @@ async def test_connecting_fails_with_the_reason() -> None:
         writer.close()
 
     async with await asyncio.start_server(http_1_1, "127.0.0.1", 0) as other:
-        with pytest.raises(RetriableError, match="connection"):
+        with pytest.raises(RetriableError, match="does not speak HTTP/2, its first bytes are b'HTTP/1\\.1 400 Bad"):
             await connect("127.0.0.1", other.sockets[0].getsockname()[1])
 
 
@@ -251,6 +287,7 @@ async def test_a_bug_in_a_handler_is_loud_and_every_stream_is_told() -> None:
         connection.open_stream("/bug", {}, handlers[1]).send([b"x"])
         for handler in (*handlers, *server.accepted):
             await handler.reason()
+        assert server.accepted[0].closed.result() == "a handler failed: ZeroDivisionError()"
         assert isinstance(loud[0]["exception"], ZeroDivisionError)
         await until(lambda: server.listener.connection_count == 0)
 

@@ -49,12 +49,13 @@ async def test_a_connection_moves_to_the_loop_of_its_first_path(other_loop: asyn
         connection = await server.dial()
         handler = Recorder()
         stream = connection.open_stream("/there", {}, handler)
-        sent = [os.urandom(size) for size in (10, 2 << 20, 0, 70_000)]
+        sent = [b"%d" % number for number in range(5_000)]  # more than a connection looks at in one turn of its loop
+        sent += [os.urandom(size) for size in (10, 2 << 20, 0, 70_000)]
         for message in sent:  # all of it is on its way before the move
             stream.send([message])
-        assert await handler.wait(4) == [b"<" + message + b">" for message in sent]
+        assert await handler.wait(len(sent)) == [b"<" + message + b">" for message in sent]
         stream.send([b"and later"])
-        await handler.wait(5)
+        await handler.wait(len(sent) + 1)
         stream.end()
         assert await handler.reason() == "ended"
         await until(lambda: "closed other ended" in threads)

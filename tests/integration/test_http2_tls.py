@@ -14,6 +14,7 @@ import pytest
 from raftlog.errors import RetriableError
 from raftlog.http2 import Http2Connection, Http2Limits
 from raftlog.http2.frames import PREFACE
+from raftlog.http2.tls import PIECE_BYTES, TURN_BYTES, TransportWriter
 from raftlog.ports import FileRegion
 from tests.support.http2_peer import data_frame, prefixed, settings_frame
 from tests.support.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, until
@@ -99,3 +100,28 @@ async def stays_here(tls: tuple[ssl.SSLContext, ssl.SSLContext], other: asyncio.
         assert server.accepted[0].thread is threading.main_thread()
         connection.close()
         await until(lambda: server.listener.connection_count == 0)
+
+
+async def test_much_is_encrypted_in_turns() -> None:
+    class Transport(asyncio.Transport):
+        def __init__(self) -> None:
+            super().__init__()
+            self.written: list[bytes] = []
+
+        def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+        def write(self, data: bytes | bytearray | memoryview) -> None:
+            self.written.append(bytes(data))
+
+    transport, failures = Transport(), list[str]()
+    writer = TransportWriter(transport, refill=lambda: None, failed=failures.append)
+    content = os.urandom(16 << 20)
+    writer.extend([b"head", content, b"tail"])
+    writer.flush()
+    assert sum(map(len, transport.written)) <= TURN_BYTES + PIECE_BYTES
+    await until(lambda: writer.backlog == 0)
+    assert b"".join(transport.written) == b"head" + content + b"tail" and not failures
+    assert max(map(len, transport.written)) <= PIECE_BYTES and writer.total_sent == len(content) + 8

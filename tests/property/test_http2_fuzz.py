@@ -194,6 +194,8 @@ class Wire:
             del self.bytes[:size]
             count -= size
             target.received(size, 0.0)
+            while target.behind:
+                target.received(0, 0.0)
 
 
 @settings(max_examples=150, deadline=None)

@@ -109,6 +109,8 @@ class RawPeer:
             count = min(len(buffer), piece, len(data) - position)
             buffer[:count] = data[position : position + count]
             self.core.received(count, self.now)
+            while self.core.behind:
+                self.core.received(0, self.now)
             position += count
 
     def headers(self, stream_id: int, fields: Iterable[tuple[str, str]], *, end: bool = False, split: int = 0) -> bytes:

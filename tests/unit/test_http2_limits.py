@@ -18,6 +18,7 @@ from raftlog.http2.limits import Http2Limits, RateLimit
         {"max_partial_bytes": 1},
         {"max_message_bytes": 0},
         {"max_control_frame_bytes": 100},
+        {"max_control_frame_bytes": 2**17},
         {"max_header_block_bytes": 100},
         {"max_concurrent_streams": 0},
         {"ping_timeout_s": 0},

@@ -81,6 +81,33 @@ def test_frame_boundaries_and_pieces_mean_nothing(piece: int) -> None:
     assert peer.messages() == sent
 
 
+@pytest.mark.parametrize(
+    "wire",
+    [
+        data_frame(1, (50_000).to_bytes(4, "big")) + data_frame(1, b"x") * 3_000,
+        data_frame(1, prefixed(*[b""] * 7_000)),
+        data_frame(1, prefixed(b"")) * 2_400,
+        raw_frame(8, 0, 1, b"\0\0\0\1") * 2_400,
+        raw_frame(6, 0, 0, b"8 bytes!") * 100,
+    ],
+    ids=["bytes", "messages", "frames", "windows", "PING"],
+)
+def test_a_buffer_of_small_things_is_worked_on_in_slices(wire: bytes) -> None:
+    peer = RawPeer()
+    stream = peer.open()
+    peer.core.get_buffer()[: len(wire)] = wire
+    peer.core.received(len(wire), peer.now)
+    assert peer.core.behind
+    slices = 1
+    while peer.core.behind:
+        assert len(peer.core.events) <= 5_000 * slices
+        peer.core.received(0, peer.now)
+        slices += 1
+    assert slices >= 2 and not peer.core.failed and stream.id == 1
+    peer.feed(raw_frame(6, 0, 0, b"the end!"))
+    assert only(peer.frames(), PingFrame)[-1].opaque_data == b"the end!"
+
+
 @pytest.mark.parametrize("last", [data_frame(1, b""), data_frame(1, b"\0\0"), data_frame(1, b"", end=True)])
 def test_a_short_frame_at_the_very_end_of_the_buffer(last: bytes) -> None:
     peer = RawPeer()
