@@ -13,9 +13,10 @@ The decision for the first byte that is not a valid record is a table over three
 | yes | no  | yes | cut: a group was torn |
 | yes | no  | no  | refuse: it was written in full and has rotted since |
 
-*Looks unwritten*: the file ends inside the record, or the record holds a run of zeros that no record of ours has: what
-a file system leaves where a write did not arrive. A tenth of a second after the last group a MARK is written, so that
-from then on the last group has its witness; before, only its looks tell a torn write from rotten bits.
+*Looks unwritten*: the file ends inside the record, or the record holds a run of zeros that no record of ours has, or
+ends in zeros from a sector's boundary on: what a file system leaves where a write did not arrive. A tenth of a second
+after the last group a MARK is written, so that from then on the last group has its witness; before, only its looks tell
+a torn write from rotten bits.
 
 A record whose bytes are right but whose sequence number or index does not follow is damage in any case.
 """
@@ -29,6 +30,9 @@ from raftlog.errors import InvariantViolation
 
 from . import journal_format as fmt
 from .journal_format import Header, Kind, Record
+
+SECTOR_BYTES = 512
+"""What a disk writes whole or not at all."""
 
 
 class Verdict(enum.Enum):
@@ -109,9 +113,13 @@ def cut_or_refuse(name: str, content: bytes, position: int, *, first_is_valid: b
 def _looks_unwritten(content: bytes, position: int) -> bool:
     end = fmt.claimed_end(content, position)
     if end is None:
-        short = len(content) - position < fmt.HEAD_BYTES
-        return short or fmt.UNWRITTEN in content[position:]
-    return end > len(content) or fmt.UNWRITTEN in content[position:end]
+        if len(content) - position < fmt.HEAD_BYTES:
+            return True
+        end = len(content)
+    if end > len(content) or fmt.UNWRITTEN in content[position:end]:
+        return True
+    boundary = end // SECTOR_BYTES * SECTOR_BYTES
+    return position < boundary < end and not any(content[boundary:end])
 
 
 def _begin(name: str, record: Record) -> Recovered:

@@ -228,6 +228,21 @@ def test_the_end_of_the_file(what: str, witnessed: bool, damage: Callable[[bytes
             recover("test", content)
 
 
+def test_a_last_sector_that_never_arrived_is_cut_however_little_of_it_was_used() -> None:
+    """The file has its length, but what lies behind the last sector's boundary is zeros."""
+    for used in (1, 5, 15, 16, 40):
+        disk = prepared()
+        journal = filled(disk)
+        synced = contents(journal)
+        overhead = fmt.HEAD_BYTES + len(fmt.encode_entry(12, 3, b""))
+        room = -(journal.size_bytes + overhead) % 512
+        journal.append(b"x" * (room + used), 12, 3)
+        journal.sync()
+        content = content_of(disk)
+        assert len(content) % 512 == used
+        assert recover("test", content[:-used] + bytes(used)).entries == synced[2]
+
+
 @pytest.mark.parametrize("damage", [zeros, rotten])
 def test_synced_bytes_that_a_later_record_vouches_for_must_be_whole(damage: Callable[[bytes], bytes]) -> None:
     disk = prepared()
