@@ -100,7 +100,15 @@ def prepare_folder(
         raise InvalidRequest("invalid_config", "the cluster id must have 1 to 64 characters")
     if not 0 <= node_id < 2**31:
         raise InvalidRequest("invalid_config", f"the node id must be between 0 and {2**31 - 1}, not {node_id}")
-    disk.make_directory("")
+    for voter, endpoint in voters.items():
+        if not 0 <= voter < 2**31:
+            raise InvalidRequest("invalid_config", f"a voter's node id must be between 0 and {2**31 - 1}, not {voter}")
+        if list(voters.values()).count(endpoint) > 1:
+            raise InvalidRequest("invalid_config", f"two voters cannot both listen at {endpoint}")
+    try:
+        disk.make_directory("")
+    except (FileNotFoundError, FileExistsError) as error:
+        raise InvalidRequest("invalid_config", f"cannot make {folder}: {error.strerror}") from None
     if disk.exists(NODE_FILE):
         raise InvalidRequest("invalid_config", f"{folder} is a node's data folder already; it is left as it is")
     present = disk.list("")

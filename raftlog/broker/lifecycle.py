@@ -24,12 +24,14 @@ import resource
 import signal
 import sys
 import threading
+from collections.abc import Sequence
 
 import structlog
 
 from http_api.app import build_app, start_api
 from metadata.quorum_node import QuorumIdentity
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
+from metadata.view import BrokerChanged, MetadataEvent
 from raftlog.clock import SystemClock
 from raftlog.config import NodeConfig, load_node_config
 from raftlog.disk import LocalDisk
@@ -98,10 +100,12 @@ def _end_here() -> None:
 def _read_config(path: str) -> tuple[NodeConfig, str]:
     """Settings, and the data folder they name."""
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             text = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest("invalid_config", f"cannot read {path}: {error}") from None
+    except OSError as error:
+        raise InvalidRequest("invalid_config", f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidRequest("invalid_config", f"{path} is no text: {error.reason} at byte {error.start}") from None
     config = load_node_config(text)
     return config, os.path.join(os.path.dirname(os.path.abspath(path)), config.data_folder)
 
@@ -155,6 +159,7 @@ class Node:
             on_fatal=self.on_fatal,
         )
         self._dialer.attach(self.broker.manager.dialed)
+        self.broker.view.subscribe(self._follow_addresses)
         voters = self.identity.voters
         self._quorum = QuorumThread(
             QuorumIdentity(
@@ -252,6 +257,10 @@ class Node:
     def _overridden(self, peer: BrokerId, known: Endpoint) -> Endpoint:
         override = self._config.peers.get(str(peer))
         return known if override is None else override.data.endpoint
+
+    def _follow_addresses(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        if any(isinstance(event, BrokerChanged) for event in events):
+            self._dialer.addresses_changed()
 
     def _on_quorum_leader(self, leader: BrokerId) -> None:
         self.broker.view.controller = leader

@@ -16,8 +16,6 @@ from raftlog.ports import Link, LinkHandler, Part, Random
 
 REPLICATION_PATH = "/raftlog.replication"
 
-UNKNOWN_ADDRESS_RETRY_SECONDS = 0.1
-
 
 class StreamLink:
     """A `Link` on one stream."""
@@ -104,11 +102,8 @@ class ReplicationDialer:
         self._wanted.add(peer)
         endpoint = self._dial(peer)
         known = self._dialers.get(peer)
-        if endpoint is None:
-            asyncio.get_running_loop().call_later(UNKNOWN_ADDRESS_RETRY_SECONDS, self._again, peer)
-            return
-        if known is not None and known[0] == endpoint:
-            return
+        if endpoint is None or (known is not None and known[0] == endpoint):
+            return  # Who is not known yet is dialed when the view tells of it.
         if known is not None:
             self._close(peer)
         assert self._handler is not None, "attach comes first"
@@ -130,7 +125,7 @@ class ReplicationDialer:
         self._close(peer)
 
     def addresses_changed(self) -> None:
-        """A broker registered: it may listen elsewhere now."""
+        """A broker registered: it may listen elsewhere now, or its address is known at last."""
         for peer in sorted(self._wanted):
             self.connect(peer)
 
@@ -141,10 +136,6 @@ class ReplicationDialer:
             self._close(peer)
         if self._closing:
             await asyncio.wait(self._closing)
-
-    def _again(self, peer: BrokerId) -> None:
-        if peer in self._wanted:
-            self.connect(peer)
 
     def _close(self, peer: BrokerId) -> None:
         known = self._dialers.pop(peer, None)

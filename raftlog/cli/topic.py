@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
 import rich_click as click
 
 from raftlog.config import MAX_PARTITIONS_PER_TOPIC
@@ -24,6 +25,16 @@ CONCURRENT_REQUESTS = 8
 
 PARTITION_COLUMNS = ("Topic", "Partition", "Leader", "Replicas", "Isr")
 WIDE_PARTITION_COLUMNS = ("LeaderEpoch", "PartitionEpoch", "CommitSet", "NotEligible", "MinIsr")
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """What became of a topic that was to be deleted: False where there was none."""
+
+    name: str
+    deleted: bool
+
+    def __str__(self) -> str:
+        return f"Deleted topic {self.name}." if self.deleted else f"There is no topic {self.name}."
 
 
 @click.group()
@@ -104,25 +115,32 @@ def describe(bootstrap: str, names: tuple[str, ...], output: str) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--if-exists", is_flag=True, help="A topic that is not there is no failure.")
+@output_option
 @click.pass_obj
-def delete(bootstrap: str, names: tuple[str, ...], yes: bool, if_exists: bool) -> None:
+def delete(bootstrap: str, names: tuple[str, ...], yes: bool, if_exists: bool, output: str) -> None:
     """Delete topics with all their records."""
     wanted = list(dict.fromkeys(names))
     if not yes:
         click.confirm(f"Delete {', '.join(wanted)} with all records?", abort=True, err=True)
 
+    done: list[Deletion] = []
+
     async def work(admin: Admin) -> None:
         for name in wanted:
+            deleted = True
             try:
                 await admin.delete_topic(name)
             except InvalidRequest as error:
                 if error.code != "unknown_topic" or not if_exists:
                     raise
-                click.echo(f"There is no topic {name}.")
-            else:
-                click.echo(f"Deleted topic {name}.")
+                deleted = False
+            done.append(Deletion(name, deleted))
 
-    _with_admin(bootstrap, work)
+    try:
+        _with_admin(bootstrap, work)
+    finally:
+        # Also what was done before a failure.
+        show(output, done, lambda wide: "\n".join(map(str, done)))
 
 
 @topic.command()

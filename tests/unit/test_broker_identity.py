@@ -102,3 +102,25 @@ def test_a_damaged_count_of_starts_is_refused(folder: str) -> None:
     begin_start(disk, folder)
     (Path(folder) / STARTS_FILE).write_bytes(b'{"starts": -3}')
     assert STARTS_FILE in refusal(folder).detail
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"voters": {0: Endpoint("h", 1), 1: Endpoint("h", 2)}}, "one of 1, 3, 5"),
+        ({"voters": {0: Endpoint("h", 1), 1: Endpoint("h", 1), 2: Endpoint("h", 2)}}, "h:1"),
+        ({"voters": {2**31: Endpoint("h", 1)}}, "2147483648"),
+        ({"node_id": -1}, "node id"),
+        ({"cluster_id": ""}, "cluster id"),
+        ({"cluster_id": "x" * 65}, "cluster id"),
+    ],
+)
+def test_what_cannot_be_prepared(folder: str, options: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says):
+        init_data_folder(folder, **({"cluster_id": "c", "node_id": 0, "voters": VOTERS} | options))  # type: ignore[arg-type]
+    assert not os.path.exists(folder)
+
+
+def test_a_folder_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="/proc/none"):
+        prepare("/proc/none")

@@ -9,15 +9,17 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from raftlog.broker import lifecycle
+from metadata.view import BrokerChanged
+from raftlog.broker import lifecycle, replication_links
 from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE, STARTS_FILE, init_data_folder
 from raftlog.config import load_node_config
 from raftlog.disk import LocalDisk
 from raftlog.errors import DiskFailed, InvalidRequest
-from raftlog.model import Endpoint
+from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Endpoint, Incarnation
 
 PATIENCE_S = 60.0
 
@@ -91,9 +93,41 @@ async def test_no_clean_marker_over_logs_that_were_not_recovered(folder: str, mo
     assert not is_marked_clean(folder)
 
 
+class Dialing:
+    """A `ReconnectingDialer` that dials nobody."""
+
+    made: ClassVar[list[tuple[str, int]]] = []
+    closed: ClassVar[list[tuple[str, int]]] = []
+
+    def __init__(self, host: str, port: int, *others: object, **options: object) -> None:
+        self._where = (host, port)
+        self.made.append(self._where)
+
+    async def close(self) -> None:
+        self.closed.append(self._where)
+
+
+async def test_a_leader_that_comes_back_elsewhere_is_dialed_there(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replication_links, "ReconnectingDialer", Dialing)
+    node = lifecycle.Node(load_node_config(settings()), folder)
+    try:
+        node._dialer.connect(BrokerId(1))
+        assert Dialing.made == [], "nobody knows where it is"
+        for index, port in enumerate((7, 7, 8), start=1):
+            where = Endpoint("there", port)
+            directory = DirectoryId(bytes(16))
+            record = BrokerRecord(BrokerId(1), Incarnation(index), directory, index, where, where, "", False, 1)
+            node.broker.on_events(index, [BrokerChanged(record)])
+        assert Dialing.made == [("there", 7), ("there", 8)]
+    finally:
+        await node.stop()
+    assert Dialing.closed == Dialing.made
+
+
 _HANGS = """
 import sys, threading, time
-from raftlog.broker import lifecycle
+from metadata.view import BrokerChanged
+from raftlog.broker import lifecycle, replication_links
 
 class Stuck:
     def __init__(self, *_): pass
