@@ -26,6 +26,9 @@ T = TypeVar("T")
 HELD_BYTES: web.RequestKey[int] = web.RequestKey("held_bytes", int)
 """Bytes that a request makes the node hold."""
 
+WRITE: web.RequestKey[asyncio.Task[Any]] = web.RequestKey("write", asyncio.Task)
+"""What a request makes the broker do with them, perhaps for longer than its client stays."""
+
 
 def wall_ms() -> int:
     """The time that records without one are given: milliseconds since 1970."""
@@ -103,11 +106,21 @@ class ApiContext:
         request[HELD_BYTES] = request.get(HELD_BYTES, 0) + count
 
     def release(self, request: web.Request) -> None:
-        """The request is answered: what it held is free."""
+        """The request is answered, or its client left: what it held is free once its write has ended."""
+        write = request.get(WRITE)
+        if write is not None and not write.done():
+            write.add_done_callback(lambda _: self.release(request))
+            return
         self._held_bytes -= request.get(HELD_BYTES, 0)
         request[HELD_BYTES] = 0
 
-    # --- Partitions --------------------------------------------------------------------------------------------------
+    # --- Topics and partitions ---------------------------------------------------------------------------------------
+
+    async def catch_up(self, what: str) -> None:
+        """Bring the view up to date before somebody is told that `what` does not exist: another node may just have
+        made it (S7). Raises `RetriableError` where the quorum does not answer."""
+        if not await self.service.catch_up():
+            raise RetriableError("quorum_unavailable", f"{what} is not known here, and the quorum is silent")
 
     def next_turn(self) -> int:
         """A number that rises with every request that needs one: where records without a key go in turn."""
@@ -116,14 +129,21 @@ class ApiContext:
 
     # --- Writes ------------------------------------------------------------------------------------------------------
 
-    async def finish(self, write: Coroutine[Any, Any, T], within_s: float) -> T:
+    async def finish(self, write: Coroutine[Any, Any, T], within_s: float, *, holder: web.Request | None = None) -> T:
         """Await something that changes the cluster; it goes on to its end although the client may leave meanwhile.
+        `holder`: the request whose bytes it needs until then.
 
         Raises what it raises, and `RetriableError("request_timed_out")` after `within_s` seconds: a bound for a broker
         that has lost the request, far beyond the deadline that the broker itself keeps.
         """
+        most = self.limits.max_concurrent_requests
+        if len(self._writes) >= most:  # More than requests: some have lost their clients.
+            write.close()
+            raise RetriableError("overloaded", f"{most} requests are under way, although some clients have left")
         task = asyncio.get_running_loop().create_task(write)
         self._writes.add(task)
+        if holder is not None:
+            holder[WRITE] = task
         task.add_done_callback(self._write_done)
         try:
             async with asyncio.timeout(within_s):
@@ -144,7 +164,8 @@ class ApiContext:
         self.closing = True
         now = asyncio.get_running_loop().time()
         for deadline in self.polls:
-            deadline.reschedule(now)
+            if not deadline.expired():
+                deadline.reschedule(now)
 
     async def close(self) -> None:
         """After the last request."""

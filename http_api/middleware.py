@@ -32,6 +32,7 @@ ANSWERED_WITHOUT_VIEW = frozenset({"/v1/quorum", "/openapi.json"})
 
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_PARTITION = re.compile(r"[0-9]{1,10}")
 _EXPOSED = (
     "X-Request-Id, Retry-After, Location, X-Raftlog-Next-Offset, X-Raftlog-High-Watermark, "
     "X-Raftlog-Last-Stable-Offset, X-Raftlog-Log-Start-Offset, X-Raftlog-Leader-Epoch"
@@ -111,13 +112,17 @@ async def _bounded(request: web.Request, handler: Handler, context: ApiContext) 
 
 
 async def _know_topic(request: web.Request, context: ApiContext) -> None:
-    """A topic that another node has just created may not be in this node's view yet: nobody is told that it does not
-    exist before the quorum was asked. Raises `RetriableError` where the quorum does not answer."""
+    """A topic, or a partition of it, that another node has just made may not be in this node's view yet: nobody is told
+    that it does not exist before the quorum was asked. Raises `RetriableError` where the quorum does not answer."""
     name = request.match_info.get("topic")
-    if name is None or context.service.view.topic(name) is not None:
+    if name is None:
         return
-    if not await context.service.catch_up():
-        raise RetriableError("quorum_unavailable", f"topic {name[:249]!r} is not known here, and the quorum is silent")
+    topic = context.service.view.topic(name)
+    partition = request.match_info.get("partition") or request.query.get("partition", "")
+    if topic is None:
+        await context.catch_up(f"topic {name[:249]!r}")
+    elif _PARTITION.fullmatch(partition) and int(partition) >= topic.partition_count:
+        await context.catch_up(f"partition {partition} of topic {name!r}")
 
 
 def check_sender(request: web.BaseRequest, context: ApiContext) -> None:

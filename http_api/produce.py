@@ -13,6 +13,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -65,7 +67,7 @@ async def produce_records(request: web.Request) -> web.StreamResponse:
     target = _target(request, query, context)
     body = await read_body(request, context)
 
-    packed = await context.threads.run(4 * len(body), _parse_and_pack, media_type, body, options, target, context)
+    packed = await _packed(context, media_type, body, options, target)
     sent = ProduceRequest(
         correlation_id=0,
         acks=acks,
@@ -73,7 +75,9 @@ async def produce_records(request: web.Request) -> web.StreamResponse:
         partitions=[ProducePartition(target.topic.topic_id, one.partition, len(one.batch)) for one in packed],
     )
     answer = await context.finish(
-        context.service.produce(sent, [memoryview(one.batch) for one in packed]), timeout_ms / 1000 + _GRACE_S
+        context.service.produce(sent, [memoryview(one.batch) for one in packed]),
+        timeout_ms / 1000 + _GRACE_S,
+        holder=request,
     )
     if acks is Acks.NONE:
         return json_reply(_sent(target.topic, packed), status=202)
@@ -96,8 +100,27 @@ async def produce_batches(request: web.Request) -> web.StreamResponse:
     if message.timeout_ms > MAX_PRODUCE_TIMEOUT_MS:
         message = msgspec.structs.replace(message, timeout_ms=MAX_PRODUCE_TIMEOUT_MS)
     batches = split_body(body, [partition.length for partition in message.partitions])
-    answer = await context.finish(context.service.produce(message, batches), message.timeout_ms / 1000 + _GRACE_S)
+    answer = await context.finish(
+        context.service.produce(message, batches), message.timeout_ms / 1000 + _GRACE_S, holder=request
+    )
     return raw_reply(answer)
+
+
+async def _packed(
+    context: ApiContext, media_type: str, body: bytes, options: RecordOptions, target: Target
+) -> list[PackedBatch]:
+    """The body's batches. A record that names a partition which nobody here knows makes the view catch up first."""
+    pack_body = partial(context.threads.run, 4 * len(body), _parse_and_pack, media_type, body, options)
+    try:
+        return await pack_body(target, context)
+    except InvalidRequest as error:
+        if error.code != "unknown_partition":
+            raise
+        await context.catch_up(f"a partition of topic {target.topic.name!r}")
+        topic = context.service.view.topic_by_id(target.topic.topic_id)
+        if topic is None or topic.partition_count == target.topic.partition_count:
+            raise
+    return await pack_body(replace(target, topic=topic), context)
 
 
 def _parse_and_pack(

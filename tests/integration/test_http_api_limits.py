@@ -78,6 +78,37 @@ async def test_bodies_of_all_requests_together_are_bounded() -> None:
         await api.is_well()
 
 
+async def test_what_a_write_holds_is_counted_until_it_ends_although_its_client_left() -> None:
+    made = broker()
+    made.hang.clear()
+    async with running_api(made, limits=Limits(max_held_bytes=1_000_000)) as api:
+        left = asyncio.create_task(api.post(RECORDS, b"x" * 700_000, "application/octet-stream"))
+        await eventually(lambda: len(made.produced) == 1)
+        left.cancel()
+        await eventually(lambda: api.context.requests_under_way == 0)
+        (await api.post(RECORDS, b"x" * 700_000, "application/octet-stream")).problem("overloaded")
+        made.hang.set()
+        await api.is_well()
+        assert (await api.post(RECORDS, b"x" * 700_000, "application/octet-stream")).status == 200
+
+
+async def test_writes_that_their_clients_left_are_bounded() -> None:
+    made = broker()
+    made.hang.clear()
+    async with running_api(made, limits=Limits(max_concurrent_requests=2)) as api:
+        for count in (1, 2):
+            left = asyncio.create_task(api.post(RECORDS, b"x", "application/octet-stream"))
+            await eventually(lambda: len(made.produced) == count)  # noqa: B023 - awaited before it changes
+            left.cancel()
+            await eventually(lambda: api.context.requests_under_way == 0)
+        (await api.post(RECORDS, b"x", "application/octet-stream")).problem("overloaded")
+        assert len(made.produced) == 2
+        made.hang.set()
+        await api.is_well()
+        await eventually(lambda: made.appended("t") == 2)
+        assert (await api.post(RECORDS, b"x", "application/octet-stream")).status == 200
+
+
 async def test_codec_threads_have_a_bounded_queue() -> None:
     async with running_api(broker(), limits=Limits(codec_threads=1, codec_queue=1)) as api:
         busy = threading.Event()

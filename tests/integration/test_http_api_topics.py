@@ -65,6 +65,35 @@ async def test_nobody_is_told_that_a_topic_does_not_exist_before_the_quorum_was_
     assert (await api.get("/v1/topics/orders")).status == 200
 
 
+async def test_nobody_is_told_that_a_partition_does_not_exist_before_the_quorum_was_asked(api: Api) -> None:
+    """S7: another node has just added it, and this node's view is behind."""
+    grown: list[int] = []
+
+    def grow_to(count: int) -> None:
+        def grow() -> None:
+            api.broker.grow("orders", count)
+            grown.append(count)
+
+        api.broker.unseen.append(grow)
+
+    count = (await api.get("/v1/topics/orders")).document["partition_count"]
+    grow_to(count + 1)
+    assert (await api.get(f"/v1/topics/orders/partitions/{count}/offsets")).document["latest"] == 0
+    grow_to(count + 2)
+    named = await api.post(f"/v1/topics/orders/records?partition={count + 1}", {"records": [{"value": "x"}]})
+    assert named.status == 200
+    grow_to(count + 3)
+    named = await api.post("/v1/topics/orders/records", {"records": [{"value": "x", "partition": count + 2}]})
+    assert named.status == 200
+    assert grown == [count + 1, count + 2, count + 3]
+    far = {"records": [{"value": "x", "partition": count + 3}]}
+    (await api.post("/v1/topics/orders/records", far)).problem("unknown_partition")
+    (await api.get("/v1/topics/orders/partitions/999/records")).problem("unknown_partition")
+    api.broker.quorum_answers = False
+    (await api.get("/v1/topics/orders/partitions/999/records")).problem("quorum_unavailable")
+    (await api.post("/v1/topics/orders/records", far)).problem("quorum_unavailable")
+
+
 async def test_a_description_has_what_the_quorum_agreed(api: Api) -> None:
     api.broker.set_leader("orders", 2, -1)
     described = (await api.get("/v1/topics/orders")).document

@@ -155,6 +155,11 @@ class FakeBroker:
         self._event(TopicChanged(topic), *self._new_partitions(topic, 0))
         return topic
 
+    def grow(self, name: str, partition_count: int) -> None:
+        topic = self._topic(name)
+        grown = replace(topic, partition_count=partition_count)
+        self._event(TopicChanged(grown), *self._new_partitions(grown, topic.partition_count))
+
     def set_leader(self, name: str, partition: int, leader: int) -> None:
         """-1: nobody leads."""
         topic = self.view.topic(name)
@@ -375,8 +380,7 @@ class FakeBroker:
         topic = self._topic(name)
         if partition_count < topic.partition_count:
             raise InvalidRequest("invalid_request", "partitions are never taken away")
-        grown = replace(topic, partition_count=partition_count)
-        self._event(TopicChanged(grown), *self._new_partitions(grown, topic.partition_count))
+        self.grow(name, partition_count)
 
     def _topic(self, name: str) -> TopicRecord:
         topic = self.view.topic(name)
