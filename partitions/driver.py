@@ -22,8 +22,10 @@ from . import effects as fx
 from .driver_effects import EffectPerformer
 from .driver_ports import Subscriber, Surroundings, Waiter
 from .driver_requests import ProduceDone, check_incoming
+from .follower import Follower
 from .log import PartitionLog
 from .log_slice import LogDamaged, LogSlice
+from .producer_replay import ProducerReplay
 from .producer_state import ProducerStates
 from .replica import Replica
 
@@ -99,6 +101,8 @@ class PartitionDriver:
         failed = self.log.failed
         if failed is None:
             self._run(self._stable)
+            if self.log.full and self.replica.follower is not None:
+                self._on_disk_full(self.replica.follower)
         elif isinstance(failed, InvariantViolation):
             self._broken(failed)
         else:
@@ -135,6 +139,8 @@ class PartitionDriver:
             raise RetriableError("replica_not_available", f"{self.name} is being closed")
         if self.replica.leader is None:
             raise self.replica.not_leading()
+        if self.log.producers.stale:
+            raise RetriableError("replica_not_available", f"{self.name} still reads what its producers sent")
         if self.log.full:
             raise DiskFull(f"the disk that holds {self.name} is full")
 
@@ -177,6 +183,16 @@ class PartitionDriver:
         if self.log.failed is not None:
             self.go_offline(str(self.log.failed))
         return RetriableError("replica_not_available", f"{self.name} could not be read: {error}")
+
+    def on_producers_replayed(self, replay: ProducerReplay, error: BaseException | None) -> None:
+        """A worker has read the producers' state again, or could not."""
+        if self._closed or self.replica.offline:
+            return
+        if error is not None:
+            self.on_load_failed(error)
+        self.log.producers.replayed(replay, good=error is None)
+        if not self.replica.offline:
+            self._performer.replay_producers()
 
     def wait_readable(self, waiter: Waiter) -> None:
         """Tell this long poll, once, when consumers may read more or may not read here at all."""
@@ -276,9 +292,13 @@ class PartitionDriver:
         if follower is None:
             return
         if self.log.full and batches:
-            self._run(lambda: follower.on_disk_full(self._now()))
+            self._on_disk_full(follower)
         else:
             self._run(lambda: follower.on_pushed(leader_epoch, batches, marks))
+            self._around.wants_tick(self)
+
+    def _on_disk_full(self, follower: Follower) -> None:
+        self._run(lambda: follower.on_disk_full(self._now()))
         self._around.wants_tick(self)
 
     def on_corrupt_push(self) -> None:

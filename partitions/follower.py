@@ -151,7 +151,10 @@ class Follower:
         return self._wait(now, min(CORRUPT_RETRY_SECONDS_MAX, RETRY_SECONDS * 2.0 ** min(self._corruptions, 10)))
 
     def on_disk_full(self, now: float) -> list[Effect]:
-        """There is no room for what the leader pushes: ask again later, from where the log ends then."""
+        """There is no room for what the leader pushes: ask again later, from where the log ends then. No push may wait
+        so long for this log, since it would hold the credit of all partitions of the link."""
+        if self.state is not State.STREAMING:
+            return []
         return [Unsubscribe(self.record.leader, self.leader_epoch), *self._wait(now, DISK_FULL_RETRY_SECONDS)]
 
     def on_stable(self) -> list[Effect]:

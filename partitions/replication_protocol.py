@@ -18,8 +18,8 @@ it on this link, so that a frame which was on its way when a subscription ended 
 slots that have something to say; an idle partition costs nothing.
 
 *Credit*: the leader may have `MAX_PUSHES_IN_FLIGHT` pushes unacknowledged, or `MAX_BULK_PUSHES_IN_FLIGHT` as long as
-the last was full (the follower is behind: its fsync rounds are to carry more), each with at most
-`PUSH_MESSAGE_BYTES` of batches. A push is acknowledged (`ack.sequence`, cumulative) when all that it brought is fsynced, or concerns nobody
+the last was full (the follower is behind: its fsync rounds are to carry more), each of at most `PUSH_MESSAGE_BYTES`.
+A push is acknowledged (`ack.sequence`, cumulative) when all that it brought is fsynced, or concerns nobody
 any more; the follower sends one `ack` after each of its fsync rounds, for all partitions. High watermark and log start
 ride on data, and go alone, as a push without bytes, when there is none.
 

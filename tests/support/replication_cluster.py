@@ -13,7 +13,7 @@ from partitions import replication_protocol as rp
 from partitions.effects import Fate, IsrProposal
 from partitions.manager import MetadataChange, PartitionManager, Produced
 from raftlog.config import TimingConfig
-from raftlog.errors import RaftlogError
+from raftlog.errors import DiskFull, RaftlogError
 from raftlog.model import (
     Acks,
     BrokerId,
@@ -26,7 +26,7 @@ from raftlog.model import (
     TopicPartition,
     TopicRecord,
 )
-from raftlog.ports import FileRegion, LinkHandler, Part
+from raftlog.ports import Buffer, FileRegion, LinkHandler, Part
 from raftlog.record_batch import RecordBatch, encode, split_batches
 from raftlog.wire import FetchedPartition, FetchPartition
 from tests.support.manual import ManualScheduler, ManualWorker
@@ -40,14 +40,23 @@ def tp(partition: int) -> TopicPartition:
 
 
 class ColdDisk(SimDisk):
-    """Nothing is in the page cache while `cold`; regions of files are counted until they are released."""
+    """Nothing is in the page cache while `cold`; there is no room in `full_folders`."""
 
     cold = False
+    full_folders: tuple[str, ...] = ()
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
         file = super().open(path, create=create, exclusive=exclusive)
         cached = file.pread_cached
         file.pread_cached = lambda length, position: None if self.cold else cached(length, position)
+        write = file.pwritev
+
+        def write_if_there_is_room(buffers: Sequence[Buffer], position: int) -> int:
+            if path.startswith(self.full_folders or "-"):
+                raise DiskFull(f"no room for {path}")
+            return write(buffers, position)
+
+        file.pwritev = write_if_there_is_room
         return file
 
 

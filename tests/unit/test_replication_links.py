@@ -150,6 +150,26 @@ def test_retention_may_overtake_a_follower_that_is_being_served() -> None:
     assert link.open
 
 
+def test_a_partition_without_room_does_not_stop_the_others() -> None:
+    """Pushes that wait for its fsync would hold the whole credit of the link."""
+    cluster = ReplicationCluster(2)
+    disk = cluster.members[1].disk
+    disk.full_folders = (f"partitions/{tp(0).directory_name}",)
+    for _ in range(2 * MAX_PUSHES_IN_FLIGHT):
+        cluster.produce(0, 0)
+        cluster.scheduler.run()
+    cluster.settle()
+    for _ in range(3):
+        cluster.produce(0, 1)
+        cluster.settle()
+    assert cluster.log_end(1, 1) == (3, 3)
+    disk.full_folders = ()
+    for _ in range(3):
+        cluster.scheduler.advance(1.0)
+        cluster.settle()
+    assert cluster.log_end(1, 0) == (4, 4)
+
+
 def test_a_damaged_batch_of_one_partition_does_not_stop_the_others() -> None:
     cluster = ReplicationCluster(2, minimum=1, cache_bytes=0)
     cluster.members[1].links[0].close()
