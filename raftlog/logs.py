@@ -2,14 +2,15 @@
 
 Every line carries its time, level, cluster and node; what speaks of a partition binds partition and epoch itself.
 Writers get their logger from `structlog.get_logger()`; the standard library's loggers (aiohttp's, asyncio's) end in the
-same stream. What is *not* here: what is logged.
+same stream. A line that cannot be written is lost, and nothing else. What is *not* here: what is logged.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
-from typing import TextIO
+from typing import TextIO, cast
 
 import structlog
 
@@ -28,6 +29,7 @@ def configure_logging(
     target = stream or sys.stderr
     if as_json is None:
         as_json = not target.isatty()
+    lines = cast(TextIO, _Lines(target))
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -39,15 +41,16 @@ def configure_logging(
         renderer = structlog.processors.JSONRenderer()
         last: list[structlog.typing.Processor] = [structlog.processors.format_exc_info, renderer]
     else:
-        renderer = structlog.dev.ConsoleRenderer(colors=True)
+        # Not structlog's own form: it shows every variable, users' records too, and takes a third of a second.
+        renderer = structlog.dev.ConsoleRenderer(colors=True, exception_formatter=structlog.dev.plain_traceback)
         last = [renderer]
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=target),
+        logger_factory=structlog.WriteLoggerFactory(file=lines),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(target)
+    handler = logging.StreamHandler(lines)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last], foreign_pre_chain=shared
@@ -57,6 +60,22 @@ def configure_logging(
     root.handlers[:] = [handler]
     # Other libraries' small talk is not ours.
     root.setLevel(max(LEVELS[level], logging.WARNING))
+
+
+class _Lines:
+    """A stream on which a line that cannot be written is lost: the disk that is full may be that of the logs, too, and
+    whoever has something to say goes on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(line)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.flush()
 
 
 class _Identity:
