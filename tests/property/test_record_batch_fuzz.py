@@ -211,6 +211,8 @@ LYING_PAYLOADS = {
     "a string of 2^32 - 1": b"\x95\xdb\xff\xff\xff\xff" + b"\xc0" * 4,
     "a map of 2^32 - 1": b"\xdf\xff\xff\xff\xff" + b"\xc0" * 10,
     "an extension of 2^32 - 1": b"\x95\xc9\xff\xff\xff\xff\x01" + b"\xc0" * 4,
+    "a control batch of 2^32 - 1 entries": b"\x93\x01\x01\xdd\xff\xff\xff\xff" + b"\xc0" * 10,
+    "a control batch, arrays in arrays behind it": b"\x94\x01\x01\x90" + b"\x91" * 500_000,
     "arrays in arrays": b"\x91" * 500_000,
     "columns in columns": b"\x95\xc0\xc0" + b"\x93" * 500_000,
 }

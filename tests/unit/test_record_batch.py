@@ -343,6 +343,22 @@ def test_offset_deltas_that_say_what_is_so_are_taken() -> None:
     assert RecordBatch(packed).records() == [Record(0, NOW, None, b"a", ()), Record(1, NOW, None, b"b", ())]
 
 
+def bin_32(content: bytes) -> bytes:
+    return b"\xc6" + len(content).to_bytes(4, "big") + content
+
+
+@pytest.mark.usefixtures("twin")
+def test_longer_forms_of_msgpack_and_data_behind_nulls_are_taken() -> None:
+    """As `docs/record-batch.md` says of readers: other writers' libraries do not all take the shortest form."""
+    values = b"\xdc\x00\x03" + bin_32(b"\xfd") + bin_32(int32(0, 1, 5, 6)) + bin_32(b"anullc")
+    payload = b"\xdd\x00\x00\x00\x05\xc0" + bin_32(int64(0, 0, 0)) + b"\xc0" + values + b"\xc0"
+    packed = reference.seal(payload, 3, base_timestamp=NOW, max_timestamp=NOW)
+    assert validate(packed, max_batch_bytes=1 << 20).record_count == 3
+    assert RecordBatch(packed).values() == [b"a", None, b"c"]
+    assert RecordBatch(packed).to_arrow().column("value").to_pylist() == [b"a", None, b"c"]
+    assert RecordBatch(packed).timestamps_ms() == [NOW] * 3
+
+
 def test_no_records_are_not_a_producer_s_batch() -> None:
     packed = reference.batch([], last_offset_delta=3, base_offset=7)
     RecordBatch(packed).check()
