@@ -246,7 +246,7 @@ class HttpApi:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             self.last_error = RetriableError("connection_lost", f"cannot connect to {node}: {error}")
             raise _NotSent(self.last_error.detail) from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:  # the last: a host that is no name
             self.last_error = RetriableError("connection_lost", f"{node}: {error or type(error).__name__}")
             raise self.last_error from None
         except RaftlogError as error:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 
 from raftlog.config import KIB, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
@@ -212,9 +213,10 @@ class Consumer:
         if self._closed:
             return
         self._closed = True
-        if self._fetcher is not None:
-            await self._fetcher.close()
-        await self._api.close()
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._api.close)
+            if self._fetcher is not None:
+                stack.push_async_callback(self._fetcher.close)
 
     async def __aenter__(self) -> Consumer:
         try:

@@ -87,7 +87,8 @@ class DeliveryFuture:
         return self._error
 
     def add_done_callback(self, callback: DeliveryCallback) -> None:
-        """`callback(self)` when it is decided; at once where it is. Callbacks must not raise."""
+        """`callback(self)` when it is decided; at once where it is. What it raises then is the loop's exception
+        handler's."""
         if self.done():
             callback(self)
         else:
@@ -129,7 +130,11 @@ class DeliveryFuture:
     def _tell(self) -> None:
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback(self)
+            try:
+                callback(self)
+            except Exception as error:  # noqa: BLE001  the user's: other deliveries must not suffer from it
+                context = {"message": "a delivery's callback failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

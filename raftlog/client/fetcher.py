@@ -16,6 +16,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -143,10 +144,10 @@ class Fetcher:
         for timer in (self._watch, self._timer):
             if timer is not None:
                 timer.cancel()
-        await self._finder.close()
-        await self._refresher.close()
-        await self._transport.close()
         self.changed.wake()
+        async with AsyncExitStack() as stack:
+            for part in (self._finder, self._refresher, self._transport):
+                stack.push_async_callback(part.close)
 
     # --- Asking -------------------------------------------------------------------------------------------------------
 

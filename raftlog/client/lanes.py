@@ -34,6 +34,8 @@ INLINE_COMPRESSION_BYTES = 16 * KIB
 
 Attempt: TypeAlias = tuple[Batch[DeliveryFuture], int]
 """A batch and the number of its attempt."""
+Encoded: TypeAlias = bytes | RaftlogError
+"""A batch's bytes, or why it has none."""
 
 
 class LaneOwner(Protocol):
@@ -43,7 +45,7 @@ class LaneOwner(Protocol):
 
     def lost(self, attempts: Sequence[Attempt], error: RaftlogError) -> None: ...
 
-    def unencodable(self, attempts: Sequence[Attempt], error: RaftlogError) -> None: ...
+    def unencodable(self, attempt: Attempt, error: RaftlogError) -> None: ...
 
     def sent_unanswered(self, attempts: Sequence[Attempt]) -> None:
         """With acks=0: they are on their way, and that is all that will ever be known."""
@@ -52,12 +54,11 @@ class LaneOwner(Protocol):
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A request on its way to the wire; neither payloads nor failure while a thread compresses it."""
+    """A request on its way to the wire. `payloads`, one a batch, is None while a thread makes them."""
 
     connection: BrokerConnection
     attempts: list[Attempt]
-    payloads: list[bytes] | None = None
-    failure: RaftlogError | None = None
+    payloads: list[Encoded] | None = None
 
 
 class Lane:
@@ -91,35 +92,35 @@ class Lane:
             self._encoded(outgoing, _run(work))
             return
 
-        def done(future: asyncio.Future[list[bytes] | RaftlogError]) -> None:
+        def done(future: asyncio.Future[list[Encoded]]) -> None:
             Lane._arrow_loaded = Lane._arrow_loaded or loads
             if not future.cancelled():
                 self._encoded(outgoing, future.result())
 
         asyncio.get_running_loop().run_in_executor(None, _run, work).add_done_callback(done)
 
-    def _encoded(self, outgoing: _Outgoing, result: list[bytes] | RaftlogError) -> None:
-        if isinstance(result, RaftlogError):
-            outgoing.failure = result
-        else:
-            outgoing.payloads = result
+    def _encoded(self, outgoing: _Outgoing, payloads: list[Encoded]) -> None:
+        outgoing.payloads = payloads
         while self._outgoing:
             head = self._outgoing[0]
-            if head.payloads is None and head.failure is None:
+            if head.payloads is None:
                 return
             self._outgoing.popleft()
-            if head.failure is not None:
-                self.requests -= 1
-                self._owner.unencodable(head.attempts, head.failure)
-            elif head.payloads is not None:
-                self._to_wire(head.connection, head.attempts, head.payloads)
+            self._to_wire(head.connection, head.attempts, head.payloads)
 
-    def _to_wire(self, connection: BrokerConnection, attempts: list[Attempt], payloads: list[bytes]) -> None:
-        current = [i for i, (batch, attempt) in enumerate(attempts) if batch.attempt == attempt]
+    def _to_wire(self, connection: BrokerConnection, attempts: list[Attempt], encoded: list[Encoded]) -> None:
+        for attempt, result in zip(attempts, encoded, strict=True):
+            if isinstance(result, RaftlogError):
+                self._owner.unencodable(attempt, result)  # those that depend on it do not count any more
+        current = [
+            (attempt, payload)
+            for attempt, payload in zip(attempts, encoded, strict=True)
+            if not isinstance(payload, RaftlogError) and attempt[0].attempt == attempt[1]
+        ]
         if not current:
             self.requests -= 1
             return
-        attempts, payloads = [attempts[i] for i in current], [payloads[i] for i in current]
+        attempts, payloads = [attempt for attempt, _ in current], [payload for _, payload in current]
         partitions = [
             ProducePartition(self._topic_ids.get(batch.topic, bytes(16)), batch.partition, len(payload))
             for (batch, _), payload in zip(attempts, payloads, strict=True)
@@ -136,7 +137,7 @@ class Lane:
                 answer_expected=self._acks is not Acks.NONE,
             )
         except RaftlogError as error:
-            self._lost(attempts, error)
+            self._refused(attempts, error.code, error.detail)  # nothing was sent
             return
         if self._acks is Acks.NONE:
             self.requests -= 1
@@ -146,9 +147,7 @@ class Lane:
         self, connection: BrokerConnection, attempts: list[Attempt], response: Response, body: memoryview
     ) -> None:
         if isinstance(response, ErrorResponse):
-            refused = ProducedPartition(bytes(16), 0, response.error, response.detail)
-            self.requests -= 1
-            self._owner.answered([(attempt, refused) for attempt in attempts])
+            self._refused(attempts, response.error, response.detail)
             return
         if not isinstance(response, ProduceResponse) or len(response.partitions) != len(attempts):
             self._lost(attempts, RemoteProtocolError("the answer is not that of the request"))
@@ -156,6 +155,11 @@ class Lane:
             return
         self.requests -= 1
         self._owner.answered(list(zip(attempts, response.partitions, strict=True)))
+
+    def _refused(self, attempts: list[Attempt], code: str, detail: str) -> None:
+        refused = ProducedPartition(bytes(16), 0, code, detail)
+        self.requests -= 1
+        self._owner.answered([(attempt, refused) for attempt in attempts])
 
     def _lost(self, attempts: list[Attempt], error: RaftlogError) -> None:
         self.requests -= 1
@@ -178,10 +182,15 @@ def _encoding(batch: Batch[DeliveryFuture], codec: Codec) -> Callable[[], bytes]
     )
 
 
-def _run(work: Sequence[Callable[[], bytes]]) -> list[bytes] | RaftlogError:
+def _run(work: Sequence[Callable[[], bytes]]) -> list[Encoded]:
+    return [_outcome(encoding) for encoding in work]
+
+
+def _outcome(encoding: Callable[[], bytes]) -> Encoded:
     try:
-        return [encoding() for encoding in work]
+        return encoding()
     except RaftlogError as error:
         return error
-    except (TypeError, ValueError, OverflowError) as error:
-        return InvalidRequest("invalid_request", f"these records cannot be encoded: {error}")
+    except Exception as error:  # noqa: BLE001  whatever it is, those behind it in the lane must go on
+        what = f"these records cannot be encoded: {type(error).__name__}: {error}"
+        return InvalidRequest("invalid_request", what)

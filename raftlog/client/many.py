@@ -12,15 +12,18 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from operator import index
 from typing import Any, NamedTuple
 
+from raftlog.columns import MAX_TIMESTAMP, NO_TIMESTAMP, timestamp_refused
 from raftlog.config import KIB
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.partitioner import partitions_for_keys
 
 from .accumulator_batch import KEY_ROW_BYTES, TIMESTAMP_ROW_BYTES, UNASSIGNED, VALUE_ROW_BYTES
 from .delivery import DeliveryFuture
-from .sender import Sender, check_partition
+from .metadata import check_partition
+from .sender import Sender
 
 PIECE_ROWS = 16_384
 """Records looked at together: so much is allocated for bookkeeping at a time."""
@@ -114,13 +117,13 @@ def by_partition(columns: Columns, partition_count: int) -> list[Columns]:
     ]
 
 
-def arrow_slices(values: Any, keys: Any, timestamps: Any) -> Iterator[tuple[Any, Any, list[int] | None]]:
-    """Bounded slices of Arrow columns, as binary arrays (keys too) and a list of timestamps. Lists become arrays."""
+def arrow_slices(values: Any, keys: Any, timestamps: list[int] | None) -> Iterator[tuple[Any, Any, list[int] | None]]:
+    """Bounded slices of Arrow columns (lists become some), as binary arrays, and of a list of timestamps."""
     for start in range(0, len(values), ARROW_ROWS):
         yield (
             _binary(values[start : start + ARROW_ROWS]),
             None if keys is None else _binary(keys[start : start + ARROW_ROWS]),
-            None if timestamps is None else milliseconds(timestamps[start : start + ARROW_ROWS]),
+            None if timestamps is None else timestamps[start : start + ARROW_ROWS],
         )
 
 
@@ -156,9 +159,14 @@ def arrow_batches(
 
 
 def milliseconds(timestamps: Any) -> list[int]:
-    """A column of timestamps as a list of milliseconds since 1970."""
-    if not is_arrow(timestamps):
-        return list(timestamps)
+    """A column of timestamps as a list of milliseconds since 1970. Raises `TypeError` and `InvalidRequest`."""
+    integers = _arrow_milliseconds(timestamps) if is_arrow(timestamps) else list(map(index, timestamps))
+    if integers and (min(integers) < NO_TIMESTAMP or max(integers) > MAX_TIMESTAMP):
+        raise timestamp_refused()
+    return integers
+
+
+def _arrow_milliseconds(timestamps: Any) -> list[int]:
     import pyarrow as pa
 
     if pa.types.is_timestamp(timestamps.type):
@@ -206,7 +214,10 @@ class ColumnQueue:
         count = accumulator.partition_count(self._topic)
         limit, largest = accumulator.limits(self._topic)
         if partition is not None:
+            partition = index(partition)
             check_partition(self._topic, partition, count)
+        if timestamps is not None:
+            timestamps = milliseconds(timestamps)
         place = UNASSIGNED if partition is None else partition
         split = keys is not None and partition is None
         if (is_arrow(values) or is_arrow(keys)) and not split:
@@ -214,9 +225,7 @@ class ColumnQueue:
                 for cut in arrow_batches(slice_values, slice_keys, slice_timestamps, limit, largest):
                     await self._put_arrow(Columns(place, *cut[:3]), cut[3])
             return
-        listed = Columns(
-            place, _listed(values), _listed(keys), None if timestamps is None else milliseconds(timestamps)
-        )
+        listed = Columns(place, _listed(values), _listed(keys), timestamps)
         check_largest(listed.values, listed.keys, largest)
         for piece in pieces(listed):
             for columns in by_partition(piece, count) if split else [piece]:
@@ -259,6 +268,7 @@ class ColumnQueue:
         if error.code != "overloaded":
             raise error
         await self._sender.room()
+        self._sender.check_open()
 
     async def _queued(self, delivery: DeliveryFuture) -> None:
         self.deliveries[delivery] = None

@@ -12,18 +12,21 @@ What is *not* here: when to ask again (`sender.py`, `fetcher.py`).
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable
 from urllib.parse import quote
 
 import msgspec
 
 from raftlog.config import MAX_BATCH_BYTES
-from raftlog.errors import RaftlogError, RemoteProtocolError
+from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError
 from raftlog.model import Endpoint
 
 from .api import HttpApi, parse_endpoint
 
 CONCURRENT_REQUESTS = 8
+
+_TOPIC_ID = re.compile("[0-9a-f]{32}", re.IGNORECASE)
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
@@ -96,6 +99,12 @@ def topic_path(topic: str) -> str:
     return f"/v1/topics/{quote(topic, safe='')}"
 
 
+def check_partition(topic: str, partition: int, count: int) -> None:
+    """Raises `InvalidRequest` (`unknown_partition`) for one that the topic does not have."""
+    if not 0 <= partition < count:
+        raise InvalidRequest("unknown_partition", f"topic {topic} has the partitions 0 to {count - 1}, not {partition}")
+
+
 class ClusterMetadata:
     """The picture. `refresh` draws it; the rest reads it."""
 
@@ -103,6 +112,7 @@ class ClusterMetadata:
         self._api = api
         self.cluster_id: str | None = None
         self.nodes: dict[int, NodeInfo] = {}
+        self._data_endpoints: dict[int, Endpoint] = {}
         self.topics: dict[str, TopicDescription] = {}
 
     async def refresh(
@@ -128,8 +138,7 @@ class ClusterMetadata:
 
     def data_endpoint(self, node_id: int) -> Endpoint | None:
         """Where a node takes produce and fetch streams; None for one that is not known."""
-        node = self.nodes.get(node_id)
-        return None if node is None else parse_endpoint(node.data)
+        return self._data_endpoints.get(node_id)
 
     def leader(self, topic: str, partition: int) -> tuple[int, int]:
         """Broker id and leader epoch; -1 for what is not known."""
@@ -146,14 +155,20 @@ class ClusterMetadata:
             raise RemoteProtocolError(
                 f"the bootstrap addresses lead to two clusters, {self.cluster_id} and {cluster.cluster_id}"
             )
+        try:
+            self._data_endpoints = {node.id: parse_endpoint(node.data) for node in cluster.nodes}
+            self._api.learn([parse_endpoint(node.api) for node in cluster.nodes])
+        except InvalidRequest as error:
+            raise RemoteProtocolError(f"the cluster names a node's address wrongly: {error.detail}") from None
         self.nodes = {node.id: node for node in cluster.nodes}
-        self._api.learn(parse_endpoint(node.api) for node in cluster.nodes)
 
     def _topic_answered(self, name: str, answer: TopicDescription | RaftlogError) -> TopicDescription | RaftlogError:
         if isinstance(answer, RaftlogError):
             return answer
         if [info.partition for info in answer.partitions] != list(range(answer.partition_count)):
             return RemoteProtocolError(f"the description of topic {name} does not list its partitions in order")
+        if not _TOPIC_ID.fullmatch(answer.id):
+            return RemoteProtocolError(f"the id of topic {name} is not one: {answer.id!r}")
         known = self.topics.get(name)
         if known is not None and known.id == answer.id:
             answer = self._newest(known, answer)

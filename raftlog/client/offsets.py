@@ -40,12 +40,13 @@ async def query_offsets(
     response, _ = decode_response(answer)
     if isinstance(response, ErrorResponse):
         raise error_from_code(response.error, response.detail)
-    if not isinstance(response, OffsetsResponse) or len(response.partitions) != len(asked):
+    answered = response.partitions if isinstance(response, OffsetsResponse) else []
+    if [found.partition for found in answered] != [query.partition for query in asked]:
         raise RemoteProtocolError("the answer is not that of an offsets request")
-    for found in response.partitions:
+    for found in answered:
         if found.error:
             raise error_from_code(found.error, found.detail, found.leader)
-    return response.partitions
+    return answered
 
 
 async def find_offsets(api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]]) -> dict[int, int]:

@@ -223,13 +223,12 @@ class PartitionQueue(Generic[D]):
             outcomes += self.fail(first, self._expired(first))
         return outcomes
 
-    def abandon(self) -> list[Outcome[D]]:
-        """Fail everything."""
-        unsent = RetriableError("shutting_down", "the producer was closed before this was sent")
-        unknown = RetriableError("outcome_unknown", "the producer was closed before an answer came")
+    def abandon(self, error: RaftlogError) -> list[Outcome[D]]:
+        """Fail everything: with this error what was certainly not applied."""
+        unknown = RetriableError("outcome_unknown", f"an attempt was not answered before the end came: {error}")
         self.take_back()
         outcomes: list[Outcome[D]] = [
-            Undelivered(batch, unknown if batch.maybe_applied else unsent) for batch in self.ready
+            Undelivered(batch, unknown if batch.maybe_applied else error) for batch in self.ready
         ]
         self.ready.clear()
         return outcomes

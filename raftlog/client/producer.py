@@ -22,6 +22,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
+from operator import index
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -34,6 +36,7 @@ from .accumulator_batch import UNASSIGNED, Batch, Headers, ParkedRecord
 from .api import HttpApi
 from .delivery import DeliveryFuture, RecordDelivery, RecordMetadata
 from .many import ColumnQueue, check_columns
+from .metadata import check_partition
 from .producer_settings import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BUFFER_BYTES,
@@ -44,7 +47,7 @@ from .producer_settings import (
     parse_codec,
     parse_idempotent,
 )
-from .sender import Sender, check_partition
+from .sender import Sender
 
 HeadersArgument: TypeAlias = Headers | Mapping[str, bytes | None]
 
@@ -247,9 +250,10 @@ class Producer:
                 await self.flush()
         finally:
             self._closed = True
-            if self._sender is not None:
-                await self._sender.close()
-            await self._api.close()
+            async with AsyncExitStack() as stack:
+                stack.push_async_callback(self._api.close)
+                if self._sender is not None:
+                    stack.push_async_callback(self._sender.close)
 
     async def __aenter__(self) -> Producer:
         self._started()
@@ -288,6 +292,8 @@ class Producer:
         sender = self._started()
         accumulator = sender.accumulator
         value, key = _as_bytes("value", value), _as_bytes("key", key)
+        partition = None if partition is None else index(partition)
+        timestamp_ms = None if timestamp_ms is None else index(timestamp_ms)
         if timestamp_ms is not None and not 0 <= timestamp_ms <= MAX_TIMESTAMP_MS:
             raise InvalidRequest("timestamp_out_of_range", f"{timestamp_ms} is no time in milliseconds since 1970")
         pairs = None if not headers else _headers(headers)

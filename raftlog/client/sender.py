@@ -18,10 +18,12 @@ import random
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 
 from raftlog.config import MAX_BATCH_BYTES, MIB
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
+from raftlog.errors import RaftlogError, RetriableError, error_from_code
+from raftlog.model import Acks
 from raftlog.partitioner import partition_for_key
 from raftlog.wire import ProducedPartition
 
@@ -31,7 +33,7 @@ from .api import HttpApi, blames_caller
 from .delivery import Delivery, DeliveryFuture
 from .identity import IdentitySource
 from .lanes import Attempt, Lane
-from .metadata import ClusterMetadata, TopicDescription
+from .metadata import ClusterMetadata, TopicDescription, check_partition
 from .partition_queue import Delivered, Outcome, Undelivered
 from .producer_settings import ProducerSettings
 from .refresher import MetadataRefresher
@@ -49,6 +51,8 @@ LATE_ANSWER = 0.5
 """Seconds after which the leaders are asked for again."""
 LATE_AGAIN = 0.2
 """Seconds between asking, as long as the answer is late."""
+METADATA_INTERVAL = 60.0
+"""Seconds after which a producer that has something to send looks for partitions and limits that have changed."""
 
 
 class Sender:
@@ -85,7 +89,7 @@ class Sender:
         self._topic_waiters: dict[str, Waiters] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
-        self._asked_late_at = 0.0
+        self._asked_late_at = self._looked_at = self._loop.time()
         self._pumping = False
         self._closed = False
         if settings.idempotent:
@@ -155,19 +159,20 @@ class Sender:
         return [batch.delivery for batch in waiting] + [record.delivery for record in self.accumulator.parked()]
 
     async def close(self) -> None:
-        """Stop. What is not acknowledged fails, as `shutting_down` or `outcome_unknown`."""
+        """Stop. What is not acknowledged fails before anything is waited for, as `shutting_down` or
+        `outcome_unknown`."""
         self._closed = True
         for timer in (self._timer, self._watch):
             if timer is not None:
                 timer.cancel()
-        await self._identities.close()
-        await self._refresher.close()
         error = RetriableError("shutting_down", "the producer was closed before this was sent")
         for topic in list(dict.fromkeys([*self.accumulator.topics(), *self._topic_waiters])):
             self._fail_unsent(topic, error)
-        self._decide(self.sequencer.abandon())
+        self._decide(self.sequencer.abandon(error))
         self._room_waiters.wake()
-        await self._transport.close()
+        async with AsyncExitStack() as stack:
+            for part in (self._identities, self._refresher, self._transport):
+                stack.push_async_callback(part.close)
 
     # --- Sending ------------------------------------------------------------------------------------------------------
 
@@ -186,6 +191,8 @@ class Sender:
             lane = Lane(self, self._topic_ids, settings.acks, settings.codec, settings.request_timeout)
             self._lanes[leader] = lane
         while lane.requests < self._settings.max_in_flight:
+            if self._settings.acks is Acks.NONE and connection.congested:
+                return  # no answers hold us back
             batches = self.sequencer.take(leader, now, REQUEST_BYTES)
             if not batches:
                 return
@@ -210,10 +217,8 @@ class Sender:
             self.sequencer.lost(batch, attempt, error, now)
         self._loop.call_soon(self.pump)
 
-    def unencodable(self, attempts: Sequence[Attempt], error: RaftlogError) -> None:
-        now = self._loop.time()
-        for batch, attempt in attempts:
-            self._decide(self.sequencer.refused(batch, attempt, error, now))
+    def unencodable(self, attempt: Attempt, error: RaftlogError) -> None:
+        self._decide(self.sequencer.refused(*attempt, error, self._loop.time()))
         self._loop.call_soon(self.pump)
 
     def sent_unanswered(self, attempts: Sequence[Attempt]) -> None:
@@ -277,8 +282,11 @@ class Sender:
             )
             self.sequencer.topic_recreated(topic)
         count = description.partition_count
-        for record in self.accumulator.topic_known(topic, count, description.max_message_bytes):
+        parked = self.accumulator.topic_known(topic, count, description.max_message_bytes)
+        for record in parked:
             self._unpark(topic, count, record)
+        if parked:
+            self.accumulator.seal_all()  # they have waited, and perhaps somebody flushes
         for info in description.partitions:
             leader = -1 if info.leader is None else info.leader
             self.sequencer.set_leader(topic, info.partition, leader, info.leader_epoch)
@@ -368,6 +376,9 @@ class Sender:
                 self._fail_topic(topic, RetriableError("leader_not_available", f"topic {topic} was not found{why}"))
         if now - self._asked_late_at >= LATE_AGAIN:
             self._ask_for_late_answers(now)
+        if now - self._looked_at >= METADATA_INTERVAL:
+            self._looked_at = now
+            self._refresher.ask(self._topic_ids)
         self.pump()
         if self._topic_waiters:
             self._watch_on()
@@ -383,9 +394,3 @@ class Sender:
             self._refresher.ask(
                 queue.topic for queue in self.sequencer.queues() if queue.leader in late and queue.in_flight
             )
-
-
-def check_partition(topic: str, partition: int, count: int) -> None:
-    """Raises `InvalidRequest` (`unknown_partition`) for one that the topic does not have."""
-    if not 0 <= partition < count:
-        raise InvalidRequest("unknown_partition", f"topic {topic} has the partitions 0 to {count - 1}, not {partition}")

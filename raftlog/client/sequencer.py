@@ -20,7 +20,7 @@ from raftlog.errors import CODES, RaftlogError
 from raftlog.ports import Random
 
 from .accumulator_batch import Batch, D
-from .partition_queue import Delivered, Outcome, PartitionQueue, Undelivered
+from .partition_queue import Delivered, Outcome, PartitionQueue
 
 BACKOFF_MIN = 0.02
 MOVING_BACKOFF_MAX = 0.1
@@ -184,6 +184,7 @@ class Sequencer(Generic[D]):
             outcomes = queue.chain_broken(batch, error)
         elif self._is_final(queue, error, now):
             outcomes = queue.refuse(batch, error)
+            self.stale_topics[queue.topic] = None  # its limits may have changed
         else:
             queue.take_back_refused(batch, error)
         if not outcomes:
@@ -210,23 +211,21 @@ class Sequencer(Generic[D]):
         return outcomes
 
     def fail_topic(self, topic: str, error: RaftlogError) -> list[Outcome[D]]:
-        """Nothing can be sent to this topic."""
+        """Nothing can be sent to this topic, because of this error."""
         outcomes: list[Outcome[D]] = []
         for queue in self._queues.pop(topic, {}).values():
-            for batch in (*queue.in_flight, *queue.ready):
-                batch.attempt += 1
-                outcomes.append(Undelivered(batch, error))
+            outcomes += queue.abandon(error)
             self._unlist(queue)
         # Should the topic come back, its queues are new and count from 0: never again under a producer id used before.
         self._identity = (-1, -1)
         self.stale_topics.pop(topic, None)
         return outcomes
 
-    def abandon(self) -> list[Outcome[D]]:
+    def abandon(self, error: RaftlogError) -> list[Outcome[D]]:
         """The producer goes away: nothing is sent or awaited any more."""
         outcomes: list[Outcome[D]] = []
         for queue in self.queues():
-            outcomes += queue.abandon()
+            outcomes += queue.abandon(error)
             self._unlist(queue)
         return outcomes
 

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from raftlog.config import MIB
 from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.http2.dialer import connect
 from raftlog.http2.limits import Http2Limits
@@ -30,6 +31,7 @@ FETCH_PATH = "/v1/fetch"
 
 DIAL_BACKOFF_MIN = 0.02
 DIAL_BACKOFF_MAX = 0.5
+CONGESTED_BYTES = 1 * MIB
 DEADLINE_CHECK = 0.25
 """Seconds between looks at the deadlines."""
 
@@ -65,6 +67,12 @@ class BrokerConnection:
         return not self._going_away and not self._connection.closed
 
     @property
+    def congested(self) -> bool:
+        """The broker takes less than it is sent: what waits here should not grow. Its end is a change to `Transport`'s
+        owner."""
+        return self._connection.queued_bytes >= CONGESTED_BYTES
+
+    @property
     def oldest_sent_at(self) -> float | None:
         """Loop time at which the request was sent that waits longest for its answer."""
         return next((pending.sent_at for pending in self._pending.values()), None)
@@ -82,7 +90,7 @@ class BrokerConnection:
     ) -> None:
         """Send `make(correlation_id)` and the body. Without an answer to expect, neither callback comes.
 
-        Raises `RetriableError` (`connection_lost`) where nothing was sent.
+        Raises a `RaftlogError` (`connection_lost`, `overloaded`, `body_too_large`) where nothing was sent.
         """
         if not self.usable:
             raise RetriableError("connection_lost", f"the connection to node {self.node_id} is closed")
@@ -91,12 +99,12 @@ class BrokerConnection:
             stream = self._streams[path] = self._connection.open_stream(path, {}, self)
         correlation_id = self._next_id
         self._next_id += 1
+        stream.send(encode(make(correlation_id), body))  # answers and losses are told in later turns of the loop
         if answer_expected:
             now = self._loop.time()
             self._pending[correlation_id] = _Pending(path, now, now + timeout, answered, lost)
             if self._timer is None:
                 self._timer = self._loop.call_later(DEADLINE_CHECK, self._check_deadlines)
-        stream.send(encode(make(correlation_id), body))
 
     def close(self, reason: str) -> None:
         """Give up the connection; what is in flight is lost."""
@@ -160,7 +168,8 @@ class Transport:
     """Connections to the brokers that were asked for. Belongs to one loop."""
 
     def __init__(self, on_change: Callable[[int], None]) -> None:
-        """`on_change(node_id)` is called when a connection is there, could not be made, or is gone."""
+        """`on_change(node_id)` is called when a connection is there, could not be made, took what waited, or is
+        gone."""
         self._on_change = on_change
         self._connections: dict[int, BrokerConnection] = {}
         """The newest one to each broker."""
@@ -193,12 +202,12 @@ class Transport:
     async def close(self) -> None:
         """Give up all connections; what is in flight is lost."""
         self._closed = True
-        for task in self._dialing.values():
-            task.cancel()
-        await asyncio.gather(*self._dialing.values(), return_exceptions=True)
         self._none_left.clear()
         for connection in self.connections():
             connection.close("the client is closed")
+        for task in self._dialing.values():
+            task.cancel()
+        await asyncio.gather(*self._dialing.values(), return_exceptions=True)
         if self._all:
             await self._none_left.wait()  # a second at most, even if the broker is stopped
 
@@ -217,6 +226,7 @@ class Transport:
             if connection.closed:
                 raise RetriableError("connection_lost", "closed at once")
             made.append(BrokerConnection(node_id, endpoint, connection))
+            connection.on_drained = lambda: self._on_change(node_id)
             self._connections[node_id] = made[0]
             self._all[made[0]] = None
             self._failures.pop(node_id, None)

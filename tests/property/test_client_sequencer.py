@@ -343,7 +343,11 @@ def test_a_topic_that_failed_never_counts_from_zero_under_the_same_producer_id(
     pipelined: tuple[Sequencer[int], list[Batch[int]]],
 ) -> None:
     sequencer, batches = pipelined
-    assert len(sequencer.fail_topic(TOPIC, error_from_code("unknown_topic", ""))) == 3
+    unsent: Batch[int] = Batch(TOPIC, 0, 1000, 3, 0.0, 0)
+    unsent.values = [b"x"]
+    sequencer.enqueue(unsent)
+    failed = sequencer.fail_topic(TOPIC, error_from_code("unknown_topic", ""))
+    assert outcome_codes(failed) == ["outcome_unknown"] * 3 + ["unknown_topic"]
     sequencer.set_leader(TOPIC, 0, 1, 1)
     batch: Batch[int] = Batch(TOPIC, 0, 1000, 0, 0.0, 0)
     batch.values = [b"x"]

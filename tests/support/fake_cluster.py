@@ -138,7 +138,7 @@ class FakeCluster:
         self.producer_ids = 0
         self.describes = 0
         self.changed = asyncio.Event()
-        """Set and replaced whenever a produce or fetch request has come."""
+        """Set and replaced whenever a request has come, or a stream has closed."""
 
     async def __aenter__(self) -> FakeCluster:
         for node in self.nodes.values():
@@ -261,6 +261,7 @@ class FakeNode:
 
     def on_closed(self, stream: Http2Stream, reason: str) -> None:
         self._streams.pop(stream, None)
+        self.cluster.wake()
 
     def _produce(self, stream: Http2Stream, request: ProduceRequest, batches: Sequence[memoryview]) -> None:
         fate = self.on_produce(request)
@@ -358,6 +359,7 @@ class FakeNode:
 
     async def _api(self, request: web.Request) -> web.Response:
         self.api_calls.append(f"{request.method} {request.path}")
+        self.cluster.wake()
         if self.api_hangs:
             await asyncio.sleep(3600)
         if self.api_problem is not None:

@@ -1,0 +1,261 @@
+"""The producer at its ends: deliveries are decided once whatever happens, one bad record harms no other, memory stays
+bounded, and an error tells the truth about what may be in the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from raftlog import Producer
+from raftlog.client import lanes, sender
+from raftlog.client.delivery import DeliveryFuture
+from raftlog.errors import Applied, InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import Acks
+from raftlog.record_batch import Codec
+from tests.support.fake_cluster import FakeCluster, FakePartition, Fate
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster() as started:
+        yield started
+
+
+# --- What may be in the log ------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_that_is_gone_tells_of_a_batch_in_flight_that_its_fate_is_unknown(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "UNKNOWN_TOPIC_GRACE", 0.05)
+    cluster.create_topic("t")
+    cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
+    producer = Producer(cluster.bootstrap, linger_ms=0)
+    in_flight = producer.send("t", b"a")
+    await cluster.until(lambda: cluster.nodes[1].produces)
+    del cluster.topics["t"]
+    await producer._started().topic_known("t")
+    producer._started()._refresher.ask(["t"])
+    with pytest.raises(RetriableError) as error:
+        async with asyncio.timeout(5):
+            await in_flight
+    assert (error.value.code, error.value.applied) == ("outcome_unknown", Applied.UNKNOWN)
+    await producer.close()
+
+
+async def test_one_bad_answer_of_the_api_fails_nothing(cluster: FakeCluster) -> None:
+    cluster.create_topic("t")
+    node = cluster.nodes[1]
+    held = asyncio.Event()
+    node.on_produce = lambda _: Fate(hold=held)
+    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        in_flight = producer.send("t", b"a")
+        await cluster.until(lambda: node.produces)
+        describe = node._describe
+        node._describe = lambda _: {"nonsense": True}  # type: ignore[method-assign]
+        called = len(node.api_calls)
+        producer._started()._refresher.ask(["t"])
+        await cluster.until(lambda: len(node.api_calls) >= called + 6)
+        assert not in_flight.done()
+        node._describe = describe  # type: ignore[method-assign]
+        held.set()
+        assert (await in_flight).base_offset == 0
+
+
+# --- One bad record --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"timestamp_ms": 1.5}, {"timestamp_ms": "7"}, {"partition": 0.0}, {"partition": "0"}],
+    ids=str,
+)
+async def test_numbers_that_are_none_are_refused_before_they_reach_a_batch(
+    cluster: FakeCluster, arguments: dict[str, Any]
+) -> None:
+    topic = cluster.create_topic("t")
+    async with Producer(cluster.bootstrap) as producer:
+        for _ in range(2):
+            with pytest.raises(TypeError):
+                producer.send("t", b"bad", **arguments)
+            await producer.prepare("t")
+        producer.send("t", b"good")
+    assert topic.partitions[0].values() == [b"good"]
+
+
+@pytest.mark.parametrize("times", [[1, 1.5], [1, "2"], [1, -5], [1, 2**63], pa.array([1, -5])], ids=str)
+async def test_columns_of_times_are_checked_before_anything_is_queued(cluster: FakeCluster, times: Any) -> None:
+    topic = cluster.create_topic("t")
+    async with Producer(cluster.bootstrap) as producer:
+        with pytest.raises((TypeError, InvalidRequest)):
+            await producer.send_many("t", [b"bad", b"bad"], timestamps=times)
+        assert producer.buffered_bytes == 0
+        await producer.send_many("t", [b"good"], timestamps=[5])
+    assert topic.partitions[0].values() == [b"good"]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+async def test_a_batch_that_cannot_be_encoded_harms_no_other(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
+    topic = cluster.create_topic("t", partitions=3)
+    real = lanes.encode
+
+    def encode(values: Any, **more: Any) -> bytes:
+        if b"bad" in values:
+            raise RuntimeError("a bug")
+        return real(values, **more)
+
+    monkeypatch.setattr(lanes, "encode", encode)
+    monkeypatch.setattr(lanes, "INLINE_COMPRESSION_BYTES", 0)
+    async with Producer(cluster.bootstrap, linger_ms=5, compression=codec, delivery_timeout_ms=3000) as producer:
+        await producer.prepare("t")
+        sent = [producer.send("t", value, partition=p) for p, value in enumerate([b"a", b"bad", b"c"])]
+        with pytest.raises(RaftlogError, match="a bug") as error:
+            await sent[1]
+        assert error.value.applied is Applied.NO
+        assert [(await sent[p]).base_offset for p in (0, 2)] == [0, 0]
+        assert (await producer.send("t", b"after", partition=1)).base_offset == 0
+    assert [partition.values() for partition in topic.partitions] == [[b"a"], [b"after"], [b"c"]]
+
+
+async def test_a_callback_that_raises_harms_no_other(cluster: FakeCluster) -> None:
+    cluster.create_topic("t", partitions=2)
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+    async with Producer(cluster.bootstrap, delivery_timeout_ms=2000) as producer:
+        deliveries = [producer.send("t", b"x", partition=p) for p in (0, 1)]
+
+        def broken(_: DeliveryFuture) -> None:
+            raise KeyError("the user's")
+
+        for delivery in deliveries:
+            delivery.add_done_callback(broken)
+        assert [(await delivery).base_offset for delivery in deliveries] == [0, 0]
+    assert [str(context["exception"]) for context in told] == ['"the user\'s"'] * 2
+
+
+# --- Waiting and closing ---------------------------------------------------------------------------------------------
+
+
+async def test_a_flush_does_not_wait_for_linger_where_the_topic_had_to_be_found_first(cluster: FakeCluster) -> None:
+    cluster.create_topic("t")
+    producer = Producer(cluster.bootstrap, linger_ms=30_000)
+    keyed = producer.send("t", b"a", key=b"k")
+    async with asyncio.timeout(5):
+        await producer.flush()
+    assert keyed.result().base_offset == 0
+    await producer.close()
+
+
+async def test_closing_that_is_cancelled_decides_everything_all_the_same(cluster: FakeCluster) -> None:
+    cluster.create_topic("t")
+    cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
+    producer = Producer(cluster.bootstrap, linger_ms=0)
+    sent = [producer.send("t", b"a")]
+    await cluster.until(lambda: cluster.nodes[1].produces)
+    sent += [producer.send("t", b"b"), producer.send("unknown", b"c", key=b"k")]
+    closing = asyncio.create_task(producer.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert all(delivery.done() for delivery in sent)
+    assert producer.buffered_bytes == 0
+    await cluster.until(lambda: not cluster.nodes[1].streams())
+
+
+async def test_closing_ends_a_send_many_that_waits_for_room(cluster: FakeCluster) -> None:
+    cluster.create_topic("t")
+    cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
+    producer = Producer(cluster.bootstrap, buffer_bytes=2 << 20, linger_ms=0)
+    waiting = asyncio.create_task(producer.send_many("t", [b"x" * 1000] * 10_000))
+    await cluster.until(lambda: cluster.nodes[1].produces)
+    await producer.close(flush=False)
+    with pytest.raises(RetriableError, match="shutting_down"):
+        await waiting
+    assert producer.buffered_bytes == 0
+
+
+async def test_without_acknowledgements_a_slow_broker_is_felt(cluster: FakeCluster) -> None:
+    """What it does not take stays in the buffer, which is bounded, and nowhere else."""
+    topic = cluster.create_topic("t")
+    value = b"x" * 100_000
+    async with Producer(cluster.bootstrap, acks=0, buffer_bytes=4 << 20, linger_ms=0) as producer:
+        await producer.send("t", value)
+        await cluster.until(lambda: topic.partitions[0].end_offset == 1)
+        (stream,) = cluster.nodes[1].streams()
+        stream.connection.pause_reading()
+        sent = 1
+        with pytest.raises(RetriableError, match="overloaded"):
+            for _ in range(1000):
+                producer.send("t", value)
+                sent += 1
+                await asyncio.sleep(0)
+        assert sent < 400
+        stream.connection.resume_reading()
+    await cluster.until(lambda: topic.partitions[0].end_offset == sent)
+
+
+# --- News of the topic -----------------------------------------------------------------------------------------------
+
+
+async def test_a_limit_that_was_lowered_is_learned_from_a_refusal(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t")
+    producer = Producer(cluster.bootstrap, linger_ms=0)
+    await producer.prepare("t")
+    topic.configs["max.message.bytes"] = "5000"
+    with pytest.raises(InvalidRequest, match="batch_too_large"):
+        await producer.send("t", b"x" * 9000)
+    async with asyncio.timeout(5):
+        while producer._started().accumulator.limits("t")[1] > 5000:
+            await producer.drain()
+    await producer.close()
+
+
+async def test_partitions_that_are_added_are_noticed(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "METADATA_INTERVAL", 0.05)
+    topic = cluster.create_topic("t")
+    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        await producer.send("t", b"x")
+        topic.partitions.append(FakePartition(1, leader=1))
+        async with asyncio.timeout(10):
+            while (await producer.send("t", b"x")).partition != 1:
+                pass
+
+
+async def test_nothing_is_unknown_of_what_never_left(cluster: FakeCluster) -> None:
+    """A connection that is gone when a request is ready has carried none of it."""
+
+    class Owner:
+        def __init__(self) -> None:
+            self.told: list[str] = []
+
+        def answered(self, answers: Any) -> None:
+            self.told += [answer.error for _, answer in answers]
+
+        def lost(self, attempts: Any, error: RaftlogError) -> None:
+            self.told.append("lost")
+
+        unencodable = lost
+
+        def sent_unanswered(self, attempts: Any) -> None:
+            self.told.append("sent")
+
+    class Gone:
+        def request(self, *_: Any, **__: Any) -> None:
+            raise RetriableError("connection_lost", "it is closed")
+
+    owner = Owner()
+    lane = lanes.Lane(owner, {}, Acks.ALL, Codec.NONE, 1.0)
+    batch: Any = sender.Accumulator(
+        batch_bytes=2000, max_batch_bytes=2000, buffer_bytes=4000, linger=0, new_delivery=DeliveryFuture
+    ).append("t", b"x", None, 0, None, None, 0.0, 1)
+    lane.send(Gone(), [batch])  # type: ignore[arg-type]
+    assert (owner.told, lane.requests) == (["connection_lost"], 0)
