@@ -203,9 +203,10 @@ class Controller:
         self._rebalance_at = now + REBALANCE_EVERY_SECONDS
         moves: list[Election] = []
         for record in self._image.partitions.values():
-            if record.leader != record.replicas[0] and record.has_leader and self._is_well(record.replicas[0], now):
-                if record.replicas[0] in electable(record, self._image.brokers):
-                    move = self._heard_of(record, record.replicas[:1], now, recovery=False)
+            preferred = record.replicas[0]
+            if record.leader != preferred and record.has_leader and preferred in record.isr:
+                if self._is_well(preferred, now) and preferred in electable(record, self._image.brokers):
+                    move = self._heard_of(record, (preferred,), now, recovery=False)
                     moves += [move] if move is not None else []
                 if len(moves) == MAX_REBALANCED_AT_ONCE:
                     break

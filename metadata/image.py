@@ -51,6 +51,7 @@ from .image_events import (
     TopicRemoved,
 )
 from .image_state import ImageState
+from .snapshot import SnapshotEncoder
 
 MAX_ANSWERS = 4_096
 """Retries come within seconds; at a thousand commands a second this is four of them, and half a megabyte."""
@@ -153,9 +154,9 @@ class ClusterImage(ImageState):
         """The whole state, for `from_snapshot` of this or a newer version."""
         return snapshot.encode(self)
 
-    def begin_snapshot(self) -> snapshot.SnapshotEncoder:
+    def begin_snapshot(self) -> SnapshotEncoder:
         """The state of now, to be encoded a slice at a time while this image goes on."""
-        return snapshot.SnapshotEncoder(self)
+        return SnapshotEncoder(self)
 
     @classmethod
     def from_snapshot(cls, packed: Buffer) -> ClusterImage:
