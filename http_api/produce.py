@@ -14,7 +14,6 @@ import base64
 import binascii
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -110,9 +109,12 @@ async def _packed(
     context: ApiContext, media_type: str, body: bytes, options: RecordOptions, target: Target
 ) -> list[PackedBatch]:
     """The body's batches. A record that names a partition which nobody here knows makes the view catch up first."""
-    pack_body = partial(context.threads.run, 4 * len(body), _parse_and_pack, media_type, body, options)
+
+    async def pack_for(target: Target) -> list[PackedBatch]:
+        return await context.threads.run(4 * len(body), _parse_and_pack, media_type, body, options, target, context)
+
     try:
-        return await pack_body(target, context)
+        return await pack_for(target)
     except InvalidRequest as error:
         if error.code != "unknown_partition":
             raise
@@ -120,7 +122,7 @@ async def _packed(
         topic = context.service.view.topic_by_id(target.topic.topic_id)
         if topic is None or topic.partition_count == target.topic.partition_count:
             raise
-    return await pack_body(replace(target, topic=topic), context)
+    return await pack_for(replace(target, topic=topic))
 
 
 def _parse_and_pack(
