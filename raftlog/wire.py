@@ -175,7 +175,7 @@ TIMESTAMP_LATEST = -1
 TIMESTAMP_EARLIEST = -2
 
 _encoder = msgspec.msgpack.Encoder()
-_request_decoder = msgspec.msgpack.Decoder(Request)
+_request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 _response_decoder = msgspec.msgpack.Decoder(Response)
 
 _MALFORMED = (msgspec.MsgspecError, ValueError, RecursionError)
