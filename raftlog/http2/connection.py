@@ -171,6 +171,7 @@ class ConnectionCore:
         if stream.closed or stream.local_ended or stream.end_wanted or self.failed:
             release_regions(normal)
             return
+        assert self.client or stream.answered, "a message before the response's headers"
         if total > stream.peer_max_message_bytes:
             release_regions(normal)
             raise InvalidRequest("body_too_large", f"a message of {total} bytes is more than the peer takes")

@@ -37,8 +37,8 @@ WORK = 1000
 hand, a message. A full buffer of the smallest frames would hold the loop for a tenth of a second."""
 CONTROL_WORK = 25
 """Of a frame that goes to `h2`."""
-PIECE_BYTES = 16 * 1024
-"""So much of a DATA frame in the staging buffer is looked at at once: it may be 4,000 messages."""
+PIECE_BYTES = 8 * 1024
+"""So much of a DATA frame in the staging buffer is looked at at once: it may be 2,000 messages."""
 DIRECT_BYTES = 32 * 1024
 """From this many missing bytes on, the kernel writes into the message's own buffer: below, one more call costs more
 than the copy."""

@@ -94,4 +94,5 @@ class Http2Stream:
 
 
 StreamAcceptor: TypeAlias = Callable[[Http2Stream], StreamHandler]
-"""Called with a stream that a peer opened; a `RaftlogError` refuses it, with its code's HTTP status."""
+"""Called with a stream that a peer opened; a `RaftlogError` refuses it, with its code's HTTP status. Messages may be
+sent once it has returned: the response's headers go first."""

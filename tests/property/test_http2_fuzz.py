@@ -6,6 +6,7 @@ And the honest case: two cores, any frame sizes, windows, pieces and message siz
 from __future__ import annotations
 
 import random
+from typing import TypeAlias
 
 from hyperframe.frame import GoAwayFrame
 from hypothesis import example, given, settings
@@ -49,8 +50,14 @@ data_frames = st.builds(
     st.booleans(),
     st.one_of(st.none(), st.integers(0, 20)),
 )
+Answer: TypeAlias = tuple[int, list[tuple[str, str]], bool]
+statuses = st.sampled_from(["200", "404", "503", "103", "", "abc", "+20", "9" * 5000]).map(lambda s: [(":status", s)])
+answers = st.tuples(st.sampled_from([1, 3, 5, 7, 9]), st.one_of(statuses, st.just([("x", "y")])), st.booleans())
+"""Of a listener: header blocks that answer requests, perhaps, and trailers."""
 REQUESTS = "open"
-steps = st.lists(st.one_of(st.just(REQUESTS), data_frames, any_frames, settings_frames), max_size=25)
+AGAIN = "again"
+"""Trailers, or a request on a stream that has been used."""
+steps = st.lists(st.one_of(st.sampled_from([REQUESTS, AGAIN]), data_frames, any_frames, settings_frames), max_size=25)
 
 
 def check_end(peer: RawPeer) -> None:
@@ -91,6 +98,10 @@ def play(peer: RawPeer, script: list[str | bytes], piece: int, chance: random.Ra
     for step in script:
         if isinstance(step, bytes):
             peer.feed(step, piece)
+        elif step == AGAIN and opened:
+            again = chance.randrange(opened)
+            fields = peer.request() if chance.randrange(2) else [("x", "y")]
+            peer.feed(peer.headers(2 * again + 1, fields, end=True), piece)
         else:
             opened += 1
             peer.feed(peer.headers(2 * opened - 1, peer.request()), piece)
@@ -133,14 +144,20 @@ def test_pieces_change_nothing(script: list[str | bytes], piece: int, seed: int)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.one_of(any_frames, settings_frames, data_frames), max_size=20), st.sampled_from([1, 7, 2**20]))
-def test_any_frames_to_the_side_that_dials(script: list[bytes], piece: int) -> None:
+@given(
+    st.lists(st.one_of(any_frames, settings_frames, data_frames, answers), max_size=20),
+    st.sampled_from([1, 7, 2**20]),
+    st.sets(st.integers(0, 3)),
+)
+def test_any_frames_to_the_side_that_dials(script: list[bytes | Answer], piece: int, ended: set[int]) -> None:
     peer = RawPeer(core_dials=True, limits=SMALL)
-    for answered in (True, False):
-        peer.dialed(answered=answered)
+    for number, answered in enumerate((True, False, True, False)):
+        stream = peer.dialed(answered=answered)
+        if number in ended:
+            peer.core.end(stream)
     peer.frames()
-    for frame in script:
-        peer.feed(frame, piece)
+    for step in script:
+        peer.feed(step if isinstance(step, bytes) else peer.headers(step[0], step[1], end=step[2]), piece)
     check_end(peer)
 
 
