@@ -306,6 +306,7 @@ class PartitionManager:
             incarnation=self._registered,
             clock=self._clock,
             writer=self._writer,
+            worker=self._worker,
             logger=self._logger,
             brokers=self._view.brokers,
             links=self._client,
@@ -334,7 +335,7 @@ class PartitionManager:
         """A log was opened, or a folder is gone: whatever the view says of it can be done now."""
         if self._active and not self._closing:
             self._place(tp)
-            self._server.on_view()
+            self._server.on_replica(tp)
 
     def _close_drivers(self, error: RaftlogError) -> None:
         drivers, self._drivers = list(self._drivers.values()), {}

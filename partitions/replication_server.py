@@ -152,11 +152,26 @@ class ReplicationServer:
                 continue
             try:
                 self._welcome(follower)
-                for number, subscription in list(follower.waiting.items()):
-                    del follower.waiting[number]
-                    self._subscribe(follower, subscription)
             except RemoteProtocolError as error:
                 self._drop(follower, error.detail)
+            else:
+                self._answer_waiting(follower, list(follower.waiting.values()))
+
+    def on_replica(self, topic_partition: TopicPartition) -> None:
+        """This replica is in service now, or cannot be: whoever waits for it, and nobody else, is answered. With each
+        of many replicas that are opened one by one, all who wait would be many."""
+        wanted = (topic_partition.topic_id, topic_partition.partition)
+        for follower in list(self._links.values()):
+            ready = [found for found in follower.waiting.values() if (found.topic_id, found.partition) == wanted]
+            self._answer_waiting(follower, ready)
+
+    def _answer_waiting(self, follower: FollowerLink, subscriptions: list[Subscription]) -> None:
+        try:
+            for subscription in subscriptions:
+                if follower.waiting.pop(subscription.slot, None) is not None:
+                    self._subscribe(follower, subscription)
+        except RemoteProtocolError as error:
+            self._drop(follower, error.detail)
 
     def close(self) -> None:
         for follower in list(self._links.values()):

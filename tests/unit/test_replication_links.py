@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from partitions import replication_protocol as rp
+from partitions.driver import PartitionDriver
 from partitions.effects import Fate
 from partitions.follower import State
+from partitions.manager import PartitionManager
 from partitions.replication_pushes import MARKS_SECONDS
 from partitions.replication_server import HELLO_SECONDS
 from raftlog.config import MAX_BULK_PUSHES_IN_FLIGHT, MAX_PUSHES_IN_FLIGHT, MIB, PUSH_MESSAGE_BYTES
-from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
+from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicPartition
 from tests.support.replication_cluster import AutoLink, ReplicationCluster, tp
 from tests.support.replication_cores import broker
 
@@ -30,6 +32,37 @@ def test_one_message_carries_what_many_partitions_have_and_one_ack_answers_it() 
     acks = link.acks()[before:]
     assert [len(ack.entries) for ack in acks] == [MANY]
     assert acks[0].sequence == 1
+
+
+def test_who_waits_for_replicas_that_are_opened_one_by_one_is_asked_about_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = 0
+    driver = PartitionManager.driver
+
+    def counted(self: PartitionManager, topic_partition: TopicPartition) -> PartitionDriver | None:
+        nonlocal asked
+        asked += 1
+        return driver(self, topic_partition)
+
+    monkeypatch.setattr(PartitionManager, "driver", counted)
+
+    class LeaderIsSlow(ReplicationCluster):
+        """Each replica that the leader opens is in service before it opens the next."""
+
+        def settle(self) -> None:
+            self.scheduler.run()
+            for member in reversed(self.members.values()):
+                while member.worker.pending:
+                    member.worker.run_one()
+                    self.scheduler.run()
+            super().settle()
+
+    cluster = LeaderIsSlow(MANY)
+    assert asked == 2 * MANY, "when it subscribed, and when the leader had it"
+    cluster.produce(0, MANY - 1)
+    cluster.settle()
+    assert cluster.log_end(1, MANY - 1) == (1, 1)
 
 
 def test_idle_partitions_cost_nothing() -> None:
