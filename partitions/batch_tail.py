@@ -83,7 +83,7 @@ class BatchTail:
         return found
 
     def from_offset(self, offset: Offset) -> list[TailBatch]:
-        """All batches from the one that begins at `offset` on."""
+        """All batches that begin at `offset` or later."""
         return self._batches[bisect_left(self._bases, offset, self._head) :]
 
     def holding(self, offset: Offset) -> TailBatch:

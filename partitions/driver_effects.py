@@ -76,6 +76,12 @@ class EffectPerformer:
         """The log has work for the disk."""
         self._around.writer.dirty(self._log, self._driver.on_job_done)
 
+    def replay_producers(self) -> None:
+        """After a truncation, until the producers' state is the log's again."""
+        replay = self._log.producer_replay()
+        if replay is not None:
+            self._around.worker.submit(replay.run, lambda _, error: self._driver.on_producers_replayed(replay, error))
+
     def wake_waiters(self) -> None:
         """Long polls look again."""
         waiters, self.waiters = list(self.waiters), {}
@@ -130,6 +136,7 @@ class EffectPerformer:
 
     def _truncate_to(self, effect: fx.TruncateTo) -> None:
         self._log.truncate_to(effect.end_offset)
+        self.replay_producers()
         self._truncated(effect.leader_epoch)
 
     def _start_log_at(self, effect: fx.StartLogAt) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raftlog.model import BrokerId, BrokerRecord, Incarnation, TopicPartition
-from raftlog.ports import Clock
+from raftlog.ports import Clock, Worker
 
 from .effects import Answer, Fate, IsrProposal, ReportStable, Subscribe
 from .log import PartitionLog
@@ -82,6 +82,7 @@ class Surroundings:
     incarnation: Incarnation
     clock: Clock
     writer: Writer
+    worker: Worker
     logger: Logger
     brokers: Mapping[BrokerId, BrokerRecord]
     """The view's, kept up to date by its owner."""

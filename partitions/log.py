@@ -35,7 +35,8 @@ from .log_pending import PendingWork
 from .log_reader import LogReader
 from .log_segments import LogSegments
 from .log_slice import LogDamaged, LogSlice
-from .producer_snapshots import ReplayedState, rebuild
+from .producer_replay import LiveProducers, ProducerReplay
+from .producer_snapshots import ReplayedState
 from .recovery import Recovered, Recovery, recover
 from .retention import retained_start
 from .time_search import TimeSearch
@@ -68,7 +69,6 @@ class PartitionLog:
         """To be looked at only: `configure` changes it."""
         self.epochs = recovered.epochs
         """To be looked at only: the log changes it."""
-        self.producers = producers
         self.log_start_offset = recovered.recovery.log_start_offset
         self.log_end_offset = self.stable_end_offset = recovered.recovery.stable_end_offset
         self.failed: RaftlogError | None = None
@@ -80,23 +80,11 @@ class PartitionLog:
         self._cache = cache
         self._tail = BatchTail()
         self._segments = LogSegments(
-            disk,
-            path,
-            config.index_interval_bytes,
-            self.epochs,
-            self._tail,
-            cache,
-            recovered.segments,
+            disk, path, config.index_interval_bytes, self.epochs, self._tail, cache, recovered.segments
         )
+        self.producers = LiveProducers(producers, self._segments)
         self._reader = LogReader(self._segments)
-        self._pending = PendingWork(
-            disk,
-            path,
-            recovered.checkpoint,
-            self.log_end_offset,
-            sync=config.flush == "fsync",
-            marked=recovered.flush_os_marked,
-        )
+        self._pending = PendingWork(disk, path, recovered, sync=config.flush == "fsync")
         self._generation = 0
         """Rises when batches go: what a worker read before says nothing about the log after."""
         self._suspect: Offset | None = None
@@ -120,7 +108,9 @@ class PartitionLog:
         """
         recovered = recover(disk, path, config, clean_shutdown=clean_shutdown)
         log = cls(disk, path, config, recovered, cache or FetchCache(OWN_CACHE_BYTES), producers)
-        log._rebuild_producers()
+        while (replay := log.producer_replay()) is not None:
+            replay.run()
+            log.producers.replayed(replay)
         return log, recovered.recovery
 
     # --- What it holds ---
@@ -204,7 +194,7 @@ class PartitionLog:
         self.stable_end_offset = min(self.stable_end_offset, kept_end)
         self._generation += 1
         self._pending.truncated(kept_end, cut)
-        self._rebuild_producers()
+        self.producers.batches_went()
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
         """Drop everything and go on, empty, at `offset`: a follower whose log lies wholly below its leader's start."""
@@ -214,8 +204,7 @@ class PartitionLog:
         self.log_start_offset = self.log_end_offset = self.stable_end_offset = offset
         self._generation += 1
         self._pending.restarted(offset)
-        if self.producers is not None:
-            self.producers.restore(None)
+        self.producers.emptied()
 
     def advance_log_start(self, offset: Offset) -> None:
         """Records below `offset` are no longer readable; segments wholly below go with the next jobs. Never back.
@@ -295,7 +284,7 @@ class PartitionLog:
             self._segments.all,
             self._tail,
             self.epochs,
-            None if self.producers is None else self.producers.snapshot,
+            self.producers.snapshot,
             closing=closing,
         )
 
@@ -357,9 +346,12 @@ class PartitionLog:
         end = min(end_offset, self.log_end_offset)
         return self._reader.time_search(timestamp_ms, self.log_start_offset, end, self.log_end_offset, self._generation)
 
-    def epoch_end_offset(self, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset]:
-        """The largest epoch of this log that is at most `epoch`, and where it ends (KIP-101, KIP-320)."""
-        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+    # --- Producers ---
+
+    def producer_replay(self) -> ProducerReplay | None:
+        """Work for a worker that is due after a truncation; None where there is none, or it is under way. The caller
+        then calls `producers.replayed`, where it failed `damage_found` before that, and asks again."""
+        return self.producers.next_replay(self._generation, snapshots=not self._pending.is_emptying)
 
     # --- Parts ---
 
@@ -393,16 +385,3 @@ class PartitionLog:
                 for name in index_names(self._suspect):
                     self._disk.remove(f"{self.path}/{name}")
             self._suspect = None
-
-    def _rebuild_producers(self) -> None:
-        if self.producers is not None:
-            start, end = self._segments.all[0].base_offset, self.log_end_offset
-            rebuild(
-                self.producers,
-                self._disk,
-                self.path,
-                self.epochs,
-                start,
-                end,
-                lambda begin: self._segments.headers_from(begin, end),
-            )

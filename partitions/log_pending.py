@@ -21,6 +21,7 @@ from .batch_tail import BatchTail, FetchCache, TailBatch
 from .checkpoint import LogCheckpoint, ProducerSnapshot, encode_leader_epochs
 from .leader_epochs import LeaderEpochHistory
 from .log_job import Cut, LogJob, SegmentWrite
+from .recovery import Recovered
 from .segment import Segment
 
 CHECKPOINT_INTERVAL_BYTES = 64 * 1024 * 1024
@@ -36,22 +37,20 @@ _CUT_ALL = Cut(Offset(0), None, 0)
 class PendingWork:
     """Invariant: at most one job is outstanding; `issued_offset` is never beyond the log's end."""
 
-    def __init__(
-        self, disk: Disk, path: str, checkpoint: LogCheckpoint, end_offset: Offset, *, sync: bool, marked: bool
-    ) -> None:
+    def __init__(self, disk: Disk, path: str, recovered: Recovered, *, sync: bool) -> None:
         self._disk = disk
         self._path = path
         self.sync = sync
         """Each job fsyncs what it writes (`flush=fsync`); otherwise only checkpoints and finished segments do. May
         change at any time: the next job fsyncs what the ones before it did not."""
-        self._marked: bool | None = marked
+        self._marked: bool | None = recovered.flush_os_marked
         """The marker `flush-os` is on disk; None: that is not certain."""
-        self.checkpoint = checkpoint
+        self.checkpoint = recovered.checkpoint
         """As it is on disk."""
-        self.unreported_loss = checkpoint.unreported_loss
-        self.issued_offset = end_offset
-        self.written_offset = end_offset
-        """Batches below are in files: readers may be sent there."""
+        self.unreported_loss = self.checkpoint.unreported_loss
+        self.issued_offset = self.written_offset = recovered.recovery.stable_end_offset
+        """Batches from `issued_offset` on were handed to no job; those below `written_offset` are in files: readers may
+        be sent there."""
         self.outstanding: LogJob | None = None
         self.epochs_changed = False
         self.again = False
@@ -86,6 +85,11 @@ class PendingWork:
     def removed(self, segment: Segment) -> None:
         """A segment below the start is no longer part of the log."""
         self._removals.append(segment.base_offset)
+
+    @property
+    def is_emptying(self) -> bool:
+        """The folder still has what the log had before it was emptied."""
+        return _CUT_ALL in (self._cut, self.outstanding.cut if self.outstanding else None)
 
     def first_base(self, segments: Sequence[Segment]) -> Offset:
         """Where the oldest segment begins that still has a file."""

@@ -9,22 +9,81 @@ What is *not* here: the offsets of the log (`log.py`).
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
-from raftlog.errors import InvariantViolation
-from raftlog.model import Offset
+from raftlog.errors import CorruptBatch, InvariantViolation
+from raftlog.model import FilePosition, Offset
 from raftlog.ports import Disk
 from raftlog.record_batch import BatchHeader
 
-from .batch_tail import BatchTail, FetchCache
+from .batch_tail import BatchTail, FetchCache, TailBatch
 from .batch_walk import HeaderWalk, skip_to
 from .index_files import read_index, rebuild_index
 from .leader_epochs import LeaderEpochHistory
 from .log_job import Cut
 from .recovery_scan import ScannedSegment
 from .segment import Segment, SegmentFile, SegmentIndex, segment_name
+
+
+@dataclass(frozen=True, slots=True)
+class HeadersFile:
+    """A segment with batches that are no longer in memory."""
+
+    base_offset: Offset
+    size: int
+    index: SegmentIndex | None
+    """None: its files are asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderSource:
+    """The headers of a log as it was when this was made, for any thread: names, numbers and copies."""
+
+    disk: Disk
+    path: str
+    epochs: LeaderEpochHistory
+    start_offset: Offset
+    end_offset: Offset
+    files: Sequence[HeadersFile]
+    tail_start: Offset
+    """From here on they are in `tail`, whether or not in files."""
+    tail: Sequence[TailBatch]
+
+    def headers_from(self, offset: Offset) -> Iterator[BatchHeader]:
+        """From the batch on that holds `offset`. Blocks. Raises `CorruptBatch`, `DiskFailed`, and `FileNotFoundError`
+        where a segment went meanwhile."""
+        while offset < self.tail_start:
+            segment = self.files[self._number_holding(offset)]
+            with contextlib.closing(self.disk.open(f"{self.path}/{segment_name(segment.base_offset)}")) as file:
+                floor_offset, floor_position = self._floor(segment, offset)
+                walk = HeaderWalk(file.pread, self.epochs, floor_position, floor_offset, segment.size)
+                skip_to(walk, offset)
+                while walk.offset < self.tail_start and (header := walk.peek()) is not None:
+                    walk.step(header)
+                    yield header
+            if walk.offset <= offset:
+                raise CorruptBatch(f"segment {segment.base_offset} ends before offset {offset}")
+            offset = walk.offset
+        for batch in self.tail:
+            if batch.end_offset > offset:
+                yield batch.header
+
+    def base_holding(self, offset: Offset) -> Offset:
+        """Base offset of the segment, as far as there are files."""
+        return self.files[self._number_holding(offset)].base_offset if self.files else self.start_offset
+
+    def _number_holding(self, offset: Offset) -> int:
+        return max(0, bisect_right(self.files, offset, key=lambda file: file.base_offset) - 1)
+
+    def _floor(self, segment: HeadersFile, offset: Offset) -> tuple[Offset, FilePosition]:
+        index = segment.index or read_index(self.disk, self.path, segment.base_offset, interval_bytes=0)
+        if index is None or index.size != segment.size:
+            return segment.base_offset, FilePosition(0)
+        return index.offsets.floor(offset)
 
 
 class LogSegments:
@@ -89,7 +148,7 @@ class LogSegments:
         cut_through = self.holding(kept_end)
         times = None
         if cut_through.base_offset < kept_end < cut_through.end_offset:
-            times = self._shortened_index(cut_through, kept_end, position, log_end)
+            times = self._shortened_index(cut_through, kept_end, position)
         self.tail.truncate(kept_end)
         if kept_end >= issued_offset:
             while self.active.base_offset > kept_end:
@@ -105,24 +164,26 @@ class LogSegments:
         self.roll(kept_end)
         return kept_end, cut
 
-    def headers_from(self, offset: Offset, log_end: Offset) -> Iterator[BatchHeader]:
-        """Of all batches from the one that holds `offset` on. Blocks; nothing may change meanwhile."""
+    def header_source(self) -> HeaderSource:
+        """Of all batches as they are now."""
+        log_end = self.active.end_offset
         tail_start = self.tail.first_offset(log_end)
-        while offset < tail_start:
-            segment = self.holding(offset)
-            file = segment.file.acquire()
-            try:
-                floor_offset, floor_position = self._index(segment).offsets.floor(offset)
-                walk = HeaderWalk(file.pread, self.epochs, floor_position, floor_offset, segment.size)
-                skip_to(walk, offset)
-                while walk.offset < tail_start and (header := walk.peek()) is not None:
-                    walk.step(header)
-                    yield header
-                offset = walk.offset
-            finally:
-                segment.file.release()
-        for batch in self.tail.from_offset(offset):
-            yield batch.header
+        files = []
+        for segment in self.all:
+            if segment.base_offset < tail_start:
+                # What is sealed does not change; the others are the owner's to change, at any time.
+                index = self.cache.index(segment) if segment.index is None else segment.index.copy()
+                files.append(HeadersFile(segment.base_offset, segment.size, index))
+        return HeaderSource(
+            disk=self.disk,
+            path=self.path,
+            epochs=self.epochs.copy(),
+            start_offset=self.all[0].base_offset,
+            end_offset=log_end,
+            files=files,
+            tail_start=tail_start,
+            tail=self.tail.from_offset(tail_start),
+        )
 
     def check_invariants(self, log_start: Offset, log_end: Offset) -> None:
         """Raises `InvariantViolation`."""
@@ -177,11 +238,11 @@ class LogSegments:
         finally:
             segment.file.release()
 
-    def _shortened_index(self, segment: Segment, end_offset: Offset, size: int, log_end: Offset) -> SegmentIndex:
+    def _shortened_index(self, segment: Segment, end_offset: Offset, size: int) -> SegmentIndex:
         """The index of the part of a segment that stays."""
         index = self._index(segment).copy()
         begin = index.truncate(end_offset, size)
-        for header in self.headers_from(begin, log_end):
+        for header in self.header_source().headers_from(begin):
             if header.base_offset >= end_offset:
                 break
             index.add_time(header)

@@ -1,16 +1,15 @@
-"""Snapshots of what the batches made of the idempotent producers, and how the state is had again from them.
+"""Snapshots of what the batches made of the idempotent producers, and which of them a log may begin with.
 
 `{offset:020d}.producers` is the state after all batches below `offset`. A few of the newest are kept, so that a log
 that loses its end need not be read from its beginning. Any of them may be absent or damaged: the next older one is
 taken, and more headers are replayed.
 
-What is *not* here: the state itself, which is opaque (`producer_state.py`).
+What is *not* here: the state itself, which is opaque (`producer_state.py`), and the replay (`producer_replay.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 from raftlog.model import Offset
 from raftlog.ports import Disk
@@ -29,9 +28,9 @@ SNAPSHOTS_KEPT = 3
 class ReplayedState(Protocol):
     """State that a log's batches determine (idempotent producers): storage keeps its snapshots and replays headers.
 
-    Storage calls `restore` and then `replay` for every batch behind the snapshot, in `PartitionLog.open` and again in
-    each truncation. Between those the owner tells its state about each batch right *after* it appended it, so that
-    `snapshot()` is the state at `log_end_offset`.
+    Storage begins with an `empty` one, calls `restore` and then `replay` for every batch behind the snapshot, in
+    `PartitionLog.open` and again, on a worker, after each truncation; then the owner's `become`s that one. The owner
+    tells its state about each batch right *after* it appended it: `snapshot()` is the state at `log_end_offset`.
     """
 
     def restore(self, snapshot: bytes | None) -> None:
@@ -40,6 +39,14 @@ class ReplayedState(Protocol):
 
     def replay(self, header: BatchHeader) -> None:
         """The next batch of the log."""
+        ...
+
+    def empty(self) -> Self:
+        """Another one, of nothing yet."""
+        ...
+
+    def become(self, other: Any) -> None:
+        """Take over the state of one that `empty` made; nobody uses that one any more."""
         ...
 
     def snapshot(self) -> bytes:
@@ -66,26 +73,10 @@ def prune_snapshots(disk: Disk, path: str, *, end_offset: Offset | None = None) 
             disk.remove(f"{path}/{snapshot_name(offset)}")
 
 
-def rebuild(
-    state: ReplayedState,
-    disk: Disk,
-    path: str,
-    epochs: LeaderEpochHistory,
-    start_offset: Offset,
-    end_offset: Offset,
-    headers_from: Callable[[Offset], Iterable[BatchHeader]],
-) -> None:
-    """Bring `state` to the log's end: from the newest snapshot that fits, else from the log's beginning."""
-    snapshot = _newest_fitting(disk, path, epochs, start_offset, end_offset)
-    state.restore(None if snapshot is None else snapshot.state)
-    begin = start_offset if snapshot is None else max(start_offset, snapshot.offset)
-    for header in headers_from(begin):
-        state.replay(header)
-
-
-def _newest_fitting(
+def newest_fitting(
     disk: Disk, path: str, epochs: LeaderEpochHistory, start_offset: Offset, end_offset: Offset
 ) -> ProducerSnapshot | None:
+    """The newest that is of the history of a log with these bounds and epochs. Blocks."""
     for offset in reversed(snapshot_offsets(disk, path)):
         if offset > end_offset:
             continue

@@ -186,6 +186,12 @@ class ProducerStates:
             )
             self._entries[ProducerId(producer_id)] = ProducerEntry(ProducerEpoch(epoch), marks)
 
+    def empty(self) -> ProducerStates:
+        return ProducerStates(self._limit)
+
+    def become(self, other: ProducerStates) -> None:
+        self._entries = other._entries
+
     def snapshot(self) -> bytes:
         """The state as bytes that `restore` takes; about 50 bytes a remembered batch."""
         producers: list[_Producer] = [(pid, entry.epoch, entry.batches) for pid, entry in self._entries.items()]

@@ -28,7 +28,8 @@ from hypothesis.stateful import (
 from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
 from partitions import log_pending
 from partitions.batch_tail import FetchCache
-from partitions.log import LogJob, PartitionLog
+from partitions.log import LogDamaged, LogJob, PartitionLog
+from partitions.producer_replay import ProducerReplay
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset
@@ -47,6 +48,12 @@ class SeenBatches:
 
     def replay(self, header: BatchHeader) -> None:
         self.seen.append((header.base_offset, header.leader_epoch))
+
+    def empty(self) -> SeenBatches:
+        return SeenBatches()
+
+    def become(self, other: SeenBatches) -> None:
+        self.seen = other.seen
 
     def snapshot(self) -> bytes:
         return b" ".join(b"%d@%d" % pair for pair in self.seen)
@@ -122,6 +129,8 @@ class LogMachine(RuleBasedStateMachine):
             self.disk, PATH, self.config, clean_shutdown=clean, producers=self.producers, cache=self.cache
         )
         self.job = None
+        self.replay: ProducerReplay | None = None
+        assert not self.log.producers.stale
         self.gone = []
         self.epoch_is_over = True
 
@@ -149,7 +158,9 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.gone)
     @rule()
     def append_again_what_was_truncated(self) -> None:
-        self.put(self.gone.pop(0))
+        self.put(self.gone[0])
+        if not self.log.full:
+            self.gone.pop(0)
 
     def put(self, one: Batch) -> None:
         if self.log.full:
@@ -249,6 +260,28 @@ class LogMachine(RuleBasedStateMachine):
                 return
         self.log.job_done(job, None)
         self.twin.stable = self.log.stable_end_offset
+
+    # --- Producers after a truncation ---
+
+    @precondition(lambda self: self.replay is None and self.log.producers.stale)
+    @rule()
+    def begin_replay(self) -> None:
+        self.replay = self.log.producer_replay()
+        assert self.log.producer_replay() is None, "one at a time"
+
+    @precondition(lambda self: self.replay is not None)
+    @rule()
+    def end_replay(self) -> None:
+        assert self.replay is not None
+        replay, self.replay = self.replay, None
+        try:
+            replay.run()
+        except LogDamaged as error:
+            self.log.damage_found(error)
+            assert self.log.failed is None, "batches went meanwhile"
+            self.log.producers.replayed(replay, good=False)
+        else:
+            self.log.producers.replayed(replay)
 
     # --- Reads ---
 
@@ -354,7 +387,8 @@ class LogMachine(RuleBasedStateMachine):
         assert self.cache.batch_bytes <= self.cache.capacity_bytes
         live = [one for one in self.twin.batches if one.end_offset > self.twin.start]
         held = [(one.header.base_offset, one.header.leader_epoch) for one in live]
-        assert [pair for pair in self.producers.seen if held and pair[0] >= held[0][0]] == held
+        if not log.producers.stale:
+            assert [pair for pair in self.producers.seen if held and pair[0] >= held[0][0]] == held
 
     def teardown(self) -> None:
         self.patches.close()

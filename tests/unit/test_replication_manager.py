@@ -269,6 +269,28 @@ def test_a_change_of_flush_takes_effect_at_once(before: str, after: str, restart
     assert member.disk.exists(marker) == (after == "os")
 
 
+def test_a_leader_judges_no_producer_before_its_worker_has_read_them_again() -> None:
+    """Elected right after it truncated: its state still has what went, and would answer a resend as a duplicate."""
+    cluster = ReplicationCluster()
+    member = cluster.members[0]
+    cluster.produce(0)
+    cluster.settle()
+    cluster.members[1].links[0].other.paused = True
+    cluster.produce(0)
+    cluster.settle()
+    cluster.elect(1)
+    cluster.scheduler.run()
+    log = member.manager.drivers[tp(0)].log
+    assert log.log_end_offset == 1 and log.producers.stale
+    cluster.elect(0)
+    assert code(cluster.produce(0)) == "replica_not_available"
+    member.worker.run_all()
+    assert not log.producers.stale
+    waiting = cluster.produce(0)
+    cluster.settle()
+    assert isinstance(waiting[0], Produced)
+
+
 def test_retention_moves_the_start_of_leader_and_followers() -> None:
     cluster = ReplicationCluster(**{"retention.bytes": "3000", "segment.bytes": "1024"})
     for _ in range(10):

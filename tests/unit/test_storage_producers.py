@@ -5,11 +5,15 @@ from __future__ import annotations
 import pytest
 
 from jepsen_like.simulator.disk import SimDisk
-from partitions import log_pending
+from partitions import log_pending, producer_replay
+from partitions.batch_tail import BatchTail, FetchCache, TailBatch
 from partitions.checkpoint import ProducerSnapshot
 from partitions.leader_epochs import EpochStart, LeaderEpochHistory
-from partitions.log import PartitionLog
-from partitions.producer_snapshots import SNAPSHOTS_KEPT, rebuild, snapshot_name, snapshot_offsets
+from partitions.log import LogDamaged, PartitionLog
+from partitions.log_segments import HeaderSource
+from partitions.producer_replay import ProducerReplay
+from partitions.producer_snapshots import SNAPSHOTS_KEPT, snapshot_name, snapshot_offsets
+from partitions.segment import Segment, SegmentFile
 from raftlog.config import TopicConfig
 from raftlog.model import LeaderEpoch, Offset
 from raftlog.record_batch import BatchHeader
@@ -30,6 +34,12 @@ class State:
     def replay(self, header: BatchHeader) -> None:
         self.replayed.append(header.base_offset)
 
+    def empty(self) -> State:
+        return State()
+
+    def become(self, other: State) -> None:
+        self.restored, self.replayed = other.restored, other.replayed
+
     def snapshot(self) -> bytes:
         return (self.restored or b"") + b"".join(b" %d" % offset for offset in self.replayed)
 
@@ -46,17 +56,15 @@ def put(disk: SimDisk, offset: int, epoch: int) -> None:
     disk.replace(f"{PATH}/{snapshot_name(Offset(offset))}", content)
 
 
-def rebuilt(disk: SimDisk, end: int = 12, start: int = 0) -> tuple[bytes | None, list[int]]:
-    state = State()
-    rebuild(
-        state,
-        disk,
-        PATH,
-        EPOCHS,
-        Offset(start),
-        Offset(end),
-        lambda begin: [header for header in HEADERS if begin <= header.base_offset < end],
-    )
+def rebuilt(disk: SimDisk, end: int = 12, start: int = 0, *, snapshots: bool = True) -> tuple[bytes | None, list[int]]:
+    state, tail = State(), BatchTail()
+    segment = Segment(Offset(0), SegmentFile(disk, PATH), Offset(0))
+    for header in HEADERS[:end]:
+        tail.append(TailBatch(header, Offset(header.end_offset), (), 0, segment, 0, tail))
+    tail_start = Offset(start)
+    in_memory = tail.from_offset(tail_start)
+    source = HeaderSource(disk, PATH, EPOCHS, Offset(start), Offset(end), [], tail_start, in_memory)
+    ProducerReplay(source, state, None, snapshots, 0).run()
     return state.restored, state.replayed
 
 
@@ -111,7 +119,111 @@ def test_a_few_are_kept_and_a_log_opens_by_the_last(disk: SimDisk, monkeypatch: 
     assert again.replayed == list(range(kept[-1], 20))
     assert again.snapshot() == state.snapshot()
     log.truncate_to(Offset(kept[1]))
+    replay(log)
     assert state.replayed == []
     assert state.restored == b"".join(b" %d" % offset for offset in range(kept[1]))
     settle(log)
     assert snapshot_offsets(disk, PATH)[-1] <= kept[1]
+
+
+# --- After a truncation ---
+
+
+def truncated(disk: SimDisk, batches: int = 6) -> tuple[PartitionLog, State]:
+    """A log whose batches are all in files and no longer in memory, less its last one."""
+    disk.remove(PATH)
+    state = State()
+    log, _ = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, producers=state, cache=FetchCache(0))
+    for _ in range(batches):
+        state.replay(append(log).header)
+    settle(log)
+    log.truncate_to(Offset(batches - 1))
+    return log, state
+
+
+def replay(log: PartitionLog) -> int:
+    """Until nothing is due; how many replays it took."""
+    count = 0
+    while (work := log.producer_replay()) is not None:
+        work.run()
+        log.producers.replayed(work)
+        count += 1
+    return count
+
+
+def test_the_state_is_stale_until_a_worker_has_read_it_again(disk: SimDisk) -> None:
+    log, state = truncated(disk)
+    assert log.producers.stale
+    work = log.producer_replay()
+    assert work is not None and log.producer_replay() is None, "one at a time"
+    state.replay(append(log, epoch=1).header)
+    work.run()
+    state.replay(append(log, epoch=1).header)
+    log.producers.replayed(work)
+    assert not log.producers.stale
+    assert state.replayed == list(range(7)), "what came meanwhile too, each once"
+
+
+def test_no_snapshot_is_written_of_a_stale_state(disk: SimDisk) -> None:
+    log, _ = truncated(disk)
+    settle(log)
+    log.close(clean=True)
+    assert [offset for offset in snapshot_offsets(disk, PATH) if offset > 0] == []
+    again = State()
+    PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=True, producers=again)
+    assert again.replayed == list(range(5))
+
+
+def test_a_truncation_makes_the_replay_under_way_worthless(disk: SimDisk) -> None:
+    log, state = truncated(disk)
+    work = log.producer_replay()
+    assert work is not None
+    work.run()
+    log.truncate_to(Offset(2))
+    log.producers.replayed(work)
+    assert log.producers.stale
+    assert replay(log) == 1
+    assert state.replayed == [0, 1]
+
+
+def test_a_log_that_grew_far_is_read_on_by_the_worker(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_replay, "CATCH_UP_MAX", 2)
+    log, state = truncated(disk)
+    work = log.producer_replay()
+    assert work is not None
+    for _ in range(3):
+        state.replay(append(log, epoch=1).header)
+    work.run()
+    log.producers.replayed(work)
+    assert log.producers.stale
+    settle(log)
+    assert replay(log) == 1
+    assert state.replayed == list(range(8))
+
+
+def test_a_segment_that_goes_under_the_replay_is_no_damage(disk: SimDisk) -> None:
+    log, state = truncated(disk)
+    work = log.producer_replay()
+    assert work is not None
+    log.advance_log_start(Offset(5))
+    settle(log)
+    with pytest.raises(LogDamaged) as caught:
+        work.run()
+    log.damage_found(caught.value)
+    assert log.failed is None
+    log.producers.replayed(work, good=False)
+    assert replay(log) == 1
+    assert state.replayed == []
+
+
+def test_a_snapshot_from_before_the_log_was_emptied_is_not_taken(disk: SimDisk) -> None:
+    put(disk, 3, 0)
+    assert rebuilt(disk, start=6, snapshots=False) == (None, [6, 7, 8, 9, 10, 11])
+    log, _ = truncated(disk)
+    log.truncate_fully_and_start_at(Offset(9))
+    assert not log.producers.stale, "there is nothing to know"
+    append(log, epoch=1)
+    append(log, epoch=1)
+    log.truncate_to(Offset(10))
+    work = log.producer_replay()
+    assert work is not None and not work.snapshots
