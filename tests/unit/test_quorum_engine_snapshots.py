@@ -47,6 +47,15 @@ def test_a_snapshot_comes_in_pieces_and_only_the_whole_one_commits() -> None:
     assert bench.engine.status().commit_index == 20
 
 
+def test_half_a_snapshot_is_not_kept_beyond_its_leaders_term() -> None:
+    bench = Bench()
+    state = bytes(1000)
+    bench.hear(3, chunk(bench, 20, 6, state, 0, 500))
+    assert bench.engine._core._incoming.held_bytes == 500
+    bench.hear(2, bench.append(2, 7, term=7))
+    assert bench.engine._core._incoming.held_bytes == 0
+
+
 def test_a_log_that_has_the_snapshots_last_entry_keeps_what_follows() -> None:
     bench = Bench()
     bench.hear(2, bench.append(2, 5, 5, 5, 5, term=6, commit=2))
