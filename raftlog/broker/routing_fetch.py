@@ -45,6 +45,7 @@ class FetchRouter:
         loop = asyncio.get_running_loop()
         patience = loop.time() + READ_PATIENCE_SECONDS
         deadline = loop.time() + request.max_wait_ms / 1000
+        polls = 0
         while True:
             leaders = {self._leaders.of(p.topic_id, p.partition) for p in request.partitions}
             left_ms = max(int((deadline - loop.time()) * 1000), 0)
@@ -52,8 +53,12 @@ class FetchRouter:
                 response, parts = await self._ask_all(request, left_ms, request.min_bytes)
             else:
                 response, parts = await self._ask_all(request, 0, 0)
-                if left_ms and not _is_enough(response, request.min_bytes):
+                if left_ms and not _is_enough(response, min(request.min_bytes, request.max_bytes // len(leaders))):
                     release(parts)
+                    if polls:
+                        # What ended the last poll was no answer, and may end the next one as soon.
+                        await asyncio.sleep(min(RETRY_SECONDS, left_ms / 1000))
+                    polls += 1
                     await self._poll_each(request, left_ms)
                     continue
             try:
@@ -98,7 +103,9 @@ class FetchRouter:
         slots: Slots[FetchedPartition] = Slots(len(request.partitions))
         bodies: dict[int, list[Part]] = {}
         groups = self._leaders.groups(request.partitions, slots, failed)
-        request = msgspec.structs.replace(request, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+        # Each gets its share, so that all together give no more than was asked for.
+        share = request.max_bytes // max(len(groups), 1)
+        request = msgspec.structs.replace(request, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=share)
         try:
             await asyncio.gather(
                 *(self._ask(leader, request, positions, slots, bodies) for leader, positions in groups.items())

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from metadata.commands import AddPartitions, Command, CreateTopic, DeleteTopic, Done, Refused
 from metadata.engine import Fate, Outcome
@@ -257,6 +258,41 @@ async def test_a_fetch_that_is_cancelled_while_it_looks_for_a_leader(here: Here,
     with pytest.raises(asyncio.CancelledError):
         await fetch
     assert here.held == 0
+
+
+async def test_all_leaders_together_give_no_more_than_was_asked_for(here: Here, quorum: Quorum) -> None:
+    others = Others()
+    others.answer = lambda request: FetchResponse(0, [FetchedPartition(TOPIC, 1)])
+    local = here.fetch
+    seen: list[int] = []
+
+    def fetch(request: FetchRequest, done: Callable[[FetchResponse, list[Part]], None]) -> Any:
+        seen.append(request.max_bytes)
+        return local(request, done)
+
+    here.fetch = fetch  # type: ignore[method-assign]
+    _, parts = await router_of(view_of(HERE, THERE), here, others, quorum).fetch(fetch_request(0, 1))
+    assert seen[0] + others.asked[0].max_bytes <= fetch_request(0, 1).max_bytes
+    for part in parts:
+        assert isinstance(part, FileRegion)
+        part.release()
+
+
+async def test_a_leader_that_takes_no_polls_is_not_asked_without_end(here: Here, quorum: Quorum) -> None:
+    """It has no room for waiting fetches, and nothing to tell."""
+    others = Others()
+
+    def answer(request: FetchRequest) -> FetchResponse:
+        if request.max_wait_ms:
+            raise RetriableError("overloaded", "too many fetches wait")
+        return FetchResponse(0, [FetchedPartition(TOPIC, p.partition) for p in request.partitions])
+
+    others.answer = answer
+    view = view_of(THERE, BrokerId(2))
+    request = replace_struct(fetch_request(0, 1), max_wait_ms=400, min_bytes=1)
+    response, _ = await router_of(view, here, others, quorum).fetch(request)
+    assert [p.error for p in response.partitions] == ["", ""]
+    assert len(others.asked) < 60, "some ten rounds of two leaders, asked twice"
 
 
 async def test_nobody_hears_of_an_end_that_the_quorum_does_not_confirm(here: Here, quorum: Quorum) -> None:
