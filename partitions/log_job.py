@@ -10,7 +10,7 @@ The steps are in the order that keeps every crash between them readable by `reco
        where everything is fsynced from here on
     5. indexes of what will not grow, or of what a checkpoint covers
     6. the producer snapshot and the checkpoint, now that everything below them is durable
-    7. segments below the start are removed
+    7. segments below the start are removed (after a full disk already behind 1: it may make room)
 
 Each step may be done twice: a job that met a full disk is made again from the same memory and run from its beginning.
 
@@ -100,6 +100,8 @@ class LogJob:
             self.disk.replace(self._name(FLUSH_OS_NAME), b"1\n")
         if self.checkpoint_before is not None:
             self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint_before.encode())
+        if self.again:
+            self._remove()  # It may be what makes room for the rest.
         if self.cut is not None:
             self._cut(self.cut)
         if self.leader_epochs is not None:
@@ -124,6 +126,9 @@ class LogJob:
             prune_snapshots(self.disk, self.path)
         if self.checkpoint_after is not None:
             self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint_after.encode())
+        self._remove()
+
+    def _remove(self) -> None:
         for base_offset in self.remove:
             for suffix in SEGMENT_SUFFIXES:
                 self.disk.remove(self._name(segment_name(base_offset, suffix)))

@@ -530,3 +530,29 @@ def test_a_crash_while_everything_is_removed_on_purpose_is_no_loss(what: str) ->
         assert read_batches(again, again.log_start_offset) == [new.data]
         return
     raise AssertionError("the job has more steps than were tried")
+
+
+def test_retention_makes_room_on_a_full_disk(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches wait for room, and the room is in segments that wait to be removed: those have to go first."""
+    log = open_log(disk, SMALL)
+    for _ in range(12):
+        append(log)
+    settle(log)
+    append(log)
+    job = take(log)
+    real, many = SimFile.pwritev, len(disk.files())
+
+    def pwritev(file: SimFile, buffers: Any, position: int) -> int:
+        batches = any(file._inode is disk._names[path] for path in disk.files() if path.endswith(".log"))
+        if batches and len(disk.files()) >= many:
+            raise DiskFull("no room")
+        return real(file, buffers, position)
+
+    monkeypatch.setattr(SimFile, "pwritev", pwritev)
+    with pytest.raises(DiskFull) as caught:
+        job.run()
+    log.job_done(job, caught.value)
+    assert log.full
+    log.advance_log_start(Offset(8))
+    settle(log)
+    assert (log.stable_end_offset, log.full) == (13, False)
