@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import struct
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -37,6 +40,7 @@ from raftlog.wire import (
 )
 
 TOPIC = bytes(range(16))
+DOCUMENT = Path(__file__).parents[2] / "docs" / "wire.md"
 REQUESTS: list[tuple[Request, bytes]] = [
     (ProduceRequest(1, -1, 30_000, [ProducePartition(TOPIC, 0, 3), ProducePartition(TOPIC, 1, 2)]), b"abcde"),
     (FetchRequest(2, 500, 1, 1 << 20, [FetchPartition(TOPIC, 0, 2**40, 1 << 20, 7)], isolation=1), b""),
@@ -81,6 +85,28 @@ def test_a_message_comes_back_and_keeps_its_bytes(sent: tuple[Any, bytes], golde
     assert message_length(parts) == len(content)
     decode: Any = decode_request if isinstance(head, Request) else decode_response
     assert decode(content) == (head, body)
+
+
+def documented() -> list[list[tuple[str, str]]]:
+    """The fields of every row of the document's tables."""
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith(("| `", "| entry"))]
+    return [re.findall(r"`([a-z_]+)`(?: = (\S+?))?(?=[, ])", row.split("|")[2]) for row in rows]
+
+
+def test_the_document_names_every_field_and_default() -> None:
+    kinds = (
+        *(ProduceRequest, ProducePartition, FetchRequest, FetchPartition, OffsetsRequest, OffsetQuery),
+        *(ProduceResponse, ProducedPartition, FetchResponse, FetchedPartition, OffsetsResponse, FoundOffset),
+        ErrorResponse,
+    )
+    expected = [
+        [
+            (f.name, "" if f.default is msgspec.NODEFAULT else json.dumps(f.default))
+            for f in msgspec.structs.fields(kind)
+        ]
+        for kind in kinds
+    ]
+    assert documented() == expected
 
 
 def test_a_body_is_cut_without_a_copy() -> None:
