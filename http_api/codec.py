@@ -5,7 +5,7 @@ tombstone), any other JSON value as its JSON text, byte for byte as it was sent 
 
 Out there are four formats (`FORMATS`). Whatever the format, a tombstone is null and what does not fit is shown as
 `{"base64": ...}`, and nothing else ever is: a stored JSON object that looks like that is shown in base64 itself. So
-bytes never get lost, and what was read can be written back as it is.
+bytes never get lost, and what was read can be written back as it is (embedded JSON on one line, without blanks).
 
     text     a string                               where the bytes are UTF-8
     json     the JSON that they are                 where they are JSON, apart from null and from deep nesting

@@ -20,7 +20,7 @@ from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 
 from .context import CONTEXT, context_of
 from .limits import Limits
-from .middleware import request_id_of
+from .middleware import check_sender, request_id_of
 from .problems import error_of_http, problem
 
 _log = structlog.get_logger(__name__)
@@ -134,9 +134,16 @@ class ApiRunner(web.AppRunner):
 
 
 async def expect(request: web.Request) -> web.StreamResponse | None:
-    """`Expect: 100-continue`: a body that is announced too large is refused before it is sent."""
+    """`Expect: 100-continue`: a body from elsewhere, or announced too large, is refused before it is sent.
+
+    aiohttp asks this before the middleware.
+    """
     if request.version != HttpVersion11:
         return None
+    try:
+        check_sender(request, context_of(request))
+    except InvalidRequest as error:
+        return problem(error, request_id_of(request))
     given = request.headers.get(hdrs.EXPECT, "")
     if given.lower() != "100-continue":
         return problem(InvalidRequest("invalid_request", f"Expect {given[:64]!r} is not known"), request_id_of(request))

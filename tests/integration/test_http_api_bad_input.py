@@ -217,6 +217,10 @@ async def test_a_body_that_is_too_large_is_refused_before_it_is_sent_where_the_c
     received = await api.raw(large.encode())
     assert b"100 Continue" not in received
     raw_answer(received).problem("body_too_large")
+    foreign = large.replace(f"{5 * MIB}", "9").replace("Host: localhost", "Host: evil.example\r\nConnection: close")
+    received = await api.raw(foreign.encode())
+    assert b"100 Continue" not in received
+    raw_answer(received).problem("host_not_allowed")
     strange = f"{head}Content-Length: 1\r\nExpect: a-miracle\r\nConnection: close\r\n\r\nx"
     raw_answer(await api.raw(strange.encode())).problem("invalid_request")
     missing = f"{head}Content-Length: 1\r\nExpect: a-miracle\r\nConnection: close\r\n\r\nx".replace(RECORDS, "/nope")

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from http_api.context import ApiContext
+from http_api.hosts import HostPolicy
 from http_api.limits import OFFLOAD_BYTES, Limits
 from http_api.service import Health
 from tests.support.fake_broker import FakeBroker
@@ -195,3 +197,23 @@ async def test_a_write_under_way_is_finished_before_the_api_closes() -> None:
         assert (await write).status == 200
         await closing
     assert made.appended("t") == 1
+
+
+async def test_closing_at_the_very_moment_when_a_long_polls_time_is_up() -> None:
+    context = ApiContext(broker(), HostPolicy.of((), ()), Limits())
+    raised: list[RuntimeError] = []
+
+    def stop() -> None:
+        try:
+            context.stop_taking_requests()
+        except RuntimeError as error:
+            raised.append(error)
+
+    deadline = asyncio.timeout(0)
+    context.polls.add(deadline)
+    with pytest.raises(TimeoutError):
+        async with deadline:
+            asyncio.get_running_loop().call_soon(stop)  # After the time is up, before the poll hears of it.
+            await asyncio.Event().wait()
+    assert context.closing and raised == []
+    await context.close()

@@ -108,6 +108,18 @@ def test_a_faulty_record_is_named(record: bytes, code: str, named: str) -> None:
             assert where in caught.value.detail
 
 
+@pytest.mark.parametrize("value", [b'{"base64":%b}', b"%b"])
+def test_json_may_be_too_deep_for_a_second_look_only(value: bytes) -> None:
+    """The interpreter counts calls and brackets together, so what one decoder took may be too deep for the next."""
+    for depth in range(900, 1010):
+        record = b'{"value":' + value % (b"[" * depth + b"]" * depth) + b"}"
+        for parse, body in ((parse_json, b'{"records":[' + record + b"]}"), (parse_ndjson, record)):
+            try:
+                assert parse(body).values[0] is not None
+            except InvalidRequest as error:
+                assert "too deep" in error.detail or "Expected `bytes`" in error.detail
+
+
 def test_an_error_far_down_is_named_by_its_own_number() -> None:
     good = [{"value": "x" * 1000}] * 2000
     with pytest.raises(InvalidRequest, match=r"records\[2000\]"):
