@@ -3,6 +3,8 @@
 Lists go into the batches that are being filled. pyarrow arrays become batches of their own, slices of the caller's
 memory, unless they are too few to be worth it; then they are lists.
 
+All of it happens a piece at a time, and between pieces the loop gets its turn: a million records are as good as one.
+
 What is *not* here: memory (`accumulator.py`), sending (`sender.py`).
 """
 
@@ -10,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, chain
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from raftlog.columns import MAX_TIMESTAMP, NO_TIMESTAMP, timestamp_refused
 from raftlog.config import KIB
@@ -25,8 +27,12 @@ from .delivery import DeliveryFuture
 from .metadata import check_partition
 from .sender import Sender
 
-PIECE_ROWS = 16_384
+T = TypeVar("T")
+
+PIECE_ROWS = 8_192
 """Records looked at together: so much is allocated for bookkeeping at a time."""
+LISTED_ROWS = 4_096
+"""The same where Arrow columns become lists, which takes a microsecond an entry."""
 ARROW_ROWS = 65_536
 FEW_BYTES = 16 * KIB
 """Arrow columns below this join the batch that is being filled."""
@@ -50,7 +56,17 @@ def is_arrow(column: Any) -> bool:
     return type(column).__module__.partition(".")[0] == "pyarrow"
 
 
-def check_columns(values: Any, keys: Any, timestamps: Any) -> None:
+async def gradually(rows: int, step: int, work: Callable[[slice], T]) -> list[T]:
+    """What `work` gives for one slice of the rows after the other; the loop gets its turn in between."""
+    done: list[T] = []
+    for start in range(0, rows, step):
+        if start:
+            await asyncio.sleep(0)
+        done.append(work(slice(start, start + step)))
+    return done
+
+
+async def check_columns(values: Any, keys: Any, timestamps: Any) -> None:
     """Raises `InvalidRequest` where lengths differ, `TypeError` where a list holds other than bytes and None."""
     for name, column in (("keys", keys), ("timestamps", timestamps)):
         if column is not None and len(column) != len(values):
@@ -58,10 +74,14 @@ def check_columns(values: Any, keys: Any, timestamps: Any) -> None:
     for name, column in (("values", values), ("keys", keys)):
         if column is None or is_arrow(column):
             continue
-        others = set(map(type, column)) - {bytes, type(None)}
+        others = await _kinds(column) - {bytes, type(None)}
         if others:
             names = ", ".join(sorted(kind.__name__ for kind in others))
             raise TypeError(f"{name} must be bytes or None, not {names}")
+
+
+async def _kinds(column: Sequence[Any]) -> set[type]:
+    return set().union(*await gradually(len(column), PIECE_ROWS, lambda part: set(map(type, column[part]))))
 
 
 def check_largest(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, limit: int) -> None:
@@ -158,12 +178,17 @@ def arrow_batches(
         start += count
 
 
-def milliseconds(timestamps: Any) -> list[int]:
+async def milliseconds(timestamps: Any) -> list[int]:
     """A column of timestamps as a list of milliseconds since 1970. Raises `TypeError` and `InvalidRequest`."""
-    integers = _arrow_milliseconds(timestamps) if is_arrow(timestamps) else list(map(index, timestamps))
-    if integers and (min(integers) < NO_TIMESTAMP or max(integers) > MAX_TIMESTAMP):
-        raise timestamp_refused()
-    return integers
+
+    def listed(part: slice) -> list[int]:
+        column = timestamps[part]
+        integers = _arrow_milliseconds(column) if is_arrow(column) else list(map(index, column))
+        if min(integers) < NO_TIMESTAMP or max(integers) > MAX_TIMESTAMP:
+            raise timestamp_refused()
+        return integers
+
+    return list(chain.from_iterable(await gradually(len(timestamps), LISTED_ROWS, listed)))
 
 
 def _arrow_milliseconds(timestamps: Any) -> list[int]:
@@ -198,6 +223,13 @@ def _listed(column: Any) -> Any:
     return _binary(column).to_pylist() if is_arrow(column) else column
 
 
+async def _listed_gradually(column: Any) -> Any:
+    if not is_arrow(column):
+        return column
+    parts = await gradually(len(column), LISTED_ROWS, lambda part: _listed(column[part]))
+    return list(chain.from_iterable(parts))
+
+
 class ColumnQueue:
     """Puts columns into a producer's batches, waiting for room. `deliveries` are those of the batches used so far."""
 
@@ -217,7 +249,7 @@ class ColumnQueue:
             partition = index(partition)
             check_partition(self._topic, partition, count)
         if timestamps is not None:
-            timestamps = milliseconds(timestamps)
+            timestamps = await milliseconds(timestamps)
         place = UNASSIGNED if partition is None else partition
         split = keys is not None and partition is None
         if (is_arrow(values) or is_arrow(keys)) and not split:
@@ -225,11 +257,20 @@ class ColumnQueue:
                 for cut in arrow_batches(slice_values, slice_keys, slice_timestamps, limit, largest):
                     await self._put_arrow(Columns(place, *cut[:3]), cut[3])
             return
-        listed = Columns(place, _listed(values), _listed(keys), timestamps)
-        check_largest(listed.values, listed.keys, largest)
-        for piece in pieces(listed):
+        listed = Columns(place, await _listed_gradually(values), await _listed_gradually(keys), timestamps)
+        for number, piece in enumerate(pieces(listed)):
+            await self._turn(number)
+            check_largest(piece.values, piece.keys, largest)
+        for number, piece in enumerate(pieces(listed)):
+            await self._turn(number)
             for columns in by_partition(piece, count) if split else [piece]:
                 await self._put_list(columns)
+
+    async def _turn(self, pieces_done: int) -> None:
+        """The loop's, between pieces."""
+        if pieces_done:
+            await asyncio.sleep(0)
+            self._sender.check_open()
 
     async def _put_list(self, columns: Columns) -> None:
         place, values, keys, timestamps = columns

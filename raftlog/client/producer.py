@@ -201,7 +201,7 @@ class Producer:
         Columns are checked before anything is queued. Raises `InvalidRequest` (`batch_too_large`,
         `unknown_partition`, lengths that differ, an unknown topic) and `TypeError`; waits for room as long as it takes.
         """
-        check_columns(values, keys, timestamps)
+        await check_columns(values, keys, timestamps)
         sender = self._started()
         if not sender.accumulator.partition_count(topic):
             await sender.topic_known(check_topic_name(topic))

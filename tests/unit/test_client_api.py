@@ -147,6 +147,41 @@ async def test_answers_that_are_none_of_ours(api: HttpApi, nodes: list[Node]) ->
         await api.get("/x", Who)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "topic"),
+    [({"data": "nowhere"}, {}), ({"api": ""}, {}), ({}, {"id": "no hex"}), ({}, {"partition_count": 2})],
+    ids=str,
+)
+async def test_a_picture_that_cannot_be_is_refused(
+    monkeypatch: pytest.MonkeyPatch, cluster: dict[str, Any], topic: dict[str, Any]
+) -> None:
+    node = {"id": 1, "api": "h:1", "data": "h:2", **cluster}
+    described = {"name": "t", "id": "0" * 32, "partition_count": 1, "replication_factor": 1, **topic}
+    answers = {
+        "/v1/cluster": {"cluster_id": "c", "nodes": [node]},
+        "/v1/topics/t": {**described, "partitions": [{"partition": 0}]},
+    }
+    api = HttpApi("h:1")
+
+    async def get(path: str, kind: Any, **_: Any) -> Any:
+        return msgspec.convert(answers[path], kind)
+
+    monkeypatch.setattr(api, "get", get)
+    metadata = ClusterMetadata(api)
+    if cluster:
+        with pytest.raises(RemoteProtocolError):
+            await metadata.refresh(["t"])
+    else:
+        assert isinstance((await metadata.refresh(["t"]))["t"], RemoteProtocolError)
+
+
+async def test_a_host_that_is_no_name_is_one_that_does_not_answer() -> None:
+    api = HttpApi(f"{'a' * 70}:80")
+    with pytest.raises(RetriableError, match="connection_lost"):
+        await api.get("/x", Who, timeout=0.1)
+    await api.close()
+
+
 async def test_a_node_with_a_bug_does_not_speak_for_the_others(api: HttpApi, nodes: list[Node]) -> None:
     nodes[0].status, nodes[0].answer = 500, problem("internal_error")
     assert (await api.get("/x", Who)).who == "1"

@@ -203,6 +203,29 @@ async def test_without_acknowledgements_a_slow_broker_is_felt(cluster: FakeClust
     await cluster.until(lambda: topic.partitions[0].end_offset == sent)
 
 
+@pytest.mark.parametrize("arrow", [False, True], ids=["lists", "arrow"])
+async def test_long_columns_are_looked_at_piece_by_piece(cluster: FakeCluster, arrow: bool) -> None:
+    topic = cluster.create_topic("t")
+    values: Any = [b"%d" % i for i in range(100_000)]
+    times: Any = list(range(100_000))
+    columns = (pa.array(values), pa.array(values), pa.array(times)) if arrow else (values, values, times)
+    async with Producer(cluster.bootstrap) as producer:
+        await producer.prepare("t")
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        other = asyncio.create_task(others())
+        await producer.send_many("t", columns[0], keys=columns[1], timestamps=columns[2])
+        other.cancel()
+        assert turns > 4 * 100_000 // 8192
+    assert topic.partitions[0].values() == values
+
+
 # --- News of the topic -----------------------------------------------------------------------------------------------
 
 
