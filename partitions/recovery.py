@@ -15,9 +15,11 @@ What is *not* here: producers' state (`producer_snapshots.py`), which replicas m
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 
 from raftlog.config import MIB, TopicConfig
+from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import LeaderEpoch, Offset
 from raftlog.ports import Disk
 
@@ -252,17 +254,19 @@ class _Recovery:
 
     def _set_tail_aside(self, name: str, position: int, size: int) -> None:
         """Copy the bytes from `position` on into a file of their own."""
-        source = self.disk.open(self._name(name))
-        target = self.disk.open(self._unused_name(f"{name}.{position}"), exclusive=True)
-        try:
-            while position < size:
-                data = source.pread(min(MIB, size - position), position)
-                target.pwritev([data], target.size())
-                position += len(data)
-            target.fsync()
-        finally:
-            source.close()
-            target.close()
+        aside = self._unused_name(f"{name}.{position}")
+        with contextlib.closing(self.disk.open(self._name(name))) as source:
+            try:
+                with contextlib.closing(self.disk.open(aside, exclusive=True)) as target:
+                    while position < size:
+                        data = source.pread(min(MIB, size - position), position)
+                        target.pwritev([data], target.size())
+                        position += len(data)
+                    target.fsync()
+            except (DiskFull, DiskFailed):
+                # It will be tried again, under another name.
+                self.disk.remove(aside)
+                raise
 
     # --- The log as a whole ---
 

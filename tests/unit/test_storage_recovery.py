@@ -8,10 +8,11 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
+from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
 from partitions.checkpoint import LogCheckpoint
 from partitions.log import PartitionLog, Recovery
 from partitions.recovery_table import (
@@ -29,6 +30,7 @@ from partitions.recovery_table import (
 )
 from partitions.segment import SegmentIndex
 from raftlog.config import TopicConfig
+from raftlog.errors import DiskFull
 from raftlog.model import Offset
 from tests.support.storage import PATH, Batch, append, batch, open_log, read_batches, settle
 
@@ -486,3 +488,28 @@ def test_unflushed_topics_are_not_vouched_for_after_an_unclean_stop() -> None:
     assert log.stable_end_offset == 1
     log, recovery = PartitionLog.open(disk, PATH, config, clean_shutdown=False)
     assert recovery.cut_or_quarantined
+
+
+def test_a_full_disk_leaves_nothing_of_what_was_to_be_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again every few seconds: a copy that is left each time would fill whatever room there is."""
+    disk = SimDisk()
+    disk.make_directory("partitions")
+    log = open_log(disk)
+    made = [append(log, size=100) for _ in range(3)]
+    settle(log)
+    disk.flip(f"{PATH}/{0:020d}.log", len(made[0].data) + 80, 1)
+    real = SimFile.pwritev
+
+    def pwritev(file: SimFile, buffers: Any, position: int) -> int:
+        if any(file._inode is disk._names[path] for path in disk.files() if path.endswith(".quarantined")):
+            raise DiskFull("no room")
+        return real(file, buffers, position)
+
+    monkeypatch.setattr(SimFile, "pwritev", pwritev)
+    with pytest.raises(DiskFull):
+        open_log(disk)
+    assert not any(path.endswith(".quarantined") for path in disk.files())
+    monkeypatch.undo()
+    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    assert recovery.cut_or_quarantined
+    assert read_batches(again, 0) == [made[0].data]
