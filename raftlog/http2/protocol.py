@@ -108,8 +108,9 @@ class Http2Connection(ConnectionShell):
         return stream
 
     def go_away(self, reason: str = "shutting down") -> None:
-        """Take no new streams; the connection closes when the last one does."""
-        if self._core.streams:
+        """Take no new streams; the connection closes when the last one is over and sent."""
+        unsent = self._core.peer_ready and (self._core.outbox.output or self.queued_bytes)
+        if self._core.streams or unsent:
             self._core.go_away(ErrorCode.NO_ERROR, reason)
         else:
             self._core.fail(ErrorCode.NO_ERROR, reason)

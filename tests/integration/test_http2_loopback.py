@@ -205,7 +205,8 @@ async def test_closing_a_listener_lets_streams_finish() -> None:
         await asyncio.wait_for(closing, PATIENCE_S)
 
 
-async def test_the_last_stream_is_sent_whole_before_the_connection_goes() -> None:
+@pytest.mark.parametrize("said", ["before its end", "after its end"])
+async def test_the_last_stream_is_sent_whole_before_the_connection_goes(said: str) -> None:
     """However long the peer takes for it: `linger_s` is for those who have it all."""
     async with Server(Http2Limits(linger_s=0.05)) as server:
         answer = os.urandom(16_000_000)  # one frame, and so with the socket at once
@@ -213,17 +214,20 @@ async def test_the_last_stream_is_sent_whole_before_the_connection_goes() -> Non
         def last_words(stream: Http2Stream, message: memoryview) -> None:
             connection.pause_reading()
             stream.send([answer])
-            stream.connection.go_away("enough")
+            if said == "before its end":
+                stream.connection.go_away("enough")
             stream.end()
 
-        server.acceptors["/last"] = lambda stream: Recorder(last_words)
+        handlers: list[Recorder] = []
+        server.acceptors["/last"] = lambda stream: handlers.append(r := Recorder(last_words)) or r  # type: ignore[func-returns-value]
         connection = await server.dial()
         handler = Recorder()
         stream = connection.open_stream("/last", {}, handler)
         stream.send([b"go"])
         stream.end()
         (theirs,) = server.listener._connections
-        await until(lambda: theirs._core.closing)
+        await until(lambda: len(handlers) == 1 and handlers[0].closed.done())
+        theirs.go_away("enough")
         await asyncio.sleep(0.2)  # only time can show it
         connection.resume_reading()
         assert await handler.wait(1) == [answer]
