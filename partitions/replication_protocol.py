@@ -17,9 +17,8 @@ The session is the connection. A subscription has a *slot*: a number that the fo
 it on this link, so that a frame which was on its way when a subscription ended names nobody. Frames name only the
 slots that have something to say; an idle partition costs nothing.
 
-*Credit*: the leader may have `MAX_PUSHES_IN_FLIGHT` pushes unacknowledged, or `MAX_BULK_PUSHES_IN_FLIGHT` as long as
-the last was full (the follower is behind: its fsync rounds are to carry more), each of at most `PUSH_MESSAGE_BYTES`.
-A push is acknowledged (`ack.sequence`, cumulative) when all that it brought is fsynced, or concerns nobody
+*Credit*: the leader may have `MAX_PUSHES_IN_FLIGHT` pushes unacknowledged, each with at most `PUSH_MESSAGE_BYTES` of
+batches. A push is acknowledged (`ack.sequence`, cumulative) when all that it brought is fsynced, or concerns nobody
 any more; the follower sends one `ack` after each of its fsync rounds, for all partitions. High watermark and log start
 ride on data, and go alone, as a push without bytes, when there is none.
 
@@ -35,7 +34,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from raftlog.config import BULK_PUSH_BYTES, MAX_BULK_PUSHES_IN_FLIGHT, MAX_PUSHES_IN_FLIGHT, PUSH_MESSAGE_BYTES
+from raftlog.config import MAX_PUSHES_IN_FLIGHT, PUSH_MESSAGE_BYTES
 from raftlog.errors import RemoteProtocolError
 from raftlog.ports import Buffer, Part
 from raftlog.wire import Natural, PartitionNumber, TopicIdBytes
@@ -233,26 +232,22 @@ def _split(message: Buffer) -> tuple[memoryview, memoryview]:
 class PushCredit:
     """The leader's side of the credit: how many pushes are under way.
 
-    Invariant: `acknowledged <= sent <= acknowledged + MAX_BULK_PUSHES_IN_FLIGHT`.
+    Invariant: `acknowledged <= sent <= acknowledged + MAX_PUSHES_IN_FLIGHT`.
     """
 
     def __init__(self) -> None:
         self.sent = 0
         self.acknowledged = 0
-        self._bulk = False
-        """The last push was full."""
 
     @property
     def open(self) -> bool:
         """Whether another push may go."""
-        limit = MAX_BULK_PUSHES_IN_FLIGHT if self._bulk else MAX_PUSHES_IN_FLIGHT
-        return self.sent - self.acknowledged < limit
+        return self.sent - self.acknowledged < MAX_PUSHES_IN_FLIGHT
 
-    def take(self, size: int = 0) -> int:
-        """The sequence of the next push, of this many bytes."""
+    def take(self) -> int:
+        """The next push's sequence."""
         assert self.open
         self.sent += 1
-        self._bulk = size >= BULK_PUSH_BYTES
         return self.sent
 
     def on_ack(self, sequence: int) -> None:
@@ -268,7 +263,7 @@ class PushCredit:
 class PushLedger:
     """The follower's side: which pushes are not dealt with, and what is missing for that.
 
-    Invariant: `acknowledged <= handled <= received <= acknowledged + MAX_BULK_PUSHES_IN_FLIGHT`.
+    Invariant: `acknowledged <= handled <= received <= acknowledged + MAX_PUSHES_IN_FLIGHT`.
     """
 
     def __init__(self) -> None:
@@ -283,7 +278,7 @@ class PushLedger:
 
         Raises `RemoteProtocolError` where it is out of turn or beyond the credit.
         """
-        if sequence != self.received + 1 or sequence > self._acknowledged + MAX_BULK_PUSHES_IN_FLIGHT:
+        if sequence != self.received + 1 or sequence > self._acknowledged + MAX_PUSHES_IN_FLIGHT:
             raise RemoteProtocolError(f"push {sequence} after {self.received}, {self._acknowledged} acknowledged")
         self.received = sequence
         self._open[sequence] = dict(ends)

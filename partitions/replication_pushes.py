@@ -179,8 +179,7 @@ class Pusher:
             entries, parts = self._collect()
             if not entries:
                 break
-            size = sum(entry.length for entry in entries)
-            self._link.send(encode(PushFrame(self._credit.take(size), entries), parts))
+            self._link.send(encode(PushFrame(self._credit.take(), entries), parts))
         if self._marks_due and self._credit.open:
             self._push_marks()
 

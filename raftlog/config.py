@@ -34,13 +34,7 @@ PUSH_MESSAGE_BYTES = MAX_BATCH_BYTES + 64 * KIB
 """A replication push carries up to this many bytes of batches (about 1 MiB: measured best); at least one batch fits."""
 
 MAX_PUSHES_IN_FLIGHT = 2
-"""Pushes that a leader sends ahead of the follower's answer: for what is appended just now a third gains nothing."""
-
-MAX_BULK_PUSHES_IN_FLIGHT = 8
-"""As many while they are full, because the follower is behind: each of its fsync rounds then has more to do."""
-
-BULK_PUSH_BYTES = PUSH_MESSAGE_BYTES // 2
-"""A push of this size is full: a batch for which there was no room may have been the next."""
+"""Pushes that a leader sends ahead of the follower's answer: a third gains nothing, it only holds memory."""
 
 MAX_WIRE_MESSAGE_BYTES = 32 * MIB
 """Largest message on an HTTP/2 stream of ours; a larger announced length ends the connection before it is read."""

@@ -13,7 +13,7 @@ from partitions.follower import State
 from partitions.manager import PartitionManager
 from partitions.replication_pushes import MARKS_SECONDS
 from partitions.replication_server import HELLO_SECONDS
-from raftlog.config import MAX_BULK_PUSHES_IN_FLIGHT, MAX_PUSHES_IN_FLIGHT, MIB, PUSH_MESSAGE_BYTES
+from raftlog.config import MAX_PUSHES_IN_FLIGHT, MIB, PUSH_MESSAGE_BYTES
 from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicPartition
 from tests.support.replication_cluster import AutoLink, ReplicationCluster, tp
 from tests.support.replication_cores import broker
@@ -83,27 +83,13 @@ def test_never_more_pushes_under_way_than_the_credit_and_none_larger_than_a_push
     link.paused = True  # acknowledgements stay on their way
     for _ in range(5):
         for partition in range(4):
-            cluster.produce(0, partition)
-        cluster.settle()
+            cluster.produce(0, partition, size=300_000)
+    cluster.settle()
     assert len(link.other.pushes()) == MAX_PUSHES_IN_FLIGHT
     link.resume()
     cluster.settle()
+    assert all(0 < size <= PUSH_MESSAGE_BYTES for _, size in link.other.pushes() if _.entries[0].length)
     assert [cluster.log_end(1, partition) for partition in range(4)] == [(5, 5)] * 4
-
-
-def test_who_is_behind_gets_more_full_pushes_at_once() -> None:
-    cluster = ReplicationCluster(4)
-    link = cluster.members[1].links[0]
-    link.paused = True
-    for _ in range(10):
-        for partition in range(4):
-            cluster.produce(0, partition, size=300_000)
-    cluster.settle()
-    assert len(link.other.pushes()) == MAX_BULK_PUSHES_IN_FLIGHT
-    link.resume()
-    cluster.settle()
-    assert all(0 < size <= PUSH_MESSAGE_BYTES for frame, size in link.other.pushes() if frame.entries[0].length)
-    assert [cluster.log_end(1, partition) for partition in range(4)] == [(10, 10)] * 4
 
 
 def test_a_large_batch_is_not_starved_by_small_ones() -> None:
