@@ -16,12 +16,19 @@ from .limits import Http2Limits
 MAX_HEADER_TABLE_BYTES = 4096
 """HPACK state kept for what we send: RFC 7541's default, whatever the peer would allow."""
 
+
+class Connection(H2Connection):
+    """Remembers how a bounded number of streams was closed: 65,536 of them, as by default, are 6 MB a connection."""
+
+    MAX_CLOSED_STREAMS = 1024
+
+
 _PEER_MAY_SEND = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 
 
 def new_h2(client: bool, limits: Http2Limits) -> H2Connection:
     """With our numbers as *initial* settings: they are in the first bytes sent, not a round trip later."""
-    connection = H2Connection(H2Configuration(client_side=client, header_encoding=None))
+    connection = Connection(H2Configuration(client_side=client, header_encoding=None))
     connection.local_settings = Settings(
         client=client,
         initial_values={

@@ -111,6 +111,16 @@ def test_a_header_block_after_the_end_resets_its_stream() -> None:
     assert len(only(peer.frames(), RstStreamFrame)) == 1 and not peer.core.failed
 
 
+def test_what_is_remembered_of_closed_streams_is_bounded() -> None:
+    peer = RawPeer()
+    for number in range(1_100):
+        stream = peer.open(2 * number + 1, end=True)
+        peer.core.end(stream)
+    assert len(peer.core._h2._closed_streams) <= 1024 and len(peer.core._h2.streams) <= 2
+    peer.feed(reset(1) + window_update(1, 5) + data_frame(1, b"late"))
+    assert not peer.core.failed, "what was under way to a forgotten stream is no fault"
+
+
 def test_settings_that_nobody_knows_are_not_kept() -> None:
     """`h2` would keep each of them, 700 bytes a piece, and walk through all with every SETTINGS frame."""
     peer = RawPeer()
