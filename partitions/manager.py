@@ -352,22 +352,23 @@ class PartitionManager:
     def _tick(self) -> None:
         if self._closing or not self._active:
             return
+        # First the next one: time must not stand still for all because of a bug in one.
+        self._scheduler.call_later(TICK_SECONDS, self._tick)
         now = self._clock.monotonic()
         for driver in list(self._ticking):
             driver.on_tick(now)
             if driver.quiet:
                 self._ticking.pop(driver, None)
-        self._scheduler.call_later(TICK_SECONDS, self._tick)
 
     def _retain(self) -> None:
         if self._closing or not self._active:
             return
+        self._scheduler.call_later(self._retention_seconds, self._retain)
         now_ms, doubt = self._retention_clock.now_ms()
         if doubt:
             self._logger.warning(doubt)
         for driver in list(self._drivers.values()):
             driver.retain(now_ms)
-        self._scheduler.call_later(self._retention_seconds, self._retain)
 
     # --- For people and for tests ---
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from partitions.checkpoint import FLUSH_OS_NAME
+from partitions.driver import PartitionDriver
 from partitions.manager import Produced, TopicRemoved
 from partitions.replica_folders import folder_of, parse_folder_name
 from raftlog.config import MIB
@@ -90,6 +91,18 @@ def test_a_produce_that_takes_too_long_is_of_unknown_outcome_and_answered_once()
     cluster.settle()
     assert len(answers) == 1
     assert cluster.fetch(0, 0).records == 1, "it was replicated after all"
+
+
+def test_time_goes_on_after_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = ReplicationCluster()
+    cluster.leader_end(1, 0).paused = True
+    answers = cluster.produce(0, timeout_ms=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionDriver, "on_tick", lambda self, now: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            cluster.scheduler.advance(0.15)
+    cluster.scheduler.advance(1.5)
+    assert [answer.code for answer in answers] == ["request_timed_out"]
 
 
 def test_whoever_is_called_back_may_produce_at_once() -> None:
