@@ -158,8 +158,8 @@ class ReplicationServer:
                 self._answer_waiting(follower, list(follower.waiting.values()))
 
     def on_replica(self, topic_partition: TopicPartition) -> None:
-        """This replica is in service now: whoever waits for it is answered, and nobody else looked at, for many may wait
-        for many that are opened one by one."""
+        """This replica is in service now: whoever waits for it is answered, and nobody else looked at, for many may
+        wait for many that are opened one by one."""
         wanted = (topic_partition.topic_id, topic_partition.partition)
         for follower in list(self._links.values()):
             ready = [found for found in follower.waiting.values() if (found.topic_id, found.partition) == wanted]
