@@ -17,12 +17,14 @@ from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, InvariantViolation, RaftlogError, RetriableError
 from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, TopicPartition
 from raftlog.ports import Buffer
+from raftlog.record_batch import BatchHeader
 
 from . import effects as fx
 from .driver_effects import EffectPerformer
 from .driver_ports import Subscriber, Surroundings, Waiter
-from .driver_requests import ProduceDone, check_incoming
+from .driver_requests import ProduceDone
 from .follower import Follower
+from .incoming import Arrival, IncomingBatches
 from .log import PartitionLog
 from .log_slice import LogDamaged, LogSlice
 from .producer_replay import ProducerReplay
@@ -54,6 +56,7 @@ class PartitionDriver:
             lag_max=surroundings.lag_max,
         )
         self._performer = EffectPerformer(self, self.replica, log, producers, surroundings)
+        self._incoming = IncomingBatches(surroundings.worker, self._performer.requests.is_waiting, self._on_checked)
         self._followed: tuple[BrokerId, Incarnation, LeaderEpoch] | None = None
         self._depth = 0
         self._closed = False
@@ -121,18 +124,30 @@ class PartitionDriver:
 
     def produce(self, batch: Buffer, config: TopicConfig, acks: Acks, done: ProduceDone, deadline: float) -> None:
         """One batch; see `PartitionManager.produce`. `deadline` is in monotonic seconds."""
-        wall_ms = self._around.clock.wall_ms()
         try:
             self._check_open_for_produce()
-            header = check_incoming(batch, config, wall_ms)
         except RaftlogError as error:
             done(error)
             return
         request = self._performer.requests.add(done, deadline)
-        append_time = wall_ms if config.message_timestamp_type == "LogAppendTime" else -1
-        incoming = fx.IncomingBatch(request, header, batch, acks, append_time)
-        self._run(lambda: self.replica.produce(incoming, self._now()))
+        self._incoming.arrive(Arrival(request, batch, acks, config, self._around.clock.wall_ms()))
         self._around.wants_tick(self)
+
+    def _on_checked(self, arrival: Arrival, header: BatchHeader | RaftlogError) -> None:
+        """A batch's turn has come: hand it to the core, or refuse it."""
+        self._run(lambda: self._admit(arrival, header))
+
+    def _admit(self, arrival: Arrival, header: BatchHeader | RaftlogError) -> list[fx.Effect]:
+        if isinstance(header, RaftlogError):
+            return [fx.Reject(arrival.request, header)]
+        try:
+            self._check_open_for_produce()
+        except RaftlogError as error:
+            return [fx.Reject(arrival.request, error)]
+        stamped = arrival.config.message_timestamp_type == "LogAppendTime"
+        append_time = self._around.clock.wall_ms() if stamped else -1
+        incoming = fx.IncomingBatch(arrival.request, header, arrival.batch, arrival.acks, append_time)
+        return self.replica.produce(incoming, self._now())
 
     def _check_open_for_produce(self) -> None:
         if self._closed:
@@ -314,6 +329,7 @@ class PartitionDriver:
             return
         self._run(self.replica.close)
         self._closed = True
+        self._incoming.close()
         self._performer.requests.fail_all(error)
         self._performer.requests.deliver()
         self._performer.wake_waiters()

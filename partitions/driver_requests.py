@@ -10,11 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from raftlog.config import TopicConfig
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import Offset
-from raftlog.ports import Buffer
-from raftlog.record_batch import BatchHeader, validate
 
 from .effects import Acknowledge, RequestId
 
@@ -56,6 +53,10 @@ class ProduceRequests:
         if entry is not None:
             self._due.append((entry[0], answer))
 
+    def is_waiting(self, request: RequestId) -> bool:
+        """Whether it has no answer yet."""
+        return request in self._waiting
+
     def expire(self, now: float) -> None:
         """Those whose deadline passed: nobody knows here how they will end."""
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][1] not in self._waiting):
@@ -76,24 +77,6 @@ class ProduceRequests:
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-
-def check_incoming(batch: Buffer, config: TopicConfig, wall_ms: int) -> BatchHeader:
-    """The leader's check of a producer's batch, once (S11). Raises `InvalidRequest`."""
-    header = validate(batch, max_batch_bytes=config.max_message_bytes)
-    if header.is_control or header.is_transactional or header.log_append_time:
-        raise InvalidRequest("corrupt_batch", "a producer's batch is neither control nor transactional nor stamped")
-    if header.record_count != header.last_offset_delta + 1:
-        raise InvalidRequest(
-            "corrupt_batch", f"{header.record_count} records for {header.last_offset_delta + 1} offsets"
-        )
-    ahead_ms = header.max_timestamp - wall_ms
-    if config.message_timestamp_type == "CreateTime" and ahead_ms > config.message_timestamp_after_max_ms:
-        raise InvalidRequest(
-            "timestamp_out_of_range",
-            f"the batch is {ahead_ms} ms ahead of the clock; {config.message_timestamp_after_max_ms} are allowed",
-        )
-    return header
 
 
 class AwaitingStable:

@@ -43,6 +43,8 @@ _LENGTH = struct.Struct(">i")
 _LENGTH_POSITION = 8
 _CRC_POSITION = 17
 _CRC_START = 21
+_CODEC_POSITION = 22
+"""The lower byte of the attributes."""
 _MAX_OFFSET = 2**63 - 1
 _MAX_LENGTH = 2**31 - 1
 _JOIN_FIRST = 16 * 1024
@@ -150,6 +152,12 @@ class BatchHeader:
 def attributes_of(codec: Codec, *, transactional: bool = False, control: bool = False) -> int:
     """The attribute bits of a batch as its producer writes it."""
     return codec | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
+
+
+def is_compressed(batch: Buffer) -> bool:
+    """Whether the attributes of this batch, which nobody has checked yet, name a codec. A cut batch names none."""
+    view = memoryview(batch)
+    return view.nbytes >= HEADER_BYTES and bool(view[_CODEC_POSITION] & _CODEC_BITS)
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:

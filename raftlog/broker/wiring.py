@@ -101,7 +101,7 @@ class Broker:
             fetch_cache_bytes=config.fetch_cache_bytes,
             on_replica_offline=self._on_replica_offline,
         )
-        self.local = LocalRequests(self.manager)
+        self.local = LocalRequests(self.manager, scheduler)
 
     def load(self) -> None:
         """Open and recover every replica on disk. Blocks. Raises `DiskFailed` or `DiskFull`."""

@@ -1,0 +1,85 @@
+"""Requests with many batches: handed over in order, a bounded number a turn of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from partitions.manager import PartitionManager, Produced
+from raftlog.broker.local import BATCHES_A_TURN, LocalRequests
+from raftlog.model import Offset
+from raftlog.wire import ProducePartition, ProduceRequest, ProduceResponse
+from tests.support.manual import ManualScheduler
+
+TOPIC = bytes(16)
+
+
+class Manager:
+    """Takes batches and answers each at once with its number."""
+
+    def __init__(self) -> None:
+        self.taken: list[int] = []
+        self.fails = False
+        self.before_answer: Callable[[], None] = lambda: None
+
+    def produce(self, tp: Any, batch: memoryview, acks: Any, done: Callable[[Produced], None], **_: Any) -> None:
+        if self.fails:
+            self.fails = False
+            raise AssertionError("a bug")
+        self.taken.append(tp.partition)
+        self.before_answer()
+        done(Produced(Offset(tp.partition), -1, Offset(0)))
+
+
+class Local:
+    def __init__(self) -> None:
+        self.manager = Manager()
+        self.scheduler = ManualScheduler()
+        self.local = LocalRequests(cast(PartitionManager, self.manager), self.scheduler)
+        self.answers: list[ProduceResponse] = []
+
+    def produce(self, first: int, count: int) -> None:
+        targets = [ProducePartition(TOPIC, number, 1) for number in range(first, first + count)]
+        self.local.produce(ProduceRequest(first, -1, 100, targets), [memoryview(b"x")] * count, self.answers.append)
+
+
+def test_a_small_request_is_handed_over_at_once() -> None:
+    local = Local()
+    local.produce(0, 3)
+    assert [answer.base_offset for answer in local.answers[0].partitions] == [0, 1, 2]
+
+
+def test_a_great_one_takes_turns_and_whoever_comes_later_waits_behind_it() -> None:
+    """No call holds the event loop, and a producer's batches keep their order (S1)."""
+    local = Local()
+    count = 3 * BATCHES_A_TURN
+    local.produce(0, count)
+    local.produce(count, 1)
+    assert len(local.manager.taken) == BATCHES_A_TURN
+    local.scheduler.run()
+    assert local.manager.taken == list(range(count + 1))
+    assert [answer.correlation_id for answer in local.answers] == [0, count]
+
+
+def test_who_produces_again_from_an_answer_comes_behind_what_is_there() -> None:
+    local = Local()
+
+    def again() -> None:
+        local.manager.before_answer = lambda: None
+        local.produce(1000, 1)
+
+    local.manager.before_answer = again
+    local.produce(0, 3)
+    assert local.manager.taken == [0, 1, 2, 1000]
+
+
+def test_a_bug_in_one_does_not_stop_those_behind_it() -> None:
+    local = Local()
+    local.manager.fails = True
+    with pytest.raises(AssertionError):
+        local.produce(0, 2)
+    local.produce(5, 1)
+    local.scheduler.run()
+    assert local.manager.taken == [1, 5]
