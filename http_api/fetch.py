@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS
+from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MAX_REQUEST_HEAD_BYTES
 from raftlog.errors import RaftlogError, RetriableError, error_from_code
 from raftlog.model import EARLIEST, LATEST, PartitionRecord, TopicRecord
 from raftlog.ports import Buffer, FileRegion, Part, part_length
@@ -40,7 +40,6 @@ from .context import ApiContext, context_of
 from .limits import (
     DEFAULT_READ_BYTES,
     DEFAULT_READ_RECORDS,
-    MAX_HEAD_BYTES,
     MAX_READ_BYTES,
     MAX_READ_RECORDS,
     PIECE_BYTES,
@@ -88,7 +87,7 @@ async def fetch_batches(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
     content_type(request, allowed=(CONTENT_TYPE,))
-    message, _ = decode_message(await read_body(request, context, MAX_HEAD_BYTES), FetchRequest)
+    message, _ = decode_message(await read_body(request, context, MAX_REQUEST_HEAD_BYTES), FetchRequest)
     message = msgspec.structs.replace(
         message,
         max_wait_ms=min(message.max_wait_ms, MAX_FETCH_WAIT_MS),

@@ -22,9 +22,6 @@ also bounds how long a call may take."""
 SMALL_BODY_BYTES = 256 * KIB
 """The most for bodies that are parsed at once, on the loop: what is done to topics is short."""
 
-MAX_HEAD_BYTES = 1 * MIB
-"""The most for the head of a raw request, parsed on the loop: 10,000 partitions of up to 64 bytes, and some."""
-
 PIECE_BYTES = 256 * KIB
 """Written to the transport at once: what the socket does not take is copied."""
 
@@ -32,7 +29,6 @@ SMALL_REGION_BYTES = 16 * KIB
 """Regions of files up to this are read and joined: a `sendfile` of its own costs more than the copy."""
 
 DEFAULT_PRODUCE_TIMEOUT_MS = 30_000
-MAX_PRODUCE_TIMEOUT_MS = 300_000
 
 DEFAULT_READ_BYTES = 1 * MIB
 MAX_READ_BYTES = MAX_FETCH_BYTES

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
+from raftlog.config import MAX_REQUEST_HEAD_BYTES
 from raftlog.errors import error_from_code
 from raftlog.model import PartitionRecord
 from raftlog.wire import (
@@ -22,7 +23,7 @@ from raftlog.wire import (
 
 from .bodies import JSON_TYPE, content_type, decode_json, read_body
 from .context import ApiContext, context_of
-from .limits import MAX_HEAD_BYTES, SMALL_BODY_BYTES
+from .limits import SMALL_BODY_BYTES
 from .models import Nothing, OffsetOfTime, OffsetRange, Producer
 from .query import Query, partition_of, topic_of
 from .raw import decode_message, raw_reply
@@ -53,7 +54,7 @@ async def find_offsets(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
     content_type(request, allowed=(CONTENT_TYPE,))
-    message, _ = decode_message(await read_body(request, context, MAX_HEAD_BYTES), OffsetsRequest)
+    message, _ = decode_message(await read_body(request, context, MAX_REQUEST_HEAD_BYTES), OffsetsRequest)
     return raw_reply(await context.finish(context.service.offsets(message), OFFSETS_TIMEOUT_S))
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from raftlog.config import MAX_PRODUCE_TIMEOUT_MS
 from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
 from raftlog.model import Acks, TopicPartition, TopicRecord
 from raftlog.wire import CONTENT_TYPE, ProducedPartition, ProducePartition, ProduceRequest, split_body
@@ -27,7 +28,7 @@ from . import codec
 from .batching import PackedBatch, Target, pack
 from .bodies import JSON_TYPE, content_type, read_body
 from .context import ApiContext, context_of
-from .limits import DEFAULT_PRODUCE_TIMEOUT_MS, MAX_PRODUCE_TIMEOUT_MS, OFFSETS_LISTED, SLICE_RECORDS
+from .limits import DEFAULT_PRODUCE_TIMEOUT_MS, OFFSETS_LISTED, SLICE_RECORDS
 from .models import ProducedBatch, ProducedRecords
 from .problems import ApiError, error_member, worst
 from .query import Query, integer, timestamp, topic_of, unknown_partition

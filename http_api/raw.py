@@ -9,16 +9,11 @@ from aiohttp import web
 from raftlog.errors import InvalidRequest
 from raftlog.wire import CONTENT_TYPE, FetchRequest, OffsetsRequest, ProduceRequest, Response, decode_request, encode
 
-from .limits import MAX_HEAD_BYTES
-
 R = TypeVar("R", ProduceRequest, FetchRequest, OffsetsRequest)
 
 
 def decode_message(body: bytes, kind: type[R]) -> tuple[R, memoryview]:
     """Head and body of a request of this kind. Raises `InvalidRequest`."""
-    announced = int.from_bytes(body[:4], "big")
-    if announced > MAX_HEAD_BYTES:
-        raise InvalidRequest("invalid_request", f"a head has at most {MAX_HEAD_BYTES} bytes, not {announced}")
     message, rest = decode_request(body)
     if not isinstance(message, kind):
         raise InvalidRequest("invalid_request", f"this path takes a {kind.__name__}, not a {type(message).__name__}")

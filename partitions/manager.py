@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
-from raftlog.config import MIB, TimingConfig
+from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, MIB, TimingConfig
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import (
     NO_INCARNATION,
@@ -194,7 +194,7 @@ class PartitionManager:
         if driver is None or config is None:
             done(self.missing(topic_partition))
             return
-        timeout = self._timing.produce_timeout_ms if timeout_ms is None else timeout_ms
+        timeout = self._timing.produce_timeout_ms if timeout_ms is None else min(timeout_ms, MAX_PRODUCE_TIMEOUT_MS)
         driver.produce(batch, config, acks, done, self._clock.monotonic() + timeout / 1000)
 
     def fetch(

@@ -48,6 +48,13 @@ MAX_FETCH_BYTES = 16 * MIB
 MAX_FETCH_WAIT_MS = 60_000
 """Longest long poll."""
 
+MAX_PRODUCE_TIMEOUT_MS = 300_000
+"""Longest wait for a produce's acknowledgement."""
+
+MAX_REQUEST_HEAD_BYTES = 1 * MIB
+"""The most for the head of a produce, fetch or offsets request, which is parsed on the loop: 10,000 partitions of up to
+64 bytes, and some."""
+
 MAX_TOPIC_NAME = 249
 """As Kafka: so that names can move there and back."""
 

@@ -21,7 +21,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-from .config import MAX_WIRE_MESSAGE_BYTES
+from .config import MAX_REQUEST_HEAD_BYTES, MAX_WIRE_MESSAGE_BYTES
 from .errors import InvalidRequest, RemoteProtocolError
 from .ports import Buffer, Part, part_length
 
@@ -208,6 +208,8 @@ def decode_request(message: Buffer) -> tuple[Request, memoryview]:
     one of another version than ours."""
     try:
         head, body = _split(message)
+        if head.nbytes > MAX_REQUEST_HEAD_BYTES:
+            raise ValueError(f"a head has at most {MAX_REQUEST_HEAD_BYTES} bytes, not {head.nbytes}")
         request = _decode_request_head(head)
         if isinstance(request, ProduceRequest) and sum(p.length for p in request.partitions) != body.nbytes:
             raise ValueError("the lengths of the batches do not add up to the body")

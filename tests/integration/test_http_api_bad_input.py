@@ -14,7 +14,8 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from http_api.limits import MAX_HEAD_BYTES, SMALL_BODY_BYTES, Limits
+from http_api.limits import SMALL_BODY_BYTES, Limits
+from raftlog.config import MAX_REQUEST_HEAD_BYTES
 from raftlog.wire import CONTENT_TYPE
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Answer, Api, running_api
@@ -197,8 +198,8 @@ async def chunks(size: int, count: int) -> AsyncIterator[bytes]:
         ("/v1/topics", "application/json", SMALL_BODY_BYTES),
         ("/v1/topics/t/partitions", "application/json", SMALL_BODY_BYTES),
         ("/v1/producers", "application/json", SMALL_BODY_BYTES),
-        ("/v1/fetch", CONTENT_TYPE, MAX_HEAD_BYTES),
-        ("/v1/offsets", CONTENT_TYPE, MAX_HEAD_BYTES),
+        ("/v1/fetch", CONTENT_TYPE, MAX_REQUEST_HEAD_BYTES),
+        ("/v1/offsets", CONTENT_TYPE, MAX_REQUEST_HEAD_BYTES),
     ],
 )
 async def test_a_body_that_is_too_large_is_refused_announced_or_not(

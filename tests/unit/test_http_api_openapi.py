@@ -14,13 +14,12 @@ from http_api.limits import (
     DEFAULT_PRODUCE_TIMEOUT_MS,
     DEFAULT_READ_BYTES,
     DEFAULT_READ_RECORDS,
-    MAX_PRODUCE_TIMEOUT_MS,
     MAX_READ_BYTES,
     MAX_READ_RECORDS,
     MAX_RECORDS_PER_REQUEST,
 )
 from http_api.problems import problem
-from raftlog.config import MAX_FETCH_WAIT_MS, MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES
+from raftlog.config import MAX_FETCH_WAIT_MS, MAX_PARTITIONS_PER_TOPIC, MAX_PRODUCE_TIMEOUT_MS, TOPIC_CONFIG_NAMES
 from raftlog.errors import CODES, RaftlogError
 from raftlog.wire import CONTENT_TYPE
 from tests.support.fake_broker import FakeBroker

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.config import MAX_WIRE_MESSAGE_BYTES
+from raftlog.config import MAX_REQUEST_HEAD_BYTES, MAX_WIRE_MESSAGE_BYTES
 from raftlog.errors import InvalidRequest, RemoteProtocolError
 from raftlog.wire import (
     ErrorResponse,
@@ -203,3 +203,13 @@ def test_any_bytes_are_a_message_or_refused(noise: bytes, golden: str, at: int, 
             decode_request(candidate)
         with contextlib.suppress(RemoteProtocolError):
             decode_response(candidate)
+
+
+def test_a_head_that_is_too_long_is_refused_before_it_is_parsed() -> None:
+    """S11. It would hold the event loop; the most that a request can need fits."""
+    biggest = ProduceRequest(2**62, -1, 2**62, [ProducePartition(TOPIC, 2**31 - 1, 0)] * 10_000, forwarded=True)
+    message = b"".join(map(bytes, encode(biggest)))  # type: ignore[arg-type]
+    assert decode_request(message)[0] == biggest
+    padded = message[4:] + bytes(MAX_REQUEST_HEAD_BYTES)
+    with pytest.raises(InvalidRequest, match="a head has at most"):
+        decode_request(struct.pack(">I", len(padded)) + padded)
