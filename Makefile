@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?= 1
 SECONDS_SIMULATED ?= 60
+ROUNDS ?= 20
 
-.PHONY: demo test check format sim soak clean
+.PHONY: demo test check format sim soak power-loss clean
 
 demo: $(VENV)/.installed-demo  ## three nodes, real data, a killed leader, nothing lost
 	$(BIN)/python -P examples/demo.py
@@ -28,6 +29,9 @@ sim: $(VENV)/.installed-dev  ## one simulated cluster: make sim SEED=7
 
 soak: $(VENV)/.installed-dev  ## the long runs that `make test` leaves out
 	$(BIN)/python -P -m pytest -q -m soak
+
+power-loss: $(VENV)/.installed-dev  ## power failures of three nodes at once, as root: make power-loss ROUNDS=20
+	$(BIN)/python -P -m tests.support.power_rounds --rounds $(ROUNDS) --seed $(SEED) --results power-loss.jsonl
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -21,7 +21,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raftlog.broker.identity import (
@@ -88,6 +88,8 @@ class LocalCluster:
     """Each node in a rack of its own."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further lines of every `node.toml`: name → TOML value."""
+    program: Sequence[str] = (sys.executable, "-P", "-m", "raftlog.cli.main")
+    """What runs a node, before its arguments. Tests put one in its place that breaks something first."""
     nodes: list[LocalNode] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -123,7 +125,7 @@ class LocalCluster:
         if node.running:
             return
         self._write_settings(node)
-        command = [sys.executable, "-P", "-m", "raftlog.cli.main", "server", "run", "--stop-with-stdin"]
+        command = [*self.program, "server", "run", "--stop-with-stdin"]
         command += ["--config", os.path.join(node.folder, SETTINGS_FILE)]
         with open(node.log_path, "ab") as log:
             node.process = subprocess.Popen(

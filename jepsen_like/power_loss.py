@@ -1,0 +1,285 @@
+"""A disk whose power can be cut: what was written to it and not fsynced is gone.
+
+Killing a process loses nothing that it wrote: the page cache belongs to the kernel. To lose what only an fsync would
+have kept, each node gets a `Volume`, an ext4 image mounted through a loop device, and `cut` shuts that file system down
+under the running processes (`EXT4_IOC_SHUTDOWN`): from that instant on every write and fsync fails, and whatever the
+page cache holds for it is dropped when it is unmounted. Mounting it again replays the file system's journal, as after a
+power failure.
+
+What an fsync did not promise may still have reached the disk, in any order. `Survivors` says what does:
+
+* NOTHING: neither data nor the file system's journal is written out. What was synced is there, nothing else.
+* NAMES: the journal is written out: files that were made, renamed or removed since are so, their data is not there.
+* PARTS: some stretches of 4 KiB of some files are written out first, then the journal: ends with holes of zeros, and
+  later bytes without earlier ones.
+
+A fault that does not bite proves nothing, so each cut brings its proof: one witness file is written and synced when the
+disk is mounted (no later: an fsync may carry along what others did not sync), another is written right before the cut;
+after the next mount the first must be whole and the second lost (`FaultDidNotBite` otherwise). What the processes
+themselves lost is counted from the sizes of their files: what they were at the instant of the cut, which the kernel
+still tells afterwards, less what is there after the mount. Holes are not counted, so it is no more than was lost.
+
+It needs root, loop devices, ext4 and its shutdown call, so `missing_capability` tries all of it on a small image and
+names what is missing. Mounts of a process that died are removed by the next `Volumes`.
+
+What is *not* here: starting and killing processes (the caller's: order matters), torn sectors and rotten bits.
+
+Source of the shutdown call: Linux, `fs/ext4/ioctl.c` and xfstests' `src/godown.c`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import fcntl
+import os
+import random
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+
+EXT4_IOC_SHUTDOWN = 0x8004587D
+LOG_FLUSH, NO_LOG_FLUSH = 1, 2
+WITNESS_BYTES = 64 * 1024
+SYNCED, LOST = "witness-synced", "witness-lost"
+PAGE = 4096
+SYNC_FILE_RANGE_ALL = 1 | 2 | 4
+"""Wait for what is being written, write, and wait for it (sync_file_range(2))."""
+
+IMAGE_BYTES = 256 * 1024 * 1024
+FOLDER_PREFIX = "raftlog-power-"
+COMMAND_SECONDS = 60.0
+
+
+class PowerLossUnavailable(Exception):
+    """This machine cannot cut a disk's power; the text names what is missing."""
+
+
+class FaultDidNotBite(Exception):
+    """Power was cut and nothing was lost, or what was synced was: whatever the round showed, it is void."""
+
+
+class Survivors(enum.Enum):
+    """What reaches the disk of all that was not fsynced. See the module."""
+
+    NOTHING = "nothing"
+    NAMES = "names"
+    PARTS = "parts"
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The proof that a cut bit, in bytes that were written and not synced."""
+
+    witness: int
+    files: dict[str, int]
+    """Path below `data` → by how many bytes it is shorter than at the cut; it may be gone."""
+
+
+class Volume:
+    """One disk. `path` is where it is mounted, from `Volumes.add` to `Volumes.close`; `data` is its user's."""
+
+    def __init__(self, image: str, path: str) -> None:
+        self.image = image
+        self.path = path
+        self.is_mounted = False
+        self._at_the_cut: dict[str, int] | None = None
+
+    def make(self, size_bytes: int = IMAGE_BYTES) -> None:
+        """A new, empty file system, mounted. Raises `PowerLossUnavailable`."""
+        with open(self.image, "wb") as file:
+            file.truncate(size_bytes)  # sparse
+        _run("mkfs.ext4", "-q", "-F", "-m", "0", "-b", str(PAGE), self.image)
+        os.makedirs(self.path, exist_ok=True)
+        self._attach()
+        os.mkdir(self.data)
+        self._plant_synced_witness()
+
+    @property
+    def data(self) -> str:
+        """The folder on it that is its user's: empty at first."""
+        return os.path.join(self.path, "data")
+
+    def _attach(self) -> None:
+        """Mount it, and replay its journal. The kernel must not write out by itself what nobody synced: the interval of
+        its journal's commits is out of the way."""
+        _run("mount", "-t", "ext4", "-o", "loop,noatime,commit=900", self.image, self.path)
+        self.is_mounted = True
+
+    def _plant_synced_witness(self) -> None:
+        with _opened(os.path.join(self.path, SYNCED), os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+            os.write(file, b"s" * WITNESS_BYTES)
+            os.fsync(file)
+        with _opened(self.path, os.O_RDONLY) as folder:
+            os.fsync(folder)
+
+    def unmount(self) -> None:
+        """Every process that had files open there must be gone. The loop device goes with the mount."""
+        if self.is_mounted:
+            _run("umount", self.path)
+            self.is_mounted = False
+
+    def cut(self, survivors: Survivors, rng: random.Random) -> None:
+        """Now. Processes go on, and every write and fsync of theirs fails. Kill them, then `restore`."""
+        with _opened(os.path.join(self.path, LOST), os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+            os.write(file, b"l" * WITNESS_BYTES)
+        if survivors is Survivors.PARTS:
+            self._write_out_parts(rng)
+        files = self.files()
+        flag = NO_LOG_FLUSH if survivors is Survivors.NOTHING else LOG_FLUSH
+        with _opened(self.path, os.O_RDONLY) as folder:
+            fcntl.ioctl(folder, EXT4_IOC_SHUTDOWN, struct.pack("I", flag))
+        self._at_the_cut = sizes(files)
+
+    def restore(self) -> Lost:
+        """Power is back: mount what is left. Raises `FaultDidNotBite`."""
+        self.unmount()
+        before, self._at_the_cut = self._at_the_cut, None
+        self._attach()
+        if before is None:
+            raise FaultDidNotBite(f"{self.path} was not cut")
+        witness = self._read_witness()
+        self._plant_synced_witness()
+        after = sizes(list(before))
+        shorter = {path: size - after.get(path, 0) for path, size in before.items() if after.get(path, 0) < size}
+        return Lost(witness, {os.path.relpath(path, self.data): count for path, count in shorter.items()})
+
+    def files(self) -> list[str]:
+        """Every file below `data`, with its path."""
+        return sorted(os.path.join(folder, name) for folder, _, names in os.walk(self.data) for name in names)
+
+    # --- Inside ---
+
+    def _read_witness(self) -> int:
+        """After a cut. Both halves are gone afterwards."""
+        synced, lost = _taken(os.path.join(self.path, SYNCED)), _taken(os.path.join(self.path, LOST))
+        if synced != b"s" * WITNESS_BYTES:
+            raise FaultDidNotBite(f"{self.path} lost what was synced: this is no power failure but another fault")
+        kept = lost.count(b"l")
+        if kept:
+            raise FaultDidNotBite(f"{self.path} kept {kept} bytes that nobody synced")
+        return WITNESS_BYTES
+
+    def _write_out_parts(self, rng: random.Random) -> None:
+        """Of every other file, some stretch near the end: where what is not synced lies."""
+        for path in self.files():
+            if rng.random() < 0.5:
+                continue
+            with suppress(FileNotFoundError), _opened(path, os.O_RDONLY) as file:
+                pages = os.fstat(file).st_size // PAGE + 1
+                first = rng.randrange(max(pages - 16, 0), pages)
+                _sync_file_range(file, first * PAGE, rng.randrange(1, 17) * PAGE)
+
+
+class Volumes:
+    """The disks of one cluster in a folder of their own. Use it as a context: it unmounts them at its end."""
+
+    def __init__(self) -> None:
+        """Raises `PowerLossUnavailable`."""
+        if os.geteuid() != 0:
+            raise PowerLossUnavailable("mounting an image needs root")
+        remove_leftovers()
+        self.folder = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
+        self.volumes: list[Volume] = []
+
+    def add(self, path: str, size_bytes: int = IMAGE_BYTES) -> Volume:
+        """A disk of so many bytes, mounted at this path below `folder`. Raises `PowerLossUnavailable`."""
+        volume = Volume(os.path.join(self.folder, f"{len(self.volumes)}.img"), os.path.join(self.folder, path))
+        volume.make(size_bytes)
+        self.volumes.append(volume)
+        return volume
+
+    def close(self) -> None:
+        """Unmount all and delete the folder. The processes that use them must be gone."""
+        _remove(self.folder)
+
+    def __enter__(self) -> Volumes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def sizes(paths: list[str]) -> dict[str, int]:
+    """Path → bytes, of those that are there."""
+    found = {}
+    for path in paths:
+        with suppress(FileNotFoundError):
+            found[path] = os.stat(path).st_size
+    return found
+
+
+def missing_capability() -> str | None:
+    """What this machine lacks to cut a disk's power, or None: tried on a small image, with its proof."""
+    try:
+        with Volumes() as volumes:
+            volume = volumes.add("probe", 8 * 1024 * 1024)
+            volume.cut(Survivors.NOTHING, random.Random(0))
+            volume.restore()
+    except (PowerLossUnavailable, FaultDidNotBite) as error:
+        return str(error)
+    except OSError as error:
+        return f"this kernel does not shut a mounted ext4 down: {error}"
+    return None
+
+
+def remove_leftovers() -> None:
+    """Unmount and delete what processes that are gone have left."""
+    parent = tempfile.gettempdir()
+    for name in os.listdir(parent):
+        pid = name.removeprefix(FOLDER_PREFIX).partition("-")[0]
+        if name.startswith(FOLDER_PREFIX) and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
+            _remove(os.path.join(parent, name))
+
+
+def _remove(folder: str) -> None:
+    with open("/proc/self/mounts", encoding="utf-8") as mounts:
+        mounted = [line.split()[1] for line in mounts]
+    for path in mounted:
+        if path.startswith(folder + os.sep):
+            _run("umount", path)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _taken(path: str) -> bytes:
+    """What is left of a file, which is removed."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return b""
+    os.remove(path)
+    return content
+
+
+@contextmanager
+def _opened(path: str, flags: int) -> Iterator[int]:
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file_range(descriptor: int, offset: int, size: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    offset_c, size_c = ctypes.c_int64(offset), ctypes.c_int64(size)
+    if libc.sync_file_range(descriptor, offset_c, size_c, SYNC_FILE_RANGE_ALL):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _run(*command: str) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMMAND_SECONDS)
+    except FileNotFoundError:
+        raise PowerLossUnavailable(f"there is no {command[0]} here") from None
+    except subprocess.CalledProcessError as error:
+        raise PowerLossUnavailable(f"{' '.join(command)}: {error.stderr.strip()}") from None

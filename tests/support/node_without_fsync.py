@@ -1,0 +1,23 @@
+"""A node whose fsyncs do nothing: what no test of power failures may let pass.
+
+Runs raftlog's command line in this process (`LocalCluster.program`). It fails where the product no longer syncs by
+these names, since then nothing would be broken here.
+"""
+
+from __future__ import annotations
+
+import os
+
+from raftlog import disk
+from raftlog.cli.main import main
+
+
+def nothing(descriptor: int) -> None:
+    """Says that it is done."""
+
+
+if __name__ == "__main__":
+    assert disk.os is os
+    os.fsync = nothing  # type: ignore[assignment]
+    os.fdatasync = nothing
+    main()

@@ -1,0 +1,298 @@
+"""Power failures of a whole cluster under load, round after round, and what must be there afterwards.
+
+Each of three real nodes keeps its data on a disk of its own whose power can be cut (`jepsen_like/power_loss.py`). A
+round: administrators change topics and a producer writes until at least `changes` changes are acknowledged; then all
+disks lose power and all nodes are killed; they start again on what the disks kept. Then
+
+* every acknowledged change is there, asked of every node after a change of its own (S7);
+* every record that the producer sent, before and after, is there once, in order, at the offset that its acknowledgement
+  named (S1, S2): the producer lives on through the failure;
+* all replicas come back in sync without an operator (S10), and no log tells of anything broken.
+
+What was acknowledged is remembered here, in the client's process. What had no answer at the cut may be there or not.
+
+The cut comes while the nodes run, into the middle of whatever they do, disk after disk within milliseconds. What of the
+unsynced survives is drawn for each disk (`Survivors`). Every round has its proof that each disk lost something.
+
+    python -P -m tests.support.power_rounds --rounds 20 --results power-loss.jsonl
+
+appends one line a round to the results and ends with 1 at the first round in which anything is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import functools
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from jepsen_like.power_loss import Survivors, Volumes, missing_capability
+from raftlog import Admin
+from raftlog.cli.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
+from raftlog.errors import RaftlogError
+from tests.support.cluster import PATIENCE_S, all_in_sync, stop_and_check, tell
+from tests.support.cluster_traffic import Traffic, check_exactly
+
+NODES = 3
+ADMINISTRATORS = 24
+BASE_MS = 3_600_000
+"""A register's value is the number of milliseconds beyond this in its topic's `retention.ms`."""
+
+
+BARRIER = "barrier"
+
+
+@functools.cache
+def _missing() -> str | None:
+    return missing_capability()
+
+
+def skip_unless_power_can_be_cut() -> None:
+    """Skips the test that calls it, and says what this machine lacks."""
+    missing = _missing()
+    if missing is not None:
+        pytest.skip(f"power cannot be cut here: {missing}")
+
+
+@dataclass
+class Result:
+    """One round, as it is written down."""
+
+    round: int
+    seed: int
+    survivors: list[str]
+    changes_acknowledged: int = 0
+    records_acknowledged: int = 0
+    """When power was cut."""
+    records_sent: int = 0
+    """In the whole round: all of them are there at its end."""
+    witness_bytes_lost: int = 0
+    node_bytes_lost: list[int] = field(default_factory=list)
+    """By node: what it had appended and not synced, and is gone."""
+    acknowledged_lost: list[str] = field(default_factory=list)
+    back_after_s: float = 0.0
+    """From the first start to all replicas in sync."""
+
+
+class Administrator:
+    """Changes topics, one change after the other, and remembers what was acknowledged."""
+
+    def __init__(self, number: int) -> None:
+        self.register = f"register-{number}"
+        self._number = number
+        self.value = 0
+        """Of the register: acknowledged."""
+        self.tried = 0
+        self.alive: dict[str, str] = {}
+        """Topic → id: acknowledged."""
+        self.deleted: set[str] = set()
+        self.in_doubt: set[str] = set()
+        """Topics whose last change has no answer."""
+        self.acknowledged = 0
+
+    async def work(self, admin: Admin, name: str) -> None:
+        """Until it is cancelled or gets no answer: an unanswered change may be carried out later, over a newer one."""
+        count = 0
+        try:
+            while True:
+                count += 1
+                if count % 10 == 0:
+                    await self._make_another(admin, f"made-{name}-{self._number}-{count}")
+                else:
+                    self.tried += 1
+                    await admin.alter_topic(self.register, {"retention.ms": str(BASE_MS + self.tried)})
+                    self.value = self.tried
+                    self.acknowledged += 1
+        except (RaftlogError, asyncio.CancelledError):
+            return  # what it asked for last is in doubt
+
+    async def _make_another(self, admin: Admin, topic: str) -> None:
+        """And delete the one before it."""
+        for old in list(self.alive):
+            self.in_doubt.add(old)
+            del self.alive[old]
+            await admin.delete_topic(old)
+            self._answered(old)
+            self.deleted.add(old)
+        self.in_doubt.add(topic)
+        made = await admin.create_topic(topic, 1, replication_factor=1)
+        self._answered(topic)
+        self.alive[topic] = made.id
+
+    def _answered(self, topic: str) -> None:
+        self.in_doubt.discard(topic)
+        self.acknowledged += 1
+
+    async def check(self, admin: Admin) -> list[str]:
+        """What is missing for a node that knows all that was decided before. Raises `AssertionError` where something is
+        there that nobody asked for."""
+        lost = []
+        topics = {topic.name: topic.id for topic in await admin.list_topics()}
+        lost += [f"{topic} was made" for topic, made in self.alive.items() if topics.get(topic) != made]
+        lost += [f"{topic} was deleted" for topic in sorted(self.deleted & set(topics))]
+        found = int((await admin.describe_topic(self.register)).configs["retention.ms"]) - BASE_MS
+        assert found <= self.tried, f"{self.register} is {found}, the last value sent is {self.tried}"
+        if found < self.value:
+            lost.append(f"{self.register} is {found}, acknowledged was {self.value}")
+        return lost
+
+    def begin_again(self) -> None:
+        self.acknowledged = 0
+        self.in_doubt.clear()
+
+
+class PoweredCluster:
+    """Three nodes, three disks."""
+
+    def __init__(self, volumes: Volumes, program: Sequence[str] | None = None) -> None:
+        self.volumes = volumes
+        self.cluster = LocalCluster(volumes.folder, NODES, free_base_port(NODES))
+        if program is not None:
+            self.cluster.program = program
+        for node in self.cluster.nodes:
+            volume = volumes.add(f"disk-{node.node_id}")
+            os.makedirs(node.folder)
+            os.symlink(volume.data, os.path.join(node.folder, DATA_FOLDER))
+        self.administrators = [Administrator(number) for number in range(ADMINISTRATORS)]
+        self.rounds = 0
+        self._barriers = 0
+
+    def start(self) -> None:
+        """All nodes, until they take requests."""
+        self.cluster.start()
+        self.cluster.wait_ready(PATIENCE_S)
+
+    async def prepare(self) -> None:
+        """What the administrators change. Once."""
+        async with Admin(self.cluster.bootstrap) as admin:
+            await admin.create_topic(BARRIER, 1, 1)
+            for administrator in self.administrators:
+                await admin.create_topic(administrator.register, 1, 1, {"retention.ms": str(BASE_MS)})
+
+    async def round(self, seed: int, *, changes: int = 1000) -> Result:
+        """One power failure of all. Raises `AssertionError` with what is wrong, acknowledged changes that are lost
+        apart: those are in the result."""
+        self.rounds += 1
+        rng = random.Random(seed)
+        survivors = [rng.choice(list(Survivors)) for _ in range(NODES)]
+        result = Result(self.rounds, seed, [kept.value for kept in survivors])
+        topic = f"produced-{self.rounds}-{seed}"
+        async with Admin(self.cluster.bootstrap) as admin:
+            await admin.create_topic(topic, 3, 3)
+            await all_in_sync(admin, topic)
+            async with Traffic(self.cluster.bootstrap, topic, 3) as traffic:
+                await self._change(admin, changes, rng, functools.partial(self._cut, rng, survivors, result))
+                result.changes_acknowledged = sum(one.acknowledged for one in self.administrators)
+                result.records_acknowledged = sum(traffic.acknowledged_counts)
+                began = time.monotonic()
+                await asyncio.to_thread(self.start)
+                await all_in_sync(admin, topic)
+                result.back_after_s = round(time.monotonic() - began, 2)
+                result.acknowledged_lost = await self._check_changes()
+                await traffic.grows()
+            await check_exactly(self.cluster.bootstrap, traffic)
+            result.records_sent = sum(len(partition.sent) for partition in traffic.partitions)
+            await admin.delete_topic(topic)
+        return result
+
+    async def _change(self, admin: Admin, changes: int, rng: random.Random, cut: functools.partial[None]) -> None:
+        """Changes until enough are acknowledged, and then a little longer, until the cut is over."""
+        for administrator in self.administrators:
+            administrator.begin_again()
+        name = f"{self.rounds}"
+        working = [asyncio.create_task(one.work(admin, name)) for one in self.administrators]
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while sum(one.acknowledged for one in self.administrators) < changes:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(rng.uniform(0, 0.2))
+            assert not any(task.done() for task in working), "an administrator got no answer while all was well"
+            await asyncio.to_thread(cut)
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working)
+
+    def _cut(self, rng: random.Random, survivors: list[Survivors], result: Result) -> None:
+        disks = list(zip(self.volumes.volumes, survivors, strict=True))
+        for volume, kept in rng.sample(disks, len(disks)):
+            volume.cut(kept, rng)
+        self.cluster.kill_all()
+        lost = [volume.restore() for volume in self.volumes.volumes]
+        result.witness_bytes_lost = sum(proof.witness for proof in lost)
+        result.node_bytes_lost = [sum(proof.files.values()) for proof in lost]
+
+    async def _check_changes(self) -> list[str]:
+        lost = []
+        for node in self.cluster.nodes:
+            async with Admin(str(node.api)) as admin:
+                self._barriers += 1
+                await admin.alter_topic(BARRIER, {"retention.ms": str(BASE_MS + self._barriers)})
+                for administrator in self.administrators:
+                    lost += [f"node {node.node_id}: {what}" for what in await administrator.check(admin)]
+        return lost
+
+
+@contextlib.contextmanager
+def powered_cluster(program: Sequence[str] | None = None) -> Iterator[PoweredCluster]:
+    """`program` runs a node (`LocalCluster.program`). Raises `PowerLossUnavailable` where there can be none."""
+    with Volumes() as volumes:
+        powered = PoweredCluster(volumes, program)
+        try:
+            powered.start()
+            yield powered
+        except BaseException:
+            powered.cluster.kill_all()
+            tell(powered.cluster)
+            raise
+        stop_and_check(powered.cluster)
+
+
+# --- The command ------------------------------------------------------------------------------------------------------
+
+
+async def run(powered: PoweredCluster, rounds: int, seed: int, changes: int, results: str) -> bool:
+    """Rounds, each written down at its end. False at the first in which something acknowledged is lost."""
+    await powered.prepare()
+    for number in range(rounds):
+        result = await powered.round(seed + number, changes=changes)
+        await asyncio.to_thread(write_down, result, results)
+        if result.acknowledged_lost:
+            return False
+    return True
+
+
+def write_down(result: Result, results: str) -> None:
+    line = msgspec.json.encode(result)
+    with open(results, "ab") as file:
+        file.write(line + b"\n")
+    print(line.decode(), flush=True)  # noqa: T201
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Power failures of three nodes at once, under load.")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--changes", type=int, default=1000, help="Acknowledged metadata changes a round, at least.")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--results", default="power-loss.jsonl", help="One line of JSON a round is appended.")
+    arguments = parser.parse_args()
+    missing = missing_capability()
+    if missing is not None:
+        print(f"power cannot be cut here: {missing}", file=sys.stderr)  # noqa: T201
+        return 2
+    with powered_cluster() as powered:
+        kept = asyncio.run(run(powered, arguments.rounds, arguments.seed, arguments.changes, arguments.results))
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

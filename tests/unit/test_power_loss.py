@@ -1,0 +1,133 @@
+"""Cutting a disk's power: what it takes away, what it leaves, and that it says so when it did nothing.
+
+Where this machine cannot mount images the tests are skipped, and the reason names what is missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from jepsen_like import power_loss
+from jepsen_like.power_loss import FaultDidNotBite, Lost, PowerLossUnavailable, Survivors, Volume, Volumes
+from tests.support.power_rounds import skip_unless_power_can_be_cut
+
+SMALL = 8 * 1024 * 1024
+RNG = random.Random(1)
+
+
+@pytest.fixture
+def volume() -> Iterator[Volume]:
+    skip_unless_power_can_be_cut()
+    with Volumes() as volumes:
+        yield volumes.add("disk", SMALL)
+    assert not os.path.exists(volumes.folder)
+    with open("/proc/self/mounts", encoding="utf-8") as mounts:
+        assert volumes.folder not in mounts.read()
+
+
+def write(volume: Volume, name: str, content: bytes, *, sync: bool) -> None:
+    with open(os.path.join(volume.data, name), "ab") as file:
+        file.write(content)
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+    if sync:
+        folder = os.open(volume.data, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+
+
+def contents(volume: Volume) -> dict[str, bytes]:
+    found = {}
+    for path in volume.files():
+        with open(path, "rb") as file:
+            found[os.path.relpath(path, volume.data)] = file.read()
+    return found
+
+
+def test_what_was_synced_stays_and_nothing_else_does(volume: Volume) -> None:
+    write(volume, "synced", b"a" * 10_000, sync=True)
+    write(volume, "synced", b"b" * 10_000, sync=False)
+    write(volume, "unsynced", b"c" * 70_000, sync=False)
+    volume.cut(Survivors.NOTHING, RNG)
+    assert volume.restore() == Lost(power_loss.WITNESS_BYTES, {"synced": 10_000, "unsynced": 70_000})
+    assert contents(volume) == {"synced": b"a" * 10_000}
+
+
+def test_a_cut_ends_every_write_at_once_and_a_mount_brings_them_back(volume: Volume) -> None:
+    with open(os.path.join(volume.data, "open"), "wb", buffering=0) as file:
+        file.write(b"x")
+        volume.cut(Survivors.NOTHING, RNG)
+        for call in (lambda: os.fsync(file.fileno()), lambda: file.write(b"y")):
+            with pytest.raises(OSError) as raised:
+                call()
+            assert raised.value.errno in {errno.EIO, errno.EROFS}
+    volume.restore()
+    write(volume, "again", b"z", sync=True)
+    volume.cut(Survivors.NOTHING, RNG)
+    volume.restore()
+    assert contents(volume) == {"again": b"z"}
+
+
+def test_names_may_survive_without_their_data(volume: Volume) -> None:
+    write(volume, "unsynced", b"c" * 70_000, sync=False)
+    volume.cut(Survivors.NAMES, RNG)
+    volume.restore()
+    assert set(contents(volume)) == {"unsynced"}
+    assert contents(volume)["unsynced"].count(b"c") == 0
+
+
+def test_parts_of_what_was_not_synced_may_survive_in_any_order(volume: Volume) -> None:
+    """Over some files: bytes that are there, although bytes before them are not."""
+    for number in range(20):
+        write(volume, str(number), b"c" * 100_000, sync=False)
+    volume.cut(Survivors.PARTS, random.Random(3))
+    volume.restore()
+    after = contents(volume)
+    kept = sum(content.count(b"c") for content in after.values())
+    assert 0 < kept < 2_000_000
+    assert any(content.lstrip(b"\0") and content[0] == 0 for content in after.values() if content), "no hole"
+
+
+def test_a_cut_that_took_nothing_is_no_cut(volume: Volume) -> None:
+    with pytest.raises(FaultDidNotBite, match="was not cut"):
+        volume.restore()
+    volume.cut(Survivors.NOTHING, RNG)
+    volume.unmount()
+    volume._attach()
+    with open(os.path.join(volume.path, power_loss.LOST), "wb") as file:
+        file.write(b"l" * 100)
+    with pytest.raises(FaultDidNotBite, match="kept 100 bytes"):
+        volume.restore()
+    volume.cut(Survivors.NOTHING, RNG)
+    volume.unmount()
+    volume._attach()
+    os.remove(os.path.join(volume.path, power_loss.SYNCED))
+    with pytest.raises(FaultDidNotBite, match="another fault"):
+        volume.restore()
+
+
+def test_what_a_dead_process_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    skip_unless_power_can_be_cut()
+    monkeypatch.setattr(os, "getpid", lambda: 2**22 + 1)  # nobody's: above the kernel's limit
+    abandoned = Volumes()
+    volume = abandoned.add("disk", SMALL)
+    assert os.path.ismount(volume.path)
+    monkeypatch.undo()
+    power_loss.remove_leftovers()
+    assert not os.path.exists(abandoned.folder)
+
+
+def test_a_missing_capability_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert power_loss.missing_capability() == "mounting an image needs root"
+    monkeypatch.undo()
+    with pytest.raises(PowerLossUnavailable, match=r"there is no mkfs\.nothing here"):
+        power_loss._run("mkfs.nothing")
+    with pytest.raises(PowerLossUnavailable, match="false"):
+        power_loss._run("false")
