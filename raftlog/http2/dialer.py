@@ -6,15 +6,19 @@ import asyncio
 import ssl as ssl_module
 from collections.abc import Callable, Mapping
 
+import structlog
+
 from ..errors import RaftlogError, RetriableError
 from ..ports import Random
 from .limits import Http2Limits
 from .protocol import Http2Connection
 from .stream import Http2Stream, StreamHandler
-from .tls import prepare
+from .tls import CUT_SHORT, DialTls, explain
 
 SHORTEST_DELAY_S = 0.1
 LONGEST_DELAY_S = 2.0
+TELL_AGAIN_S = 60.0
+"""A peer that stays away for the same reason is told of this often."""
 
 
 async def connect(
@@ -22,13 +26,13 @@ async def connect(
     port: int,
     *,
     limits: Http2Limits | None = None,
-    ssl: ssl_module.SSLContext | None = None,
+    ssl: ssl_module.SSLContext | DialTls | None = None,
     on_closed: Callable[[Http2Connection, str], None] | None = None,
 ) -> Http2Connection:
     """A connection whose peer has shown that it speaks HTTP/2, on the running loop.
 
     Raises `RetriableError` (`connection_lost`) with what went wrong: nobody listens there, it does not speak HTTP/2,
-    its certificate is not trusted, or `connect_timeout_s` passed.
+    its certificate is not trusted or another's, or `connect_timeout_s` passed.
     """
     limits = limits or Http2Limits()
     loop = asyncio.get_running_loop()
@@ -43,27 +47,43 @@ async def connect(
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     connection = Http2Connection(loop, limits, authority=where, on_closed=lost)
     connection.on_ready = lambda: None if ready.done() else ready.set_result(None)
-    timeouts = (limits.connect_timeout_s, limits.linger_s) if ssl else (None, None)
+    tls = None if ssl is None else DialTls.of(ssl)
+    timeouts = (limits.connect_timeout_s, limits.linger_s) if tls else (None, None)
     try:
         async with asyncio.timeout(limits.connect_timeout_s):
             await loop.create_connection(
                 lambda: connection,
                 host,
                 port,
-                ssl=prepare(ssl),
+                ssl=tls.context() if tls else None,
+                server_hostname=(tls.server_name or host) if tls else None,
                 ssl_handshake_timeout=timeouts[0],
                 ssl_shutdown_timeout=timeouts[1],
             )
+            if tls is not None:
+                tls.check(connection.get_extra_info("peercert"))
             await ready
+            if connection.peer_said:  # with its first bytes: nothing can be asked of it
+                raise RetriableError("connection_lost", f"the peer goes away: {connection.peer_said}")
     except BaseException as error:
         connection.on_closed = None
         ready.cancel()
         await connection.give_up("connecting failed")
-        if not isinstance(error, (OSError, TimeoutError, RetriableError)):
+        if not isinstance(error, (OSError, TimeoutError, RaftlogError)):
             raise
-        detail = error.detail if isinstance(error, RaftlogError) else str(error) or "no answer in time"
-        raise RetriableError("connection_lost", f"{where}: {detail}") from None
+        raise RetriableError("connection_lost", f"{where}: {_why(error, tls)}") from None
     return connection
+
+
+def _why(error: OSError | RaftlogError, tls: DialTls | None) -> str:
+    if isinstance(error, RaftlogError):
+        # TLS 1.3: this end is done with the handshake before the other has looked at its certificate.
+        unsaid = tls is not None and error.detail.startswith(("connection lost", "the peer closed the connection"))
+        return f"{CUT_SHORT} ({error.detail})" if unsaid else error.detail
+    if isinstance(error, TimeoutError):
+        return str(error) or "no answer in time"
+    refused = isinstance(error, ConnectionRefusedError)
+    return str(error) if tls is None or refused else explain(error)
 
 
 class ReconnectingDialer:
@@ -84,7 +104,7 @@ class ReconnectingDialer:
         random: Random,
         headers: Mapping[str, str] | None = None,
         limits: Http2Limits | None = None,
-        ssl: ssl_module.SSLContext | None = None,
+        ssl: ssl_module.SSLContext | DialTls | None = None,
         on_opened: Callable[[Http2Stream], None] | None = None,
         on_closed: Callable[[str], None] | None = None,
     ) -> None:
@@ -102,6 +122,7 @@ class ReconnectingDialer:
         self._connection: Http2Connection | None = None
         self._stream: Http2Stream | None = None
         self._failures = 0
+        self._told = ("", 0.0)
         self._closing = False
         self._task: asyncio.Task[None] | None = asyncio.get_running_loop().create_task(self._keep())
         self._task.add_done_callback(_report)
@@ -128,6 +149,7 @@ class ReconnectingDialer:
     async def _keep(self) -> None:
         while not self._closing:
             reason = await self._once()
+            self._tell(reason)
             if self._on_closed is not None:
                 self._on_closed(reason)
             delay = self.delay_s()
@@ -167,6 +189,16 @@ class ReconnectingDialer:
             patience.cancel()
             connection.close("the stream is over")
             await connection.wait_closed()
+
+    def _tell(self, reason: str) -> None:
+        """One line for each reason, not for each attempt: a peer may be down for days."""
+        now = asyncio.get_running_loop().time()
+        told, told_at = self._told
+        if reason == told and now - told_at < TELL_AGAIN_S:
+            return
+        self._told = (reason, now)
+        where = f"{self._host}:{self._port}"
+        structlog.get_logger().warning("link_lost", path=self._path, address=where, reason=reason)
 
     def _opened(self, stream: Http2Stream) -> None:
         self._failures = 0

@@ -70,7 +70,9 @@ class Http2Limits:
     linger_s: float = 1.0
     """After the last bytes of ours: so long we go on reading, so that no RST overtakes the GOAWAY."""
     max_connections: int = 4_096
-    """Of one listener; further ones are closed at once."""
+    """Of one listener, those included whose TLS handshake is under way; further ones are closed at once."""
+    max_handshakes: int = 512
+    """TLS handshakes under way at a listener; beyond it the oldest is given up for the newest."""
 
     def __post_init__(self) -> None:
         relations = {
@@ -82,6 +84,7 @@ class Http2Limits:
             "max_header_block_bytes >= max_header_list_bytes": self.max_header_block_bytes
             >= self.max_header_list_bytes,
             "max_concurrent_streams >= 1": self.max_concurrent_streams >= 1,
+            "max_handshakes >= 1": self.max_handshakes >= 1,
             "all times above 0": self._shortest_s > 0,
         }
         broken = [text for text, holds in relations.items() if not holds]

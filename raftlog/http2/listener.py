@@ -1,4 +1,7 @@
-"""Where peers and native clients connect: one port, streams told apart by path."""
+"""Where peers and native clients connect: one port, streams told apart by path.
+
+What is *not* here: TLS handshakes (`tls_door.py`), streams (`protocol.py`).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import ssl as ssl_module
 from collections.abc import Callable, Mapping
 
 from .limits import Http2Limits
-from .protocol import Http2Connection
+from .protocol import TLS_REFUSED, Http2Connection
 from .stream import StreamAcceptor
-from .tls import prepare
+from .tls import ContextSource, source_of
+from .tls_door import TlsDoor
 
 BACKLOG = 512
 
@@ -19,8 +23,9 @@ class Http2Listener:
     """Accepts connections and gives each stream to the acceptor of its path.
 
     `loop_for_path`: a plain connection whose first request names such a path is handed to that other thread's running
-    loop, with all its state, and served there from then on; its acceptor is called there. A connection under TLS stays
-    on the listener's loop, because its encryption is bound to the transport.
+    loop, with all its state, and served there from then on; its acceptor is called there. Under TLS a connection cannot
+    be moved, because its encryption is bound to the transport; `loop_for_name` has it shaken hands with on that loop
+    where it asks for such a server name. Another path of `loop_for_path` is served on the listener's loop then.
     """
 
     def __init__(
@@ -28,37 +33,39 @@ class Http2Listener:
         acceptors: Mapping[str, StreamAcceptor],
         *,
         limits: Http2Limits | None = None,
-        ssl: ssl_module.SSLContext | None = None,
+        ssl: ssl_module.SSLContext | ContextSource | None = None,
         loop_for_path: Mapping[str, asyncio.AbstractEventLoop] | None = None,
+        loop_for_name: Mapping[str, asyncio.AbstractEventLoop] | None = None,
+        on_refused: Callable[[str, str], None] = lambda address, reason: None,
     ) -> None:
+        """`ssl`: a source is asked anew for each connection. `on_refused(address, reason)` is told of connections that
+        came to nothing because of TLS, on the listener's loop."""
         self._acceptors = acceptors
         self._limits = limits or Http2Limits()
-        self._ssl = prepare(ssl)
         self._loop_for_path = loop_for_path or {}
+        self._on_refused = on_refused
+        self._door = None if ssl is None else self._new_door(source_of(ssl), loop_for_name or {})
         self._connections: dict[Http2Connection, None] = {}
-        """In order of arrival; those that moved to other loops included."""
+        """In order of arrival; those that live on other loops included."""
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._emptied = asyncio.Event()
 
     @property
     def connection_count(self) -> int:
-        return len(self._connections)
+        """Those included whose TLS handshake is under way."""
+        return len(self._connections) + (self._door.under_way if self._door else 0)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; returns the port, which is a free one where `port` is 0. Raises `OSError`."""
         assert self._loop is None, "started twice"
         loop = self._loop = asyncio.get_running_loop()
-        timeouts = (self._limits.handshake_timeout_s, self._limits.linger_s) if self._ssl else (None, None)
         self._server = await loop.create_server(
-            self._new_connection,
+            self._door.protocol if self._door else lambda: self._new_connection(loop),
             host,
             port,
-            ssl=self._ssl,
             backlog=BACKLOG,
             reuse_address=True,
-            ssl_handshake_timeout=timeouts[0],
-            ssl_shutdown_timeout=timeouts[1],
         )
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -69,6 +76,8 @@ class Http2Listener:
         if server is None:
             return
         server.close()
+        if self._door is not None:
+            await self._door.close()
         steps: list[tuple[Callable[[Http2Connection], None], float]] = [
             (Http2Connection.go_away, grace),
             (Http2Connection.close, 2 * self._limits.linger_s),
@@ -82,20 +91,42 @@ class Http2Listener:
                 with contextlib.suppress(TimeoutError):  # then the next step is less polite
                     await asyncio.wait_for(self._emptied.wait(), patience)
 
-    def _new_connection(self) -> Http2Connection:
-        assert self._loop is not None
+    def _new_door(self, source: ContextSource, loop_for_name: Mapping[str, asyncio.AbstractEventLoop]) -> TlsDoor:
+        return TlsDoor(
+            source,
+            self._limits,
+            new_connection=self._new_connection,
+            loop_for_name=loop_for_name,
+            full=self._full,
+            on_refused=self._on_refused,
+        )
+
+    def _full(self) -> bool:
+        return self.connection_count >= self._limits.max_connections or self._server is None
+
+    def _new_connection(self, loop: asyncio.AbstractEventLoop) -> Http2Connection:
         return Http2Connection(
-            self._loop,
+            loop,
             self._limits,
             acceptors=self._acceptors,
             loop_for_path=self._loop_for_path,
+            listener_loop=self._loop,
             on_connected=self._connected,
             on_closed=self._closed,
         )
 
     def _connected(self, connection: Http2Connection) -> None:
+        """On the connection's own thread."""
+        if connection.loop is self._loop:
+            self._take_in(connection)
+            return
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # our loop is closed: nobody counts any more
+            self._loop.call_soon_threadsafe(self._take_in, connection)
+
+    def _take_in(self, connection: Http2Connection) -> None:
         if len(self._connections) >= self._limits.max_connections or self._server is None:
-            connection.abort("the listener takes no more connections")
+            self._tell(connection, _refuse)
         self._connections[connection] = None
 
     def _tell(self, connection: Http2Connection, step: Callable[[Http2Connection], None]) -> None:
@@ -110,6 +141,8 @@ class Http2Listener:
 
     def _closed(self, connection: Http2Connection, reason: str) -> None:
         if connection.loop is self._loop:
+            if reason == TLS_REFUSED:
+                self._on_refused(connection.peer_address, reason)
             self._forget(connection)
             return
         assert self._loop is not None
@@ -124,3 +157,7 @@ class Http2Listener:
 
 def _abort(connection: Http2Connection) -> None:
     connection.abort("the listener was closed")
+
+
+def _refuse(connection: Http2Connection) -> None:
+    connection.abort("the listener takes no more connections")

@@ -34,6 +34,9 @@ from .shell import TURN_S, ConnectionShell, Phase
 from .stream import Http2Stream, StreamAcceptor, StreamHandler
 from .streams import StreamState
 
+TLS_REFUSED = "the peer speaks TLS and this listener does not: give this node the [tls] settings that its peers have"
+_HANDSHAKE_RECORD = 22
+"""RFC 8446 section 5.1: the first byte of who speaks TLS."""
 _NOT_HTTP2_TEXT = b'This port speaks HTTP/2 only: with prior knowledge, or under TLS with ALPN "h2".\n'
 NOT_HTTP2_ANSWER = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
@@ -52,11 +55,12 @@ class Http2Connection(ConnectionShell):
         authority: str = "",
         acceptors: Mapping[str, StreamAcceptor] | None = None,
         loop_for_path: Mapping[str, asyncio.AbstractEventLoop] | None = None,
+        listener_loop: asyncio.AbstractEventLoop | None = None,
         on_connected: Callable[[Http2Connection], None] | None = None,
         on_closed: Callable[[Http2Connection, str], None] | None = None,
     ) -> None:
         """A listener's connection has acceptors, a dialer's an authority. `on_connected` is called when there is a
-        transport, once."""
+        transport, once. `listener_loop`: to which the acceptors belong, apart from those of `loop_for_path`."""
         core = ConnectionCore(client=acceptors is None, limits=limits, now=loop.time())
         super().__init__(loop, core, limits)
         self.on_closed = on_closed
@@ -69,6 +73,7 @@ class Http2Connection(ConnectionShell):
         self._authority = authority
         self._acceptors = acceptors or {}
         self._loop_for_path = loop_for_path or {}
+        self._listener_loop = listener_loop or loop
         self._first_request = True
         self._muted = False
         """We closed it: messages that had arrived before are not handed on."""
@@ -211,15 +216,17 @@ class Http2Connection(ConnectionShell):
             if self.on_ready is not None:
                 self.on_ready()
         elif isinstance(event, GoAwayReceived):
-            self._peer_said = event.reason
+            self.peer_said = event.reason
             if self.on_goaway is not None:
                 self.on_goaway(self, event.reason)
             self._close_if_finished()
         elif isinstance(event, NotHttp2):
-            if event.first_bytes[:1].isalpha() and self._writer is not None:
+            tls = event.first_bytes[0] == _HANDSHAKE_RECORD
+            # To TLS this is a wrong version number: the usual sign that the other end speaks in the clear.
+            if (tls or event.first_bytes[:1].isalpha()) and self._writer is not None:
                 self._writer.extend([NOT_HTTP2_ANSWER])
                 self._writer.flush()
-            self._close_gently("the peer does not speak HTTP/2")
+            self._close_gently(TLS_REFUSED if tls else "the peer does not speak HTTP/2")
         elif isinstance(event, ConnectionFailed):
             self._close_gently(event.reason)
 
@@ -243,8 +250,8 @@ class Http2Connection(ConnectionShell):
         """After a GOAWAY of either side, the connection goes with its last stream, once all of that is sent."""
         core = self._core
         if core.closing and not (core.streams or core.failed or core.outbox.output or self.queued_bytes):
-            if self._peer_said:
-                self._reason = self._reason or f"the peer went away: {self._peer_said}"
+            if self.peer_said:
+                self._reason = self._reason or f"the peer went away: {self.peer_said}"
             core.fail(ErrorCode.NO_ERROR, "the last stream ended")
 
     # --- Requests ----------------------------------------------------------------------------------------------------
@@ -252,13 +259,17 @@ class Http2Connection(ConnectionShell):
     def _on_request(self, event: RequestReceived) -> None:
         path = event.path.partition("?")[0]
         first, self._first_request = self._first_request, False
-        target = self._loop_for_path.get(path) if first else None
-        if target is not None and target is not self._loop and self.can_move:
+        home = self._loop_for_path.get(path)
+        if first and home not in (None, self._loop) and self.can_move:
             self._core.events.appendleft(event)
-            self._move_to = target
+            self._move_to = home
             return
         acceptor = self._acceptors.get(path)
-        if acceptor is None:
+        if self._loop is not self._listener_loop and home is not self._loop:
+            # Its acceptor belongs to another thread.
+            detail = f"{path[:200]} is not served on a connection that began with another path"
+            self._core.refuse(event.stream, 421, detail, _told("not_found", detail))
+        elif acceptor is None:
             detail = f"nothing is served at {path[:200]!r}"
             self._core.refuse(event.stream, 404, detail, _told("not_found", detail))
         elif event.method != "POST":

@@ -63,7 +63,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._phase = Phase.OPEN
         self._aborted = False
         self._reason = ""
-        self._peer_said = ""
+        self.peer_said = ""
         """In its GOAWAY."""
         self._transport: asyncio.Transport | None = None
         self._writer: SocketWriter | TransportWriter | None = None
@@ -144,7 +144,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         if self._aborted:
             transport.abort()
             return
-        self.peer_address = _address(transport.get_extra_info("peername"))
+        self.peer_address = peer_address(transport)
         if transport.get_extra_info("sslcontext") is not None:
             self._writer = TransportWriter(transport, refill=self._refill, failed=self.abort)
         else:
@@ -191,7 +191,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         if self._phase is Phase.CLOSED:
             return
         self._phase = Phase.CLOSED
-        told = f"connection lost: {exc}" if exc else f"the peer closed the connection: {self._peer_said}".rstrip(": ")
+        told = f"connection lost: {exc}" if exc else f"the peer closed the connection: {self.peer_said}".rstrip(": ")
         self._reason = self._reason or told
         if self._timer is not None:
             self._timer.cancel()
@@ -380,7 +380,9 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self.connection_lost(None)
 
 
-def _address(peername: Any) -> str:
+def peer_address(transport: asyncio.BaseTransport) -> str:
+    """`host:port` of the other end, for people."""
+    peername = transport.get_extra_info("peername")
     if isinstance(peername, tuple) and len(peername) >= 2:
         host, port = peername[:2]
         return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

@@ -33,7 +33,7 @@ class StreamHandler(Protocol):
 class Http2Stream:
     """One stream, of either side. All calls belong to the thread of the connection's loop; none blocks."""
 
-    __slots__ = ("_connection", "_headers", "_path", "_state", "handler", "muted", "on_accepted", "status")
+    __slots__ = ("_connection", "_headers", "_path", "_state", "handler", "muted", "on_accepted", "peer_node", "status")
 
     def __init__(self, connection: Http2Connection, state: StreamState, path: str, headers: Mapping[str, str]) -> None:
         self._connection = connection
@@ -43,6 +43,8 @@ class Http2Stream:
         self.handler: StreamHandler | None = None
         self.muted = False
         """We reset it: messages that had arrived before are not handed on."""
+        self.peer_node = -1
+        """Id of the node that the peer's certificate proves it to be; -1 where nobody has asked for one."""
         self.status: int | None = None
         """Of the peer's response, on a stream that we opened, once it is known."""
         self.on_accepted: Callable[[Http2Stream], None] | None = None

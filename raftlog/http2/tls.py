@@ -1,7 +1,12 @@
 """What is different under TLS: bytes pass through Python and the loop's `ssl`, so there is no `sendfile`.
 
 `TransportWriter` is to a TLS transport what `raftlog.zero_copy.SocketWriter` is to a socket. File regions are read in
-pieces and written like buffers; nothing is joined.
+pieces and written like buffers; nothing is joined. A piece that the page cache has is read at once, another one by a
+thread, one at a time for each connection: the disk never holds the loop.
+
+`DialTls` is how a dialer speaks TLS to one peer, `explain` turns what `ssl` says into whose fault it is.
+
+What is *not* here: accepting (`tls_door.py`); files, certificates and who is who (`raftlog/broker/`).
 """
 
 from __future__ import annotations
@@ -9,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from ..errors import DiskFailed, RetriableError
 from ..ports import Buffer, FileRegion, Part
@@ -23,12 +30,75 @@ TURN_BYTES = 4 * 1024 * 1024
 """After so many bytes the loop's other callbacks have their turn."""
 
 
-def prepare(context: ssl.SSLContext | None) -> ssl.SSLContext | None:
-    """The context, offering HTTP/2 and nothing else (RFC 9113 section 3.2)."""
-    if context is not None:
-        context.set_alpn_protocols([ALPN])
-        context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
+ContextSource: TypeAlias = Callable[[], ssl.SSLContext]
+"""Asked anew for each connection, so that new certificates need no restart. May be called by several threads; what it
+gives was made by `prepare` and is not changed any more."""
+
+
+def prepare(context: ssl.SSLContext) -> ssl.SSLContext:
+    """The context, offering HTTP/2 and nothing else (RFC 9113 section 3.2). Before its first connection."""
+    context.set_alpn_protocols([ALPN])
+    context.minimum_version = max(context.minimum_version, ssl.TLSVersion.TLSv1_2)
     return context
+
+
+def _anybody(certificate: Mapping[str, Any] | None) -> None:
+    """The context's own checks are enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class DialTls:
+    """TLS to one peer."""
+
+    context: ContextSource
+    server_name: str | None = None
+    """Sent in the clear; None: the host that is dialed. See `client_hello.py`."""
+    check: Callable[[Mapping[str, Any] | None], None] = _anybody
+    """Given the peer's verified certificate, as `ssl.SSLSocket.getpeercert` has it; raises a `RaftlogError` where this
+    is somebody else. Nothing of the peer's was looked at before."""
+
+    @staticmethod
+    def of(given: ssl.SSLContext | DialTls) -> DialTls:
+        """A bare context means: whoever it trusts."""
+        if isinstance(given, DialTls):
+            return given
+        context = prepare(given)
+        return DialTls(lambda: context)
+
+
+def source_of(given: ssl.SSLContext | ContextSource) -> ContextSource:
+    """A bare context is itself for ever."""
+    if not isinstance(given, ssl.SSLContext):
+        return given
+    context = prepare(given)
+    return lambda: context
+
+
+_NOT_TLS = (
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "UNEXPECTED_MESSAGE",
+    "RECORD_LAYER_FAILURE",
+    "PACKET_LENGTH_TOO_LONG",
+)
+CUT_SHORT = "it ended the TLS handshake: it speaks no TLS, or does not take this certificate; its log says which"
+
+
+def explain(error: BaseException) -> str:
+    """What went wrong in a TLS handshake, for the log of the end where it was noticed. "It" is the peer."""
+    text = str(error) or type(error).__name__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted here: {text}"
+    if isinstance(error, ssl.SSLError):
+        reason = str(error.reason or "")
+        if reason in _NOT_TLS:
+            return f"it speaks no TLS: it has no [tls] settings, or this is not its data listener ({text})"
+        if "ALERT" in reason or reason == "":
+            return f"{CUT_SHORT} ({text})"
+        return f"the TLS handshake failed ({text})"
+    if isinstance(error, ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
+        return f"{CUT_SHORT} ({text})"
+    return "no TLS handshake in time" if isinstance(error, TimeoutError) else text
 
 
 def speaks_h2(transport: asyncio.BaseTransport) -> bool:
@@ -50,6 +120,8 @@ class TransportWriter:
         self._queued = 0
         self._region_sent = 0
         self._paused = self._closed = self._turn_due = False
+        self._reading: FileRegion | None = None
+        """A thread reads from this one, the head of the queue."""
         self._accepted = 0
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
@@ -84,7 +156,7 @@ class TransportWriter:
 
     def flush(self) -> None:
         turn_ends = self._accepted + TURN_BYTES
-        while not self._paused and not self._closed:
+        while not self._paused and not self._closed and self._reading is None:
             self._refill()
             if not self._queue:
                 return
@@ -94,8 +166,7 @@ class TransportWriter:
             try:
                 self._write_next()
             except (OSError, RetriableError) as error:
-                self.close()
-                self._failed(str(error))
+                self._fail(error)
 
     def shutdown(self) -> None:
         """TLS ends both ways at once: `close` of the transport says so, after what was written."""
@@ -106,7 +177,13 @@ class TransportWriter:
         self._closed = True
         parts, self._queue = list(self._queue), deque()
         self._queued = 0
+        if self._reading is not None:
+            del parts[0]  # whoever holds a region holds its file open: the thread is not done with it
         release_regions(parts)
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
+        self._failed(str(error))
 
     def _take_turns(self) -> None:
         if not self._turn_due:
@@ -121,20 +198,48 @@ class TransportWriter:
         head = self._queue[0]
         if isinstance(head, FileRegion):
             wanted = min(PIECE_BYTES, head.length - self._region_sent)
-            data: Buffer = head.file.pread(wanted, head.position + self._region_sent)
-            if len(data) < wanted:
-                raise DiskFailed(f"the file ends {head.length - self._region_sent} bytes before the region does")
-            self._region_sent += wanted
-            if self._region_sent == head.length:
-                self._region_sent = 0
-                self._queue.popleft()
-                head.release()
+            data = head.file.pread_cached(wanted, head.position + self._region_sent)
+            if data is None:
+                self._read_by_thread(head, wanted)
+            else:
+                self._write_piece(head, data, wanted)
         elif len(head) > PIECE_BYTES:
-            data = memoryview(head)[:PIECE_BYTES]
             self._queue[0] = memoryview(head)[PIECE_BYTES:]
+            self._hand_over(memoryview(head)[:PIECE_BYTES])
         else:
-            data = head
             self._queue.popleft()
+            self._hand_over(head)
+
+    def _write_piece(self, region: FileRegion, data: bytes, wanted: int) -> None:
+        if len(data) < wanted:
+            raise DiskFailed(f"the file ends {region.length - self._region_sent} bytes before the region does")
+        self._region_sent += wanted
+        if self._region_sent == region.length:
+            self._region_sent = 0
+            self._queue.popleft()
+            region.release()
+        self._hand_over(data)
+
+    def _hand_over(self, data: Buffer) -> None:
         self._queued -= len(data)
         self._accepted += len(data)
         self._transport.write(data)
+
+    def _read_by_thread(self, region: FileRegion, wanted: int) -> None:
+        self._reading = region
+        position = region.position + self._region_sent
+        reading = asyncio.get_running_loop().run_in_executor(None, region.file.pread, wanted, position)
+        reading.add_done_callback(lambda done: self._was_read(region, done, wanted))
+
+    def _was_read(self, region: FileRegion, done: asyncio.Future[bytes], wanted: int) -> None:
+        self._reading = None
+        if self._closed:
+            region.release()
+            done.exception()  # nobody waits for what became of it
+            return
+        try:
+            self._write_piece(region, done.result(), wanted)
+        except (OSError, RetriableError) as error:
+            self._fail(error)
+        else:
+            self.flush()

@@ -44,7 +44,7 @@ async def test_http_1_1_is_answered_in_kind() -> None:
 
 async def test_other_bytes_are_just_closed() -> None:
     async with Server() as server, raw(server.port) as (reader, writer):
-        writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01")
+        writer.write(b"\x80\x03\x01\x02\x00\x01\x00\x01")
         assert await asyncio.wait_for(reader.read(), PATIENCE_S) == b""
 
 
