@@ -37,6 +37,8 @@ TITLES: dict[str, str] = {
     "method_not_allowed": "The path does not know this method",
     "not_acceptable": "None of the accepted media types can be given",
     "topic_exists": "The topic exists",
+    "reassignment_in_progress": "The partition is being moved",
+    "no_reassignment_in_progress": "The partition is not being moved",
     "out_of_order_sequence": "The producer's sequence number is out of order",
     "producer_fenced": "The producer was replaced by a newer one",
     "unknown_producer_id": "The producer id is not known",

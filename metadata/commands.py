@@ -24,21 +24,87 @@ from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
-from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, error_from_code
+from raftlog.errors import InvalidRequest, RemoteProtocolError
 from raftlog.model import (
     BrokerId,
     DirectoryId,
     Endpoint,
-    Incarnation,
-    LeaderEpoch,
-    Offset,
-    PartitionEpoch,
-    ProducerId,
     ReplicaReport,
-    TopicId,
     TopicPartition,
 )
 from raftlog.ports import Buffer
+
+from .command_parts import (
+    BrokerIdField,
+    DirectoryIdField,
+    Election,
+    IncarnationField,
+    IsrMember,
+    LeaderEpochField,
+    ListeningAt,
+    NaturalField,
+    Part,
+    PartitionEpochField,
+    PartitionField,
+    Report,
+    SessionIdField,
+    TextField,
+    TopicIdField,
+)
+from .command_results import (
+    CommandResult,
+    Done,
+    Elected,
+    IsrAltered,
+    ProducerIdsGranted,
+    ReassignmentsAltered,
+    Refused,
+    Registered,
+)
+from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, UnregisterBroker
+
+__all__ = [
+    "COMMAND_TYPES",
+    "MAX_COMMAND_BYTES",
+    "MAX_ELECTIONS_PER_COMMAND",
+    "TAGS",
+    "AddPartitions",
+    "AlterIsr",
+    "AlterReassignments",
+    "AlterTopic",
+    "BeginMoves",
+    "ClientSession",
+    "Command",
+    "CommandResult",
+    "CreateTopic",
+    "DeleteTopic",
+    "Done",
+    "ElectLeaders",
+    "ElectUnclean",
+    "Elected",
+    "Election",
+    "Envelope",
+    "FenceBroker",
+    "GrantProducerIds",
+    "IsrAltered",
+    "IsrMember",
+    "ListeningAt",
+    "NoOp",
+    "ProducerIdsGranted",
+    "ReassignmentsAltered",
+    "Refused",
+    "RegisterBroker",
+    "Registered",
+    "Report",
+    "SetFeatureLevel",
+    "UnfenceBroker",
+    "UnknownCommand",
+    "UnregisterBroker",
+    "decode",
+    "decode_result",
+    "encode",
+    "encode_result",
+]
 
 ENVELOPE_VERSION = 1
 
@@ -48,95 +114,24 @@ MAX_COMMAND_BYTES = 4 * 1024 * 1024
 MAX_ELECTIONS_PER_COMMAND = 512
 """One entry elects many partitions: a failover of thousands is a few entries, each of them small."""
 
-_TopicId: TypeAlias = Annotated[TopicId, msgspec.Meta(min_length=16, max_length=16)]
-_DirectoryId: TypeAlias = Annotated[DirectoryId, msgspec.Meta(min_length=16, max_length=16)]
-_SessionId: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-_BrokerId: TypeAlias = Annotated[BrokerId, msgspec.Meta(ge=0, le=2**31 - 1)]
-_Incarnation: TypeAlias = Annotated[Incarnation, msgspec.Meta(ge=0, le=2**62)]
-_LeaderEpoch: TypeAlias = Annotated[LeaderEpoch, msgspec.Meta(ge=0, le=2**31 - 1)]
-_PartitionEpoch: TypeAlias = Annotated[PartitionEpoch, msgspec.Meta(ge=0, le=2**62)]
-_Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-_Partition: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-_Port: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-_Host: TypeAlias = Annotated[str, msgspec.Meta(max_length=255)]
-_Text: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
-
 
 class UnknownCommand(RemoteProtocolError):
     """A well-formed command of a newer version: this node must stop, and says which version it met."""
 
 
-class _Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Base of everything inside an envelope: arrays without surplus."""
-
-
-class ListeningAt(_Part, frozen=True):
-    """An `Endpoint` as it travels."""
-
-    host: _Host
-    port: _Port
-
-    @property
-    def endpoint(self) -> Endpoint:
-        return Endpoint(self.host, self.port)
-
-
-class Report(_Part, frozen=True):
-    """A `ReplicaReport` as it travels. `last_epoch` is -1 for an empty log."""
-
-    topic_id: _TopicId
-    partition: _Partition
-    clean: bool
-    last_epoch: Annotated[LeaderEpoch, msgspec.Meta(ge=-1, le=2**31 - 1)]
-    stable_end_offset: Annotated[Offset, msgspec.Meta(ge=0, le=2**62)]
-    cut_or_quarantined: bool
-
-    @staticmethod
-    def of(report: ReplicaReport) -> Report:
-        topic_id, partition = report.topic_partition.topic_id, report.topic_partition.partition
-        end = (report.last_epoch, report.stable_end_offset)
-        return Report(topic_id, partition, report.clean, *end, report.cut_or_quarantined)
-
-
-class IsrMember(_Part, frozen=True):
-    """A replica of exactly this life of its broker."""
-
-    broker_id: _BrokerId
-    incarnation: _Incarnation
-
-
-class Election(_Part, frozen=True):
-    """Make `candidate` the leader, if the partition is still at `partition_epoch` and it may lead now.
-
-    With `recovery` it is the winner of a recovery election instead: the member of ISR or commit set with the greatest
-    reported log, when no eligible one is live.
-    """
-
-    topic_id: _TopicId
-    partition: _Partition
-    candidate: _BrokerId
-    incarnation: _Incarnation
-    partition_epoch: _PartitionEpoch
-    recovery: bool = False
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)
-
-
 # --- Commands --------------------------------------------------------------------------------------------------------
 
 
-class RegisterBroker(_Part, frozen=True, tag="register_broker.1"):
+class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
     """A started process takes its place; answered by `Registered`. Idempotent for one (directory, start number)."""
 
-    broker_id: _BrokerId
-    directory_id: _DirectoryId
-    start_number: _Natural
+    broker_id: BrokerIdField
+    directory_id: DirectoryIdField
+    start_number: NaturalField
     api: ListeningAt
     data: ListeningAt
-    rack: _Text
-    feature_level: _Natural
+    rack: TextField
+    feature_level: NaturalField
     reports: tuple[Report, ...]
     """Every replica found on disk."""
 
@@ -158,58 +153,58 @@ class RegisterBroker(_Part, frozen=True, tag="register_broker.1"):
         return RegisterBroker(broker_id, directory_id, start_number, *dial, rack, feature_level, packed)
 
 
-class FenceBroker(_Part, frozen=True, tag="fence_broker.1"):
+class FenceBroker(Part, frozen=True, tag="fence_broker.1"):
     """This life of the broker is not heard of (or stops): it leads nothing and leaves the ISRs. Answered by `Done`."""
 
-    broker_id: _BrokerId
-    incarnation: _Incarnation
+    broker_id: BrokerIdField
+    incarnation: IncarnationField
 
 
-class UnfenceBroker(_Part, frozen=True, tag="unfence_broker.1"):
+class UnfenceBroker(Part, frozen=True, tag="unfence_broker.1"):
     """This life of the broker is there and follows the metadata log: it may lead again. Answered by `Done`."""
 
-    broker_id: _BrokerId
-    incarnation: _Incarnation
+    broker_id: BrokerIdField
+    incarnation: IncarnationField
 
 
-class CreateTopic(_Part, frozen=True, tag="create_topic.1"):
+class CreateTopic(Part, frozen=True, tag="create_topic.1"):
     """A new topic with these replicas, one tuple a partition. Answered by `Done`; idempotent for one (name, id)."""
 
-    name: _Text
-    topic_id: _TopicId
-    replicas: tuple[tuple[_BrokerId, ...], ...]
-    configs: tuple[tuple[_Text, _Text], ...] = ()
+    name: TextField
+    topic_id: TopicIdField
+    replicas: tuple[tuple[BrokerIdField, ...], ...]
+    configs: tuple[tuple[TextField, TextField], ...] = ()
 
 
-class DeleteTopic(_Part, frozen=True, tag="delete_topic.1"):
+class DeleteTopic(Part, frozen=True, tag="delete_topic.1"):
     """The topic and its partitions are no more. Answered by `Done`."""
 
-    topic_id: _TopicId
+    topic_id: TopicIdField
 
 
-class AlterTopic(_Part, frozen=True, tag="alter_topic.1"):
+class AlterTopic(Part, frozen=True, tag="alter_topic.1"):
     """Set some settings and put others back to their defaults. Answered by `Done`."""
 
-    topic_id: _TopicId
-    assign: tuple[tuple[_Text, _Text], ...]
-    remove: tuple[_Text, ...] = ()
+    topic_id: TopicIdField
+    assign: tuple[tuple[TextField, TextField], ...]
+    remove: tuple[TextField, ...] = ()
 
 
-class AddPartitions(_Part, frozen=True, tag="add_partitions.1"):
+class AddPartitions(Part, frozen=True, tag="add_partitions.1"):
     """More partitions with these replicas, if the topic still has `first_partition` of them. Answered by `Done`."""
 
-    topic_id: _TopicId
-    first_partition: _Partition
-    replicas: tuple[tuple[_BrokerId, ...], ...]
+    topic_id: TopicIdField
+    first_partition: PartitionField
+    replicas: tuple[tuple[BrokerIdField, ...], ...]
 
 
-class ElectLeaders(_Part, frozen=True, tag="elect_leaders.1"):
+class ElectLeaders(Part, frozen=True, tag="elect_leaders.1"):
     """Elections, each decided on its own. Answered by `Elected`."""
 
     elections: Annotated[tuple[Election, ...], msgspec.Meta(max_length=MAX_ELECTIONS_PER_COMMAND)]
 
 
-class AlterIsr(_Part, frozen=True, tag="alter_isr.1"):
+class AlterIsr(Part, frozen=True, tag="alter_isr.1"):
     """The leader's proposal of a new ISR (KIP-497, KIP-903): all of what it believed must still hold.
 
     Answered by `IsrAltered`. It may be proposed again as it is when its fate is unknown: one copy at most is accepted,
@@ -217,12 +212,12 @@ class AlterIsr(_Part, frozen=True, tag="alter_isr.1"):
     its view has come to the refusal's index, and then by what the view says.
     """
 
-    topic_id: _TopicId
-    partition: _Partition
-    leader: _BrokerId
-    leader_incarnation: _Incarnation
-    leader_epoch: _LeaderEpoch
-    partition_epoch: _PartitionEpoch
+    topic_id: TopicIdField
+    partition: PartitionField
+    leader: BrokerIdField
+    leader_incarnation: IncarnationField
+    leader_epoch: LeaderEpochField
+    partition_epoch: PartitionEpochField
     isr: tuple[IsrMember, ...]
 
     @property
@@ -230,21 +225,21 @@ class AlterIsr(_Part, frozen=True, tag="alter_isr.1"):
         return TopicPartition(self.topic_id, self.partition)
 
 
-class GrantProducerIds(_Part, frozen=True, tag="grant_producer_ids.1"):
+class GrantProducerIds(Part, frozen=True, tag="grant_producer_ids.1"):
     """A block of producer ids that nobody else gets, for one life of a broker. Answered by `ProducerIdsGranted`."""
 
-    broker_id: _BrokerId
-    incarnation: _Incarnation
-    count: _Natural
+    broker_id: BrokerIdField
+    incarnation: IncarnationField
+    count: NaturalField
 
 
-class SetFeatureLevel(_Part, frozen=True, tag="set_feature_level.1"):
+class SetFeatureLevel(Part, frozen=True, tag="set_feature_level.1"):
     """Finalize a feature level that every registered broker understands. It never falls. Answered by `Done`."""
 
-    level: _Natural
+    level: NaturalField
 
 
-class NoOp(_Part, frozen=True, tag="no_op.1"):
+class NoOp(Part, frozen=True, tag="no_op.1"):
     """Nothing: its index is a linearizable read's barrier (S7). Answered by `Done`."""
 
 
@@ -261,73 +256,34 @@ Command: TypeAlias = (
     | GrantProducerIds
     | SetFeatureLevel
     | NoOp
+    | AlterReassignments
+    | BeginMoves
+    | UnregisterBroker
+    | ElectUnclean
 )
-
-
-class Done(_Part, frozen=True, tag="done.1"):
-    """It holds now (perhaps it did before)."""
-
-
-class Registered(_Part, frozen=True, tag="registered.1"):
-    """This process's incarnation. It may act on partitions once its view has come to this registration."""
-
-    incarnation: _Incarnation
-
-
-class IsrAltered(_Part, frozen=True, tag="isr_altered.1"):
-    """The ISR was accepted with this partition epoch."""
-
-    partition_epoch: _PartitionEpoch
-
-
-class ProducerIdsGranted(_Part, frozen=True, tag="producer_ids_granted.1"):
-    """`[first, first + count)` are the asker's."""
-
-    first: ProducerId
-    count: _Natural
-
-
-class Refused(_Part, frozen=True, tag="refused.1"):
-    """Not carried out, for a reason by name: `code` is a key of `raftlog.errors.CODES`."""
-
-    code: str
-    detail: str
-
-    def error(self) -> RaftlogError:
-        """As an exception."""
-        return error_from_code(self.code, self.detail)
-
-
-class Elected(_Part, frozen=True, tag="elected.1"):
-    """What became of each election, in the order of the command: None where it was carried out."""
-
-    refusals: tuple[Refused | None, ...]
-
-
-CommandResult: TypeAlias = Done | Registered | IsrAltered | ProducerIdsGranted | Elected | Refused
 
 
 # --- The envelope ----------------------------------------------------------------------------------------------------
 
 
-class ClientSession(_Part, frozen=True):
+class ClientSession(Part, frozen=True):
     """Who proposes, and which of its proposals this is; a retry repeats all three fields.
 
     `applied_index` is how far the proposer's own view was before it first proposed this command: from it the image
     knows whether an answer that it does not remember may be one that it has forgotten.
     """
 
-    session_id: _SessionId
-    sequence: _Natural
-    applied_index: _Natural
+    session_id: SessionIdField
+    sequence: NaturalField
+    applied_index: NaturalField
 
 
-class Envelope(_Part, frozen=True):
+class Envelope(Part, frozen=True):
     """A command on its way through the log."""
 
-    version: _Natural
+    version: NaturalField
     session: ClientSession | None
-    term: _Natural | None
+    term: NaturalField | None
     command: Command
 
 

@@ -11,7 +11,8 @@ it adds to the rules of `image_elections.py` is prudence:
 * only a broker that it *heard of* is proposed as leader, not one that merely is not fenced yet;
 * a live member of the ISR goes before one of the commit set;
 * before a recovery election it waits a while for members that are absent and may have more;
-* a while after things are well, it hands leadership back to preferred leaders, a few at a time.
+* a broker that stops is fenced once its leaderships are with others, so that no partition is without a leader for it;
+* a while after things are well, it hands leadership back to preferred leaders, a few at a time (`controller_moves.py`).
 
 A call costs little when nothing changed, and is bounded when everything did.
 """
@@ -23,7 +24,16 @@ from collections.abc import Iterator
 
 from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
 
-from .commands import MAX_ELECTIONS_PER_COMMAND, Command, Election, ElectLeaders, FenceBroker, UnfenceBroker
+from .commands import (
+    MAX_ELECTIONS_PER_COMMAND,
+    BeginMoves,
+    Command,
+    Election,
+    ElectLeaders,
+    FenceBroker,
+    UnfenceBroker,
+)
+from .controller_moves import DEFAULT_IMBALANCE_PERCENT, Moves, PreferredLeaders
 from .image_elections import electable, is_live, members, recovery_winners
 from .image_state import ImageState
 from .sessions import Sessions
@@ -34,9 +44,8 @@ MAX_PARTITIONS_PER_DECISION = 2_048
 LOOK_AGAIN_SECONDS = 0.05
 """After a candidate that is not fenced was not heard of yet."""
 
-REBALANCE_EVERY_SECONDS = 10.0
-MAX_REBALANCED_AT_ONCE = 50
-"""Each move interrupts its partition for some milliseconds: few at a time, and never during a failover."""
+HAND_OVER_SECONDS = 0.5
+"""How long a stopping broker's leaderships may take to move before it is fenced all the same."""
 
 
 class Controller:
@@ -49,14 +58,15 @@ class Controller:
         *,
         recovery_patience: float = 3.0,
         rebalance_after: float = 30.0,
+        imbalance_percent: int = DEFAULT_IMBALANCE_PERCENT,
     ) -> None:
         """`recovery_patience`: seconds between the first chance of a recovery election and the election, while a
         member that could do better is absent. `rebalance_after`: seconds that a broker must have been unfenced before
-        it is handed its preferred leaderships."""
+        it is handed its preferred leaderships. `imbalance_percent`: of a broker's preferred leaderships, how many
+        others may hold before they are handed back (Kafka's `leader.imbalance.per.broker.percentage`)."""
         self._image = image
         self._sessions = sessions
         self._recovery_patience = recovery_patience
-        self._rebalance_after = rebalance_after
         self._fencing: dict[BrokerId, Command] = {}
         """What is under way for a broker: one command at a time."""
         self._electing: set[TopicPartition] = set()
@@ -66,8 +76,9 @@ class Controller:
         self._looked_at_version = -1
         self._look_again_at = math.inf
         self._recoverable_since: dict[TopicPartition, float] = {}
-        self._unfenced_since: dict[BrokerId, tuple[Incarnation, float]] = {}
-        self._rebalance_at: float | None = None
+        self._handing_over_since: dict[tuple[BrokerId, Incarnation], float] = {}
+        self._preferred = PreferredLeaders(image, self._heard_of, rebalance_after, imbalance_percent)
+        self._moves = Moves(image, self._heard_of)
 
     def heartbeat(
         self, broker_id: BrokerId, incarnation: Incarnation, applied_index: int, now: float, *, stopping: bool = False
@@ -82,9 +93,12 @@ class Controller:
         """What to propose now; each command must be given to `settled` once its fate is known, or as unknown."""
         self._sessions.watch(now)
         commands = self._fence_and_unfence(now)
-        elections = list(self._elections(now))
+        elections = [*self._hand_overs(now), *self._elections(now)]
+        elections += [e for e in self._moves.hand_overs(now) if e.topic_partition not in self._electing]
         if not commands and not elections and not self._electing:
-            elections = self._moves_to_preferred(now)
+            elections = self._preferred.elections(now)
+            begin = self._moves.begin(now)
+            commands += [begin] if begin is not None else []
         for start in range(0, len(elections), MAX_ELECTIONS_PER_COMMAND):
             commands.append(ElectLeaders(tuple(elections[start : start + MAX_ELECTIONS_PER_COMMAND])))
         self._electing.update(election.topic_partition for election in elections)
@@ -101,6 +115,8 @@ class Controller:
                     self._electing.discard(election.topic_partition)
                     if election.topic_partition in self._image.leaderless:
                         self._looked_at_version = -1
+            case BeginMoves():
+                self._moves.settled()
             case _:
                 raise AssertionError(f"{command} is not the controller's")
 
@@ -112,11 +128,13 @@ class Controller:
             broker = self._image.brokers[broker_id]
             incarnation = broker.incarnation
             self._sessions.begin(broker_id, incarnation, now)
-            self._note_unfenced(broker_id, incarnation, broker.fenced, now)
+            self._preferred.note(broker_id, incarnation, broker.fenced, now)
             if broker_id in self._fencing:
                 continue
             command: Command | None = None
             if self._sessions.is_over(broker_id, incarnation, now):
+                if self._hands_over(broker_id, incarnation, now):
+                    continue
                 if not broker.fenced or broker_id in self._image.starting:
                     command = FenceBroker(broker_id, incarnation)
             elif (
@@ -131,11 +149,35 @@ class Controller:
                 commands.append(command)
         return commands
 
-    def _note_unfenced(self, broker_id: BrokerId, incarnation: Incarnation, fenced: bool, now: float) -> None:
-        if fenced:
-            self._unfenced_since.pop(broker_id, None)
-        elif self._unfenced_since.get(broker_id, (None, now))[0] != incarnation:
-            self._unfenced_since[broker_id] = (incarnation, now)
+    # --- Brokers that stop -------------------------------------------------------------------------------------------
+
+    def _hands_over(self, broker_id: BrokerId, incarnation: Incarnation, now: float) -> bool:
+        """It stops, still beats, and its leaderships are on their way to others: it need not be fenced yet."""
+        broker = self._image.brokers[broker_id]
+        if broker.fenced or not self._sessions.is_stopping(broker_id, incarnation, now):
+            return False
+        since = self._handing_over_since.setdefault((broker_id, incarnation), now)
+        return now - since < HAND_OVER_SECONDS and next(self._hand_overs_of(broker_id, now), None) is not None
+
+    def _hand_overs(self, now: float) -> Iterator[Election]:
+        """Leaderships of stopping brokers, given to in-sync peers that stay."""
+        for broker_id, incarnation in list(self._handing_over_since):
+            broker = self._image.brokers.get(broker_id)
+            if broker is None or broker.incarnation != incarnation or broker.fenced:
+                del self._handing_over_since[broker_id, incarnation]
+                continue
+            for election in self._hand_overs_of(broker_id, now):
+                if election.topic_partition not in self._electing:
+                    yield election
+
+    def _hand_overs_of(self, broker_id: BrokerId, now: float) -> Iterator[Election]:
+        for topic_partition in self._image.replicas_of(broker_id):
+            record = self._image.partitions[topic_partition]
+            if record.leader == broker_id:
+                able = [peer for peer in electable(record, self._image.brokers) if peer != broker_id]
+                election = self._heard_of(record, able, now)
+                if election is not None:
+                    yield election
 
     # --- Elections ---------------------------------------------------------------------------------------------------
 
@@ -175,7 +217,12 @@ class Controller:
         return self._heard_of(record, winners, now, recovery=True)
 
     def _heard_of(
-        self, record: PartitionRecord, candidates: tuple[BrokerId, ...] | list[BrokerId], now: float, *, recovery: bool
+        self,
+        record: PartitionRecord,
+        candidates: tuple[BrokerId, ...] | list[BrokerId],
+        now: float,
+        *,
+        recovery: bool = False,
     ) -> Election | None:
         """An election of the first candidate that is really there; none are: look again soon, or when it is fenced."""
         for candidate in candidates:
@@ -191,27 +238,3 @@ class Controller:
         tickets = {ticket.broker_id: ticket for ticket in self._image.tickets_of(record.topic_partition)}
         absent = [member for member in members(record) if not is_live(self._image.brokers, member)]
         return any(member not in tickets or tickets[member].has_directory for member in absent)
-
-    # --- Preferred leaders -------------------------------------------------------------------------------------------
-
-    def _moves_to_preferred(self, now: float) -> list[Election]:
-        """Hand some partitions to their preferred leaders, if those have been well for a while."""
-        if self._rebalance_at is None:
-            self._rebalance_at = now + REBALANCE_EVERY_SECONDS
-        if now < self._rebalance_at:
-            return []
-        self._rebalance_at = now + REBALANCE_EVERY_SECONDS
-        moves: list[Election] = []
-        for record in self._image.partitions.values():
-            preferred = record.replicas[0]
-            if record.leader != preferred and record.has_leader and preferred in record.isr:
-                if self._is_well(preferred, now) and preferred in electable(record, self._image.brokers):
-                    move = self._heard_of(record, (preferred,), now, recovery=False)
-                    moves += [move] if move is not None else []
-                if len(moves) == MAX_REBALANCED_AT_ONCE:
-                    break
-        return moves
-
-    def _is_well(self, broker_id: BrokerId, now: float) -> bool:
-        since = self._unfenced_since.get(broker_id)
-        return since is not None and now - since[1] >= self._rebalance_after

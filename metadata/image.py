@@ -20,11 +20,13 @@ from raftlog.errors import InvariantViolation
 from raftlog.model import ProducerId
 from raftlog.ports import Buffer
 
-from . import image_brokers, image_invariants, image_partitions, image_topics, snapshot
+from . import image_brokers, image_invariants, image_partitions, image_reassignments, image_topics, snapshot
 from .commands import (
     AddPartitions,
     AlterIsr,
+    AlterReassignments,
     AlterTopic,
+    BeginMoves,
     ClientSession,
     Command,
     CommandResult,
@@ -32,6 +34,7 @@ from .commands import (
     DeleteTopic,
     Done,
     ElectLeaders,
+    ElectUnclean,
     Envelope,
     FenceBroker,
     GrantProducerIds,
@@ -41,9 +44,11 @@ from .commands import (
     RegisterBroker,
     SetFeatureLevel,
     UnfenceBroker,
+    UnregisterBroker,
 )
 from .image_events import (
     BrokerChanged,
+    BrokerRemoved,
     FeatureLevelChanged,
     MetadataEvent,
     PartitionChanged,
@@ -108,6 +113,14 @@ class ClusterImage(ImageState):
                 return self._set_feature_level(command)
             case NoOp():
                 return Done()
+            case AlterReassignments():
+                return image_reassignments.alter_reassignments(self, command)
+            case BeginMoves():
+                return image_reassignments.begin_moves(self, command)
+            case UnregisterBroker():
+                return image_reassignments.unregister_broker(self, command)
+            case ElectUnclean():
+                return image_reassignments.elect_unclean(self, command)
 
     def _grant_producer_ids(self, command: GrantProducerIds) -> CommandResult:
         broker = self.brokers.get(command.broker_id)
@@ -178,6 +191,8 @@ def diff(old: ClusterImage, new: ClusterImage) -> list[MetadataEvent]:
         events.append(FeatureLevelChanged(new.feature_level))
     changed = (b for b in sorted(new.brokers) if new.brokers[b] != old.brokers.get(b))
     events.extend(BrokerChanged(new.brokers[b]) for b in changed)
+    removed = (old.brokers[broker_id] for broker_id in sorted(old.brokers) if broker_id not in new.brokers)
+    events.extend(BrokerRemoved(broker.broker_id, broker.incarnation) for broker in removed)
     gone = (old.topics[topic_id] for topic_id in sorted(old.topics) if topic_id not in new.topics)
     events.extend(TopicRemoved(topic.topic_id, topic.name) for topic in gone)
     for topic_id in sorted(new.topics):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from raftlog.model import BrokerRecord, PartitionRecord, TopicId, TopicPartition, TopicRecord
+from raftlog.model import BrokerId, BrokerRecord, Incarnation, PartitionRecord, TopicId, TopicPartition, TopicRecord
 
 from .image_elections import RecoveryTicket
 
@@ -26,9 +26,17 @@ class FeatureLevelChanged:
 
 @dataclass(frozen=True, slots=True)
 class BrokerChanged:
-    """A broker registered, was fenced or unfenced. Brokers are never forgotten."""
+    """A broker registered, was fenced or unfenced."""
 
     record: BrokerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRemoved:
+    """An operator unregistered a broker that had stopped and held nothing. `incarnation` was its last."""
+
+    broker_id: BrokerId
+    incarnation: Incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +66,6 @@ class PartitionChanged:
         return self.record.topic_partition
 
 
-MetadataEvent: TypeAlias = FeatureLevelChanged | BrokerChanged | TopicChanged | TopicRemoved | PartitionChanged
+MetadataEvent: TypeAlias = (
+    FeatureLevelChanged | BrokerChanged | BrokerRemoved | TopicChanged | TopicRemoved | PartitionChanged
+)

@@ -27,6 +27,8 @@ def check(state: ImageState) -> None:
     _require(len(state.topic_ids) == len(state.topics), "a name belongs to no topic")
     for broker_id, expected in replicas_of.items():
         _require(state.replicas_of(broker_id) == expected, f"the index of broker {broker_id}'s replicas is wrong")
+    known = set(state.partitions)
+    _require(known >= {*state.reassigning, *state.moving}, "a reassignment of no partition")
     for broker_id in sorted(state.starting):
         _require(state.brokers[broker_id].fenced, f"broker {broker_id} is starting but not fenced")
 
@@ -37,6 +39,13 @@ def _check_partition(state: ImageState, record: PartitionRecord) -> None:
     _require(len(replicas) == len(record.replicas), f"{name}: a replica twice")
     _require(bool(isr), f"{name}: the ISR is empty")
     _require(isr <= replicas and commit_set <= replicas, f"{name}: a member is not a replica")
+    adding, target = set(record.adding_replicas), set(record.target_replicas)
+    _require(adding <= replicas and adding <= target, f"{name}: an added replica that is not to stay")
+    _require(len(target) == len(record.target_replicas), f"{name}: a target twice")
+    _require(record.topic_partition in state.reassigning or not target, f"{name}: a target that nobody looks at")
+    _require((record.topic_partition in state.moving) == record.is_moving, f"{name}: moving or not")
+    done = bool(target) and target <= isr and record.leader in target
+    _require(not done, f"{name}: a reassignment that is complete and goes on")
     for members in (record.isr, record.commit_set, record.not_eligible):
         _require(list(members) == sorted(set(members)), f"{name}: {members} is not a sorted set")
     _require(set(record.not_eligible) <= isr | commit_set, f"{name}: a mark on a stranger")

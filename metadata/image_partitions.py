@@ -10,6 +10,7 @@ from raftlog.model import Incarnation, PartitionEpoch, PartitionRecord
 
 from .commands import AlterIsr, CommandResult, Elected, Election, ElectLeaders, IsrAltered, Refused
 from .image_elections import electable, recovery_winners
+from .image_reassignments import settle
 from .image_state import ImageState
 
 
@@ -38,12 +39,13 @@ def _elect(state: ImageState, election: Election) -> Refused | None:
     if election.candidate == record.leader:
         return None
     stays = election.candidate in record.isr and not election.recovery
-    state.revise(
+    revised = state.revise(
         record,
         leader=broker,
         isr=record.isr if stays else (election.candidate,),
         tickets=(ticket for ticket in tickets if ticket.broker_id != election.candidate),
     )
+    settle(state, revised)
     return None
 
 
@@ -67,7 +69,7 @@ def alter_isr(state: ImageState, command: AlterIsr) -> CommandResult:
         state.revise(record)
         return Refused("not_eligible", f"broker {fenced[0]} is fenced")
     marked = (ticket for ticket in state.tickets_of(record.topic_partition) if ticket.broker_id not in added)
-    revised = state.revise(record, isr=isr, tickets=marked)
+    revised = settle(state, state.revise(record, isr=isr, tickets=marked))
     return IsrAltered(revised.partition_epoch)
 
 

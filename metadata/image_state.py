@@ -34,12 +34,16 @@ from .image_elections import RecoveryTicket
 from .image_events import (
     INITIAL_FEATURE_LEVEL,
     BrokerChanged,
+    BrokerRemoved,
     FeatureLevelChanged,
     MetadataEvent,
     PartitionChanged,
     TopicChanged,
     TopicRemoved,
 )
+
+MAX_UNCLEAN_EPOCHS = 8
+"""Unclean elections that a partition's record remembers, the latest."""
 
 _topic_and_number = attrgetter("topic_id", "partition")
 
@@ -69,6 +73,12 @@ class ImageState:
 
         # Derived, never in a snapshot.
         self.leaderless: dict[TopicPartition, None] = {}
+        self.reassigning: dict[TopicPartition, None] = {}
+        """Partitions with a target, in the order in which they were asked for."""
+        self.moving: dict[TopicPartition, None] = {}
+        """Those of them whose move has begun."""
+        self.reassignments_version = 0
+        """Rises whenever a move may have become possible or complete."""
         self.elections_version = 0
         """Rises whenever an election may have become possible or necessary."""
         self._replicas_of: dict[BrokerId, dict[TopicPartition, None]] = {}
@@ -104,6 +114,13 @@ class ImageState:
         self.elections_version += 1
         self._events.append(BrokerChanged(broker))
 
+    def remove_broker(self, broker: BrokerRecord) -> None:
+        """No partition may name it any more."""
+        del self.brokers[broker.broker_id]
+        self.starting.discard(broker.broker_id)
+        self._replicas_of.pop(broker.broker_id, None)
+        self._events.append(BrokerRemoved(broker.broker_id, broker.incarnation))
+
     def put_topic(self, topic: TopicRecord) -> None:
         self.topics[topic.topic_id] = topic
         self.topic_ids[topic.name] = topic.topic_id
@@ -116,6 +133,7 @@ class ImageState:
                 del self._replicas_of[replica][topic_partition]
             self.leaderless.pop(topic_partition, None)
             self.tickets.pop(topic_partition, None)
+            self._index_reassignment(topic_partition, False, False)
             del self.partitions[topic_partition]
         del self.topics[topic.topic_id]
         del self.topic_ids[topic.name]
@@ -124,9 +142,14 @@ class ImageState:
     def put_partition(self, record: PartitionRecord, tickets: tuple[RecoveryTicket, ...] = ()) -> None:
         """A record as it is: a new partition's, or one out of a snapshot."""
         topic_partition = record.topic_partition
-        if topic_partition not in self.partitions:
+        before = self.partitions.get(topic_partition)
+        if before is None or before.replicas != record.replicas:
+            for replica in () if before is None else before.replicas:
+                del self._replicas_of[replica][topic_partition]
             for replica in record.replicas:
                 self._replicas_of.setdefault(replica, {})[topic_partition] = None
+        if record.target_replicas or (before is not None and before.target_replicas):
+            self._index_reassignment(topic_partition, bool(record.target_replicas), record.is_moving)
         self.partitions[topic_partition] = record
         if tickets:
             self.tickets[topic_partition] = tickets
@@ -139,6 +162,14 @@ class ImageState:
             self.elections_version += 1
         self._events.append(PartitionChanged(record, tickets))
 
+    def _index_reassignment(self, topic_partition: TopicPartition, reassigning: bool, moving: bool) -> None:
+        for index, holds in ((self.reassigning, reassigning), (self.moving, moving)):
+            if holds:
+                index[topic_partition] = None
+            else:
+                index.pop(topic_partition, None)
+        self.reassignments_version += 1
+
     def revise(
         self,
         record: PartitionRecord,
@@ -147,8 +178,13 @@ class ImageState:
         isr: tuple[BrokerId, ...] | None = None,
         min_insync_replicas: int | None = None,
         tickets: Iterable[RecoveryTicket] | None = None,
+        replicas: tuple[BrokerId, ...] | None = None,
+        adding_replicas: tuple[BrokerId, ...] | None = None,
+        target_replicas: tuple[BrokerId, ...] | None = None,
+        unclean: bool = False,
     ) -> PartitionRecord:
-        """The partition's next version, with what is named here changed. Another leader, or none, is another epoch."""
+        """The partition's next version, with what is named here changed. Another leader, or none, is another epoch;
+        `unclean` marks that epoch."""
         leading = (record.leader, record.leader_incarnation, record.leader_epoch)
         if leader is None:
             leading = (NO_BROKER, NO_INCARNATION, LeaderEpoch(record.leader_epoch + 1))
@@ -163,13 +199,18 @@ class ImageState:
         # Built in one go: a fence or a registration revises thousands of records in one command.
         revised = PartitionRecord(
             record.topic_partition,
-            record.replicas,
+            record.replicas if replicas is None else replicas,
             *leading,
             PartitionEpoch(record.partition_epoch + 1),
             isr,
             commit_set,
             minimum,
             tuple(ticket.broker_id for ticket in kept),
+            record.adding_replicas if adding_replicas is None else adding_replicas,
+            record.target_replicas if target_replicas is None else target_replicas,
+            (*record.unclean_leader_epochs, leading[2])[-MAX_UNCLEAN_EPOCHS:]
+            if unclean
+            else record.unclean_leader_epochs,
         )
         self.put_partition(revised, kept)
         return revised

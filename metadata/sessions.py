@@ -78,6 +78,11 @@ class Sessions:
         session = self._of(broker_id, incarnation)
         return session is not None and (session.stopping or now >= session.deadline)
 
+    def is_stopping(self, broker_id: BrokerId, incarnation: Incarnation, now: float) -> bool:
+        """It says that it stops, and is still there."""
+        session = self._of(broker_id, incarnation)
+        return session is not None and session.stopping and now < session.deadline
+
     def has_applied(self, broker_id: BrokerId, incarnation: Incarnation, index: int) -> bool:
         """By its own word its view has come to `index`."""
         session = self._of(broker_id, incarnation)

@@ -40,7 +40,8 @@ from .image_elections import RecoveryTicket
 from .image_state import ImageState
 
 MAGIC = b"RLMS"
-VERSION = 1
+VERSION = 2
+"""1 knew no reassignments and no unclean elections: its partitions end with their tickets."""
 _HEADER = struct.Struct(">4sII")
 
 PARTITIONS_PER_STEP = 500
@@ -87,6 +88,9 @@ class _Partition(_Part, frozen=True):
     commit_set: tuple[BrokerId, ...]
     min_insync_replicas: int
     tickets: tuple[_Ticket, ...]
+    adding_replicas: tuple[BrokerId, ...] = ()
+    target_replicas: tuple[BrokerId, ...] = ()
+    unclean_leader_epochs: tuple[LeaderEpoch, ...] = ()
 
 
 class _Topic(_Part, frozen=True):
@@ -200,7 +204,7 @@ def _open(packed: Buffer) -> _Body:
     if version > VERSION:
         raise UnknownSnapshot(f"a snapshot of version {version}, newer than {VERSION}; this node must be upgraded")
     body = view[_HEADER.size :]
-    if version != VERSION or zlib.crc32(body) != crc:
+    if version < 1 or zlib.crc32(body) != crc:
         raise RemoteProtocolError("the snapshot is damaged")
     try:
         return _decoder.decode(body)
@@ -248,6 +252,9 @@ def _pack_partition(record: PartitionRecord, tickets: tuple[RecoveryTicket, ...]
         commit_set=record.commit_set,
         min_insync_replicas=record.min_insync_replicas,
         tickets=tuple(_pack_ticket(ticket) for ticket in tickets),
+        adding_replicas=record.adding_replicas,
+        target_replicas=record.target_replicas,
+        unclean_leader_epochs=record.unclean_leader_epochs,
     )
 
 
@@ -263,6 +270,9 @@ def _unpack_partition(topic_partition: TopicPartition, packed: _Partition) -> Pa
         commit_set=packed.commit_set,
         min_insync_replicas=packed.min_insync_replicas,
         not_eligible=tuple(ticket.broker_id for ticket in packed.tickets),
+        adding_replicas=packed.adding_replicas,
+        target_replicas=packed.target_replicas,
+        unclean_leader_epochs=packed.unclean_leader_epochs,
     )
 
 

@@ -21,6 +21,7 @@ from .image_elections import RecoveryTicket, explain_offline, is_live
 from .image_events import (
     INITIAL_FEATURE_LEVEL,
     BrokerChanged,
+    BrokerRemoved,
     FeatureLevelChanged,
     MetadataEvent,
     PartitionChanged,
@@ -30,6 +31,7 @@ from .image_events import (
 
 __all__ = [
     "BrokerChanged",
+    "BrokerRemoved",
     "ClusterView",
     "FeatureLevelChanged",
     "MetadataEvent",
@@ -102,7 +104,7 @@ class ClusterView:
         return self._brokers.get(broker_id)
 
     def brokers(self) -> list[BrokerRecord]:
-        """All that ever registered, by id."""
+        """All that registered and were not unregistered, by id."""
         return [self._brokers[broker_id] for broker_id in sorted(self._brokers)]
 
     def alive(self, broker_id: BrokerId) -> bool:
@@ -115,6 +117,10 @@ class ClusterView:
         if record is None:
             return None
         return explain_offline(record, self._tickets.get(topic_partition, ()), self._brokers)
+
+    def tickets_of(self, topic_partition: TopicPartition) -> tuple[RecoveryTicket, ...]:
+        """What is known of a partition's members that may not lead."""
+        return self._tickets.get(topic_partition, ())
 
     # --- Following ---------------------------------------------------------------------------------------------------
 
@@ -148,6 +154,8 @@ class ClusterView:
                     self._tickets.pop(record.topic_partition, None)
             case BrokerChanged(broker):
                 self._brokers[broker.broker_id] = broker
+            case BrokerRemoved(broker_id):
+                self._brokers.pop(broker_id, None)
             case TopicChanged(topic):
                 self._topics[topic.topic_id] = topic
                 self._topic_ids[topic.name] = topic.topic_id

@@ -37,6 +37,10 @@ from .replica_folders import (
 STRAY_SECONDS = 3600.0
 """How long a stray folder is kept, out of the way, for somebody to notice."""
 
+MOVED_SECONDS = 60.0
+"""How long a replica that was moved to other brokers is kept, out of the way: time to stop a mistake, not to keep a disk
+full."""
+
 DISK_FULL_RETRY_SECONDS = 5.0
 
 
@@ -99,15 +103,15 @@ class ReplicaShelf:
         """Why the replica could not be opened; empty where it was, or will be."""
         return self._failed.get(tp, "")
 
-    def remove(self, tp: TopicPartition, log: PartitionLog | None) -> None:
-        """This broker has this replica no longer: close what is open and delete the folder. `log` is the caller's, or
-        None where the replica is here, if anywhere."""
+    def remove(self, tp: TopicPartition, log: PartitionLog | None, *, keep_seconds: float = 0.0) -> None:
+        """This broker has this replica no longer: close what is open, set the folder aside and delete it after
+        `keep_seconds`. `log` is the caller's, or None where the replica is here, if anywhere."""
         if log is None:
             opened = self._loaded.pop(tp, None)
             log = opened.log if opened else None
         if log is not None and tp not in self._removing:
             self._removing[tp] = None
-            self._discard(tp, log, keep_seconds=0.0)
+            self._discard(tp, log, keep_seconds=keep_seconds)
 
     def set_strays_aside(self, known: Collection[TopicPartition]) -> None:
         """The view is complete: whatever was found on disk and is not in it belongs to nobody."""

@@ -53,6 +53,8 @@ CODES: dict[str, Code] = {
     "method_not_allowed": Code(405, False),
     "not_acceptable": Code(406, False),
     "topic_exists": Code(409, False),
+    "reassignment_in_progress": Code(409, False),
+    "no_reassignment_in_progress": Code(409, False),
     "out_of_order_sequence": Code(409, False),
     "producer_fenced": Code(409, False),
     "unknown_producer_id": Code(409, False),

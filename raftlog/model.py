@@ -131,6 +131,7 @@ class TopicRecord:
 class PartitionRecord:
     """A partition, as the quorum agreed: who leads, in which epoch, and who is in sync.
 
+    Invariant: `adding_replicas` are in `replicas` and in `target_replicas`.
     Invariant: `isr` and `commit_set` are subsets of `replicas`; `isr` is never empty.
     Invariant: `leader` is `NO_BROKER` or an eligible member of `isr`.
     Invariant: `leader_epoch` and `partition_epoch` never fall; `partition_epoch` rises with every change.
@@ -151,10 +152,27 @@ class PartitionRecord:
     min_insync_replicas: int
     not_eligible: tuple[BrokerId, ...] = ()
     """Members of `isr` or `commit_set` that lost data or cannot vouch for it; they never lead (S9). Sorted."""
+    adding_replicas: tuple[BrokerId, ...] = ()
+    """Those of `replicas` that a reassignment added, while it is under way."""
+    target_replicas: tuple[BrokerId, ...] = ()
+    """What `replicas` will be when the reassignment is complete; empty where none was asked for."""
+    unclean_leader_epochs: tuple[LeaderEpoch, ...] = ()
+    """The latest leader epochs that an operator began although records may have been lost, oldest first."""
 
     @property
     def has_leader(self) -> bool:
         return self.leader != NO_BROKER
+
+    @property
+    def removing_replicas(self) -> tuple[BrokerId, ...]:
+        """Those of `replicas` that go when the reassignment is complete."""
+        target = self.target_replicas
+        return tuple(replica for replica in self.replicas if replica not in target) if target else ()
+
+    @property
+    def is_moving(self) -> bool:
+        """A reassignment is under way: every target replica is a replica. False while one still waits to begin."""
+        return bool(self.target_replicas) and set(self.target_replicas).issubset(self.replicas)
 
     def __str__(self) -> str:
         isr = ",".join(map(str, self.isr))

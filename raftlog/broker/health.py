@@ -41,7 +41,7 @@ def partition_problems(view: ClusterView) -> list[str]:
             without_leader.append(record)
         elif len(record.isr) < record.min_insync_replicas:
             below_minimum.append(record)
-        elif len(record.isr) < len(record.replicas):
+        elif not set(record.replicas).difference(record.adding_replicas).issubset(record.isr):
             under_replicated.append(record)
 
     def waits(record: PartitionRecord) -> str:
@@ -51,7 +51,8 @@ def partition_problems(view: ClusterView) -> list[str]:
         return f"has {len(record.isr)} of {record.min_insync_replicas} in-sync replicas needed"
 
     def lags(record: PartitionRecord) -> str:
-        return f"has {len(record.isr)} of {len(record.replicas)} replicas in sync"
+        settled = [replica for replica in record.replicas if replica not in record.adding_replicas]
+        return f"has {len(set(settled).intersection(record.isr))} of {len(settled)} replicas in sync"
 
     return [
         *_lines(view, without_leader, waits),

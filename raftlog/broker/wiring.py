@@ -27,6 +27,7 @@ from metadata.commands import (
 from metadata.engine import Fate, Outcome
 from metadata.view import (
     BrokerChanged,
+    BrokerRemoved,
     ClusterView,
     FeatureLevelChanged,
     MetadataEvent,
@@ -170,6 +171,10 @@ class Broker:
                     f"the cluster's feature level is {event.level}, this node knows {FEATURE_LEVEL}: upgrade it",
                 )
             )
+        if isinstance(event, BrokerRemoved) and event.incarnation == self.incarnation:
+            self._on_fatal(
+                InvalidRequest("invalid_config", f"broker {event.broker_id} was unregistered by an operator")
+            )
         if isinstance(event, BrokerChanged) and event.record.broker_id == self.identity.node_id:
             another = event.record.incarnation > self.incarnation != NO_INCARNATION
             if another:
@@ -239,5 +244,5 @@ def _as_change(event: MetadataEvent) -> list[MetadataChange]:
             return [record]
         case TopicRemoved(topic_id, _):
             return [TopicIsGone(topic_id)]
-        case FeatureLevelChanged():
-            return []
+        case FeatureLevelChanged() | BrokerRemoved():
+            return []  # Who is unregistered has no replica: no partition asks about it again.

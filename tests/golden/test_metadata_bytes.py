@@ -9,6 +9,7 @@ import pathlib
 from typing import Any
 
 from metadata import commands as c
+from metadata import commands_moves as m
 from metadata.commands import decode, decode_result, encode, encode_result
 from metadata.image import ClusterImage
 from raftlog.model import BrokerId, Endpoint
@@ -17,7 +18,8 @@ from tests.unit.test_metadata_snapshot import busy
 
 FOLDER = pathlib.Path(__file__).parent
 COMMANDS = FOLDER / "metadata_commands_v1.txt"
-SNAPSHOT = FOLDER / "metadata_snapshot_v1.txt"
+SNAPSHOT = FOLDER / "metadata_snapshot_v2.txt"
+OLD_SNAPSHOTS = (FOLDER / "metadata_snapshot_v1.txt",)
 
 _N: Any = int
 SAMPLES: list[c.Command] = [
@@ -42,6 +44,10 @@ SAMPLES: list[c.Command] = [
     c.GrantProducerIds(_N(1), _N(9), 1000),
     c.SetFeatureLevel(2),
     c.NoOp(),
+    c.AlterReassignments((m.Reassignment(TOPIC, 0, _N(4), (_N(1), _N(2))), m.Reassignment(TOPIC, 1, _N(5), ()))),
+    c.BeginMoves((m.Move(TOPIC, 0, _N(5)),)),
+    c.UnregisterBroker(_N(1), _N(9)),
+    c.ElectUnclean(TOPIC, 0, _N(1), _N(9), _N(4)),
 ]
 ANSWERS: list[c.CommandResult] = [
     c.Done(),
@@ -50,6 +56,7 @@ ANSWERS: list[c.CommandResult] = [
     c.ProducerIdsGranted(_N(1000), 1000),
     c.Elected((None, c.Refused("not_eligible", "nobody"))),
     c.Refused("topic_exists", "it does"),
+    c.ReassignmentsAltered((None, c.Refused("not_eligible", "it is fenced"))),
 ]
 
 
@@ -83,6 +90,12 @@ def test_a_snapshot_is_written_and_read_as_ever() -> None:
     packed = bytes.fromhex(SNAPSHOT.read_text())
     assert busy().image.snapshot() == packed
     assert ClusterImage.from_snapshot(packed).snapshot() == packed
+
+
+def test_snapshots_of_older_versions_are_read() -> None:
+    for path in OLD_SNAPSHOTS:
+        read = ClusterImage.from_snapshot(bytes.fromhex(path.read_text()))
+        assert read.snapshot() == busy().image.snapshot()
 
 
 if __name__ == "__main__":

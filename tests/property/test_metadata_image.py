@@ -10,7 +10,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.commands import Elected, Election, ElectLeaders, Refused
+from metadata.commands import Elected, Election, ElectLeaders, ReassignmentsAltered, Refused
 from metadata.image import ClusterImage, diff
 from metadata.image_invariants import check_step
 from metadata.view import ClusterView
@@ -143,7 +143,7 @@ def test_the_random_commands_reach_every_answer() -> None:
             result, _ = image.apply(index, 1, envelope)
             if envelope.session is not None:
                 continue
-            refusals = result.refusals if isinstance(result, Elected) else (result,)
+            refusals = result.refusals if isinstance(result, Elected | ReassignmentsAltered) else (result,)
             for place, refusal in enumerate(refusals):
                 if isinstance(envelope.command, ElectLeaders) and refusal is None:
                     answers["recovery ok"] += envelope.command.elections[place].recovery
@@ -153,6 +153,8 @@ def test_the_random_commands_reach_every_answer() -> None:
             states["marked"] += bool(record.not_eligible)
             states["leaderless"] += not record.has_leader
             states["set aside"] += record.commit_set != record.isr
+            states["moving"] += bool(record.adding_replicas)
+            states["led uncleanly"] += bool(record.unclean_leader_epochs)
     expected = {
         "RegisterBroker ok", "RegisterBroker unsupported_version", "FenceBroker ok", "FenceBroker stale_incarnation",
         "UnfenceBroker ok", "CreateTopic ok", "CreateTopic topic_exists", "CreateTopic invalid_topic_name",
@@ -162,7 +164,11 @@ def test_the_random_commands_reach_every_answer() -> None:
         "AlterIsr ok", "AlterIsr not_eligible", "AlterIsr stale_partition_epoch", "AlterIsr stale_incarnation",
         "AlterIsr fenced_leader_epoch", "AlterIsr unknown_leader_epoch", "AlterIsr invalid_request",
         "AlterIsr not_leader", "GrantProducerIds ok", "SetFeatureLevel ok", "NoOp not_controller",
+        "AlterReassignments ok", "AlterReassignments reassignment_in_progress", "AlterReassignments not_eligible",
+        "AlterReassignments not_enough_replicas", "AlterReassignments stale_partition_epoch", "BeginMoves ok",
+        "BeginMoves no_reassignment_in_progress", "BeginMoves not_eligible", "UnregisterBroker ok",
+        "UnregisterBroker invalid_request", "ElectUnclean ok", "ElectUnclean invalid_request",
     }  # fmt: skip
     assert expected - set(answers) == set()
     assert answers["recovery ok"] > 5
-    assert min(states[state] for state in ("marked", "leaderless", "set aside")) > 5, states
+    assert min(states.values()) > 5, states

@@ -26,6 +26,14 @@ from metadata.commands import (
     decode,
     encode,
 )
+from metadata.commands_moves import (
+    AlterReassignments,
+    BeginMoves,
+    ElectUnclean,
+    Move,
+    Reassignment,
+    UnregisterBroker,
+)
 from metadata.image import ClusterImage
 from metadata.image_elections import recovery_winners
 from raftlog.model import (
@@ -57,7 +65,8 @@ class RandomCommands:
         self._kinds: list[tuple[Callable[[], Command], float]] = [
             (self._register, 4), (self._fence, 3), (self._unfence, 10), (self._create, 5), (self._delete, 0.5),
             (self._alter, 1), (self._grow, 1), (self._elect, 12), (self._alter_isr, 12), (self._grant, 1),
-            (self._level, 1), (self._no_op, 1),
+            (self._level, 1), (self._no_op, 1), (self._reassign, 4), (self._begin, 4), (self._unregister, 1),
+            (self._unclean, 3),
         ]  # fmt: skip
         self._prelude = [self._create, *[self._unfence] * 2 * BROKERS, *[self._register] * 2 * BROKERS]
 
@@ -202,3 +211,31 @@ class RandomCommands:
 
     def _no_op(self) -> Command:
         return NoOp()
+
+    def _reassign(self) -> Command:
+        record = self._partition()
+        if record is None:
+            return NoOp()
+        tp, epoch = record.topic_partition, self._epoch(record)
+        factor = self.image.topics[tp.topic_id].replication_factor
+        if record.target_replicas and self.random.random() < 0.7:
+            return AlterReassignments((Reassignment(tp.topic_id, tp.partition, epoch, ()),))
+        registered = sorted(self.image.brokers)
+        target = tuple(self.random.sample(registered, min(factor, len(registered))))
+        return AlterReassignments((Reassignment(tp.topic_id, tp.partition, epoch, target),))
+
+    def _begin(self) -> Command:
+        records = [self.image.partitions[tp] for tp in self.image.reassigning]
+        moves = [Move(r.topic_partition.topic_id, r.topic_partition.partition, self._epoch(r)) for r in records]
+        return BeginMoves(tuple(moves[:3]))
+
+    def _unregister(self) -> Command:
+        broker = self._broker()
+        return UnregisterBroker(broker, self._incarnation(broker))
+
+    def _unclean(self) -> Command:
+        record = self._partition()
+        if record is None:
+            return NoOp()
+        tp, candidate = record.topic_partition, self.random.choice(record.replicas)
+        return ElectUnclean(tp.topic_id, tp.partition, candidate, self._incarnation(candidate), self._epoch(record))

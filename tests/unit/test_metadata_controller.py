@@ -15,7 +15,7 @@ from metadata.commands import (
     decode,
     encode,
 )
-from metadata.controller import MAX_REBALANCED_AT_ONCE
+from metadata.controller_moves import MAX_REBALANCED_AT_ONCE
 from raftlog.model import NO_BROKER, BrokerId, TopicPartition
 from tests.support.metadata_cluster import TP, Cluster, report
 from tests.support.metadata_world import SESSION, TICK, World
@@ -92,11 +92,35 @@ def test_a_broker_that_stops_hands_over_at_once_and_is_left_alone() -> None:
     world.run(1)
     world.die(0)
     world.beat(0, stopping=True)
-    fenced, elected = world.run(3 * TICK)
-    assert isinstance(fenced, FenceBroker)
+    before = world.cluster.partition.leader_epoch
+    elected, fenced = world.run(3 * TICK)
     assert isinstance(elected, ElectLeaders)
+    assert isinstance(fenced, FenceBroker)
+    record = world.cluster.partition
+    assert (record.leader, record.leader_epoch, record.isr) == (1, before + 1, (1, 2)), "never without a leader"
     world.beat(0, stopping=True)
     assert world.run(2) == []
+
+
+def test_a_broker_that_stops_is_fenced_although_nobody_can_take_over() -> None:
+    world = World(Cluster())
+    world.run(1)
+    world.die(1, 2)
+    world.run(2)
+    world.die(0)
+    world.beat(0, stopping=True)
+    (fenced,) = world.run(3 * TICK)
+    assert isinstance(fenced, FenceBroker) and world.leader == NO_BROKER
+
+
+def test_a_hand_over_whose_fate_is_open_delays_the_fence_by_half_a_second_at_most() -> None:
+    world = World(Cluster())
+    world.run(1)
+    world.die(0)
+    world.held = []
+    world.beat(0, stopping=True)
+    assert [type(command) for command in world.run(0.4)] == [ElectLeaders]
+    assert [type(command) for command in world.run(0.2)] == [FenceBroker]
 
 
 def test_what_is_under_way_is_not_proposed_again() -> None:

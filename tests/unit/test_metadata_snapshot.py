@@ -85,7 +85,7 @@ def test_an_installed_snapshot_ends_the_one_under_way(monkeypatch: pytest.Monkey
 def test_a_newer_version_is_told_from_damage() -> None:
     packed = busy().image.snapshot()
     with pytest.raises(UnknownSnapshot, match="upgraded"):
-        ClusterImage.from_snapshot(packed[:4] + struct.pack(">I", 2) + packed[8:])
+        ClusterImage.from_snapshot(packed[:4] + struct.pack(">I", 3) + packed[8:])
 
 
 @pytest.mark.parametrize("length", [0, 3, 11, 12, 40, -1])

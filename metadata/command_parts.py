@@ -1,0 +1,95 @@
+"""What commands are made of: bounded fields, and the small records that travel inside them.
+
+Every field is bounded here, so that whatever decodes may be applied, and bytes that no proposer can mean are refused
+before they enter the log. What is *not* here: the commands themselves (`commands.py`, `commands_moves.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from raftlog.model import (
+    BrokerId,
+    DirectoryId,
+    Endpoint,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    ReplicaReport,
+    TopicId,
+    TopicPartition,
+)
+
+TopicIdField: TypeAlias = Annotated[TopicId, msgspec.Meta(min_length=16, max_length=16)]
+DirectoryIdField: TypeAlias = Annotated[DirectoryId, msgspec.Meta(min_length=16, max_length=16)]
+SessionIdField: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+BrokerIdField: TypeAlias = Annotated[BrokerId, msgspec.Meta(ge=0, le=2**31 - 1)]
+IncarnationField: TypeAlias = Annotated[Incarnation, msgspec.Meta(ge=0, le=2**62)]
+LeaderEpochField: TypeAlias = Annotated[LeaderEpoch, msgspec.Meta(ge=0, le=2**31 - 1)]
+PartitionEpochField: TypeAlias = Annotated[PartitionEpoch, msgspec.Meta(ge=0, le=2**62)]
+NaturalField: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+PartitionField: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+PortField: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+HostField: TypeAlias = Annotated[str, msgspec.Meta(max_length=255)]
+TextField: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+class Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """Base of everything inside an envelope: arrays without surplus."""
+
+
+class ListeningAt(Part, frozen=True):
+    """An `Endpoint` as it travels."""
+
+    host: HostField
+    port: PortField
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(self.host, self.port)
+
+
+class Report(Part, frozen=True):
+    """A `ReplicaReport` as it travels. `last_epoch` is -1 for an empty log."""
+
+    topic_id: TopicIdField
+    partition: PartitionField
+    clean: bool
+    last_epoch: Annotated[LeaderEpoch, msgspec.Meta(ge=-1, le=2**31 - 1)]
+    stable_end_offset: Annotated[Offset, msgspec.Meta(ge=0, le=2**62)]
+    cut_or_quarantined: bool
+
+    @staticmethod
+    def of(report: ReplicaReport) -> Report:
+        topic_id, partition = report.topic_partition.topic_id, report.topic_partition.partition
+        end = (report.last_epoch, report.stable_end_offset)
+        return Report(topic_id, partition, report.clean, *end, report.cut_or_quarantined)
+
+
+class IsrMember(Part, frozen=True):
+    """A replica of exactly this life of its broker."""
+
+    broker_id: BrokerIdField
+    incarnation: IncarnationField
+
+
+class Election(Part, frozen=True):
+    """Make `candidate` the leader, if the partition is still at `partition_epoch` and it may lead now.
+
+    With `recovery` it is the winner of a recovery election instead: the member of ISR or commit set with the greatest
+    reported log, when no eligible one is live.
+    """
+
+    topic_id: TopicIdField
+    partition: PartitionField
+    candidate: BrokerIdField
+    incarnation: IncarnationField
+    partition_epoch: PartitionEpochField
+    recovery: bool = False
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, self.partition)

@@ -1,0 +1,64 @@
+"""The answers of the state machine to commands: what holds now, or why nothing changed.
+
+What is *not* here: which command is answered by which (each command says so), and how answers travel (`commands.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from raftlog.errors import RaftlogError, error_from_code
+from raftlog.model import ProducerId
+
+from .command_parts import IncarnationField, NaturalField, Part, PartitionEpochField
+
+
+class Done(Part, frozen=True, tag="done.1"):
+    """It holds now (perhaps it did before)."""
+
+
+class Registered(Part, frozen=True, tag="registered.1"):
+    """This process's incarnation. It may act on partitions once its view has come to this registration."""
+
+    incarnation: IncarnationField
+
+
+class IsrAltered(Part, frozen=True, tag="isr_altered.1"):
+    """The ISR was accepted with this partition epoch."""
+
+    partition_epoch: PartitionEpochField
+
+
+class ProducerIdsGranted(Part, frozen=True, tag="producer_ids_granted.1"):
+    """`[first, first + count)` are the asker's."""
+
+    first: ProducerId
+    count: NaturalField
+
+
+class Refused(Part, frozen=True, tag="refused.1"):
+    """Not carried out, for a reason by name: `code` is a key of `raftlog.errors.CODES`."""
+
+    code: str
+    detail: str
+
+    def error(self) -> RaftlogError:
+        """As an exception."""
+        return error_from_code(self.code, self.detail)
+
+
+class Elected(Part, frozen=True, tag="elected.1"):
+    """What became of each election, in the order of the command: None where it was carried out."""
+
+    refusals: tuple[Refused | None, ...]
+
+
+class ReassignmentsAltered(Part, frozen=True, tag="reassignments_altered.1"):
+    """What became of each reassignment or move, in the order of the command: None where it was carried out."""
+
+    refusals: tuple[Refused | None, ...]
+
+
+CommandResult: TypeAlias = (
+    Done | Registered | IsrAltered | ProducerIdsGranted | Elected | Refused | ReassignmentsAltered
+)

@@ -1,0 +1,92 @@
+"""Commands that move replicas and leaderships because an operator asked: reassignments, removals, the last resort.
+
+A reassignment (KIP-455) has two steps, so that any number may be asked for at once while few move data: first the
+record gets its target (`AlterReassignments`), later the controller lets the move begin (`BeginMoves`): the replicas to
+add are added and fetch. It completes by itself, in the command by which the last target replica is in sync and a
+target replica leads (`image_reassignments.py`).
+
+What is *not* here: what they do, and whom they are answered to (`commands.py` has envelope and answers).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from raftlog.model import TopicPartition
+
+from .command_parts import (
+    BrokerIdField,
+    IncarnationField,
+    Part,
+    PartitionEpochField,
+    PartitionField,
+    TopicIdField,
+)
+
+MAX_REASSIGNMENTS_PER_COMMAND = 512
+"""One entry asks for many moves and stays small."""
+
+MAX_TARGET_REPLICAS = 32
+
+
+class Reassignment(Part, frozen=True):
+    """Where a partition's replicas are to be, the preferred leader first; empty: cancel what is under way."""
+
+    topic_id: TopicIdField
+    partition: PartitionField
+    partition_epoch: PartitionEpochField
+    target_replicas: Annotated[tuple[BrokerIdField, ...], msgspec.Meta(max_length=MAX_TARGET_REPLICAS)]
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, self.partition)
+
+
+class Move(Part, frozen=True):
+    """A reassignment that waits and may begin, if the partition is still at `partition_epoch`."""
+
+    topic_id: TopicIdField
+    partition: PartitionField
+    partition_epoch: PartitionEpochField
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, self.partition)
+
+
+class AlterReassignments(Part, frozen=True, tag="alter_reassignments.1"):
+    """Reassignments, each decided on its own. Answered by `ReassignmentsAltered`."""
+
+    reassignments: Annotated[tuple[Reassignment, ...], msgspec.Meta(max_length=MAX_REASSIGNMENTS_PER_COMMAND)]
+
+
+class BeginMoves(Part, frozen=True, tag="begin_moves.1"):
+    """The controller's: these reassignments add their replicas now. Answered by `ReassignmentsAltered`."""
+
+    moves: Annotated[tuple[Move, ...], msgspec.Meta(max_length=MAX_REASSIGNMENTS_PER_COMMAND)]
+
+
+class UnregisterBroker(Part, frozen=True, tag="unregister_broker.1"):
+    """Forget a broker that stopped and has no replica any more. Answered by `Done`; idempotent."""
+
+    broker_id: BrokerIdField
+    incarnation: IncarnationField
+
+
+class ElectUnclean(Part, frozen=True, tag="elect_unclean.1"):
+    """The operator's last resort: make `candidate` the leader although acknowledged records may be lost by it.
+
+    Refused while anybody may lead without loss. Answered by `Done`.
+    """
+
+    topic_id: TopicIdField
+    partition: PartitionField
+    candidate: BrokerIdField
+    incarnation: IncarnationField
+    partition_epoch: PartitionEpochField
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, self.partition)

@@ -1,0 +1,190 @@
+"""Reassignments: replicas are added, caught up, and only then are the others let go (KIP-455).
+
+The states of a partition, by its record:
+
+    settled    no target
+    waiting    a target whose new replicas are not added yet; `begin_moves` adds them
+    moving     every target replica is a replica; those in `adding_replicas` catch up with the leader
+
+A reassignment is complete in the very command that makes both true: all target replicas are in the ISR, and one of
+them leads. Then replicas and ISR become the target. Nothing acknowledged is lost by it (S1, S6): whoever is left was in
+the ISR, so it has all that was acknowledged under this leader and before; whoever goes is in neither ISR nor commit set
+from then on. Because a target has as many replicas as the topic's factor, the new ISR is never below
+`min.insync.replicas`, so it is the new commit set.
+
+A leader that is not among the targets must hand over first: that is an ordinary election, which the controller
+proposes, of a member of the ISR. While the move lasts the added replicas count like any other: the leader may take them
+into the ISR, and they may be elected.
+
+A cancelled move lets the added replicas go again, at once, if that leaves a leader and `min.insync.replicas` of the
+others in sync (or if the added ones never were members); otherwise it is refused and says what is in the way.
+
+What is *not* here: how many move at once and when (`controller_moves.py`), who goes where (`balance.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from raftlog.model import BrokerId, PartitionEpoch, PartitionRecord
+
+from .command_results import Done, ReassignmentsAltered, Refused
+from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, Move, Reassignment, UnregisterBroker
+from .image_elections import electable, is_live, recovery_winners
+from .image_state import ImageState
+
+MAX_MOVES_UNDER_WAY = 256
+"""Of the whole cluster: a bound that holds whatever a controller proposes."""
+
+
+def alter_reassignments(state: ImageState, command: AlterReassignments) -> ReassignmentsAltered:
+    """Each is decided on its own, in order."""
+    return ReassignmentsAltered(tuple(_alter(state, reassignment) for reassignment in command.reassignments))
+
+
+def begin_moves(state: ImageState, command: BeginMoves) -> ReassignmentsAltered:
+    """Each is decided on its own, in order."""
+    return ReassignmentsAltered(tuple(_begin(state, move) for move in command.moves))
+
+
+def settle(state: ImageState, record: PartitionRecord) -> PartitionRecord:
+    """Complete the partition's reassignment, if it is complete; called wherever ISR or leader changed."""
+    target = record.target_replicas
+    if not target or record.leader not in target or not set(target).issubset(record.isr):
+        return record
+    return state.revise(record, replicas=target, isr=tuple(sorted(target)), adding_replicas=(), target_replicas=())
+
+
+def _alter(state: ImageState, asked: Reassignment) -> Refused | None:
+    record = state.partitions.get(asked.topic_partition)
+    if record is None:
+        return Refused("unknown_partition", f"there is no partition {asked.topic_partition}")
+    if record.partition_epoch != asked.partition_epoch:
+        return _stale(record, asked.partition_epoch)
+    if not asked.target_replicas:
+        return _cancel(state, record)
+    if record.is_moving:
+        return Refused(
+            "reassignment_in_progress", f"{record.topic_partition} is being moved: let it complete, or cancel it first"
+        )
+    refused = _no_target(state, record, asked.target_replicas)
+    if refused is not None:
+        return refused
+    if asked.target_replicas == record.replicas:
+        if record.target_replicas:
+            state.revise(record, target_replicas=())
+        return None
+    settle(state, state.revise(record, target_replicas=asked.target_replicas))
+    return None
+
+
+def _no_target(state: ImageState, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
+    """Why the replicas cannot be these, if they cannot."""
+    factor = state.topics[record.topic_partition.topic_id].replication_factor
+    if len(target) != factor or len(set(target)) != factor:
+        return Refused("invalid_request", f"{record.topic_partition} needs {factor} replicas on different brokers")
+    for broker_id in target:
+        if broker_id not in state.brokers:
+            return Refused("invalid_request", f"broker {broker_id} is not registered")
+        if broker_id not in record.replicas and not is_live(state.brokers, broker_id):
+            return Refused("not_eligible", f"broker {broker_id} is fenced: nothing can be moved to it")
+    return None
+
+
+def _begin(state: ImageState, move: Move) -> Refused | None:
+    record = state.partitions.get(move.topic_partition)
+    if record is None:
+        return Refused("unknown_partition", f"there is no partition {move.topic_partition}")
+    if record.partition_epoch != move.partition_epoch:
+        return _stale(record, move.partition_epoch)
+    if not record.target_replicas or record.is_moving:
+        return Refused("no_reassignment_in_progress", f"{record.topic_partition} has no move that waits")
+    if len(state.moving) >= MAX_MOVES_UNDER_WAY:
+        return Refused("overloaded", f"{MAX_MOVES_UNDER_WAY} partitions are being moved, which is the most")
+    adding = tuple(broker_id for broker_id in record.target_replicas if broker_id not in record.replicas)
+    for broker_id in adding:
+        if not is_live(state.brokers, broker_id):
+            return Refused("not_eligible", f"broker {broker_id} is fenced: nothing can be moved to it")
+    state.revise(record, replicas=record.replicas + adding, adding_replicas=adding)
+    return None
+
+
+def _cancel(state: ImageState, record: PartitionRecord) -> Refused | None:
+    name = record.topic_partition
+    if not record.target_replicas:
+        return Refused("no_reassignment_in_progress", f"{name} is not being reassigned")
+    adding = record.adding_replicas
+    original = _without(record.replicas, adding)
+    isr = _without(record.isr, adding)
+    if set(adding).isdisjoint((*record.isr, *record.commit_set)):
+        state.revise(record, replicas=original, adding_replicas=(), target_replicas=())
+        return None
+    if record.leader not in original or len(isr) < record.min_insync_replicas:
+        return Refused(
+            "not_enough_replicas",
+            f"{name} is led by {record.leader}, in sync are {record.isr}: a cancelled move needs a leader and "
+            f"{record.min_insync_replicas} in-sync replicas among {original}",
+        )
+    state.revise(record, replicas=original, isr=isr, adding_replicas=(), target_replicas=())
+    return None
+
+
+def _without(members: tuple[BrokerId, ...], gone: Collection[BrokerId]) -> tuple[BrokerId, ...]:
+    return tuple(member for member in members if member not in gone)
+
+
+# --- Brokers that go, and the last resort ----------------------------------------------------------------------------
+
+
+def unregister_broker(state: ImageState, command: UnregisterBroker) -> Done | Refused:
+    """Forget a broker, once nothing depends on it. A process of its name that comes later is a new broker."""
+    broker = state.brokers.get(command.broker_id)
+    if broker is None:
+        return Done()
+    if broker.incarnation != command.incarnation:
+        return Refused("stale_incarnation", f"broker {command.broker_id} is at incarnation {broker.incarnation}")
+    if not broker.fenced:
+        return Refused("invalid_request", f"broker {command.broker_id} is alive: stop its node first")
+    held = state.replicas_of(command.broker_id)
+    awaited = [tp for tp in state.reassigning if command.broker_id in state.partitions[tp].target_replicas]
+    if held or awaited:
+        return Refused(
+            "invalid_request",
+            f"broker {command.broker_id} has {len(held)} replicas and is to get {len(awaited)}: drain it first",
+        )
+    state.remove_broker(broker)
+    return Done()
+
+
+def elect_unclean(state: ImageState, command: ElectUnclean) -> Done | Refused:
+    """Whatever the other members had and the candidate lacks is lost. The record keeps that it was so."""
+    record = state.partitions.get(command.topic_partition)
+    if record is None:
+        return Refused("unknown_partition", f"there is no partition {command.topic_partition}")
+    if record.partition_epoch != command.partition_epoch:
+        return _stale(record, command.partition_epoch)
+    broker = state.brokers.get(command.candidate)
+    if broker is None or broker.incarnation != command.incarnation or broker.fenced:
+        return Refused("stale_incarnation", f"broker {command.candidate} is not live at {command.incarnation}")
+    tickets = state.tickets_of(record.topic_partition)
+    if record.has_leader:
+        return Refused("invalid_request", f"{record.topic_partition} has a leader, broker {record.leader}")
+    if electable(record, state.brokers) or recovery_winners(record, tickets, state.brokers):
+        return Refused("invalid_request", f"{record.topic_partition} can be led without loss: an election is under way")
+    if command.candidate not in record.replicas:
+        return Refused("not_eligible", f"broker {command.candidate} has no replica of {record.topic_partition}")
+    revised = state.revise(
+        record,
+        leader=broker,
+        isr=(command.candidate,),
+        tickets=(ticket for ticket in tickets if ticket.broker_id != command.candidate),
+        unclean=True,
+    )
+    settle(state, revised)
+    return Done()
+
+
+def _stale(record: PartitionRecord, named: PartitionEpoch) -> Refused:
+    return Refused(
+        "stale_partition_epoch", f"{record.topic_partition} is at partition epoch {record.partition_epoch}, not {named}"
+    )

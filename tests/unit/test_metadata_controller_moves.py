@@ -1,0 +1,143 @@
+"""The controller over reassignments in virtual time: how many begin, how they end; leaders that are out of place."""
+
+from __future__ import annotations
+
+from metadata.commands import AlterIsr, BeginMoves, CreateTopic, ElectLeaders, IsrMember
+from metadata.commands_moves import AlterReassignments, Reassignment
+from metadata.controller_moves import MAX_MOVES_PER_BROKER
+from raftlog.model import BrokerId, TopicPartition
+from tests.support.metadata_cluster import TOPIC, Cluster
+from tests.support.metadata_world import World
+
+
+def cluster_of(partitions: int, *replicas: int, brokers: int = 5) -> Cluster:
+    cluster = Cluster(0)
+    for broker in range(brokers):
+        cluster.restart(broker)
+    cluster.do(CreateTopic("orders", TOPIC, (tuple(map(BrokerId, replicas)),) * partitions))
+    return cluster
+
+
+def ask(cluster: Cluster, *target: int) -> None:
+    """Reassign all partitions."""
+    records = [cluster.image.partitions[tp] for tp in sorted(cluster.image.partitions)]
+    cluster.do(
+        AlterReassignments(
+            tuple(
+                Reassignment(TOPIC, r.topic_partition.partition, r.partition_epoch, tuple(map(BrokerId, target)))
+                for r in records
+            )
+        )
+    )
+
+
+def catch_up(cluster: Cluster, number: int) -> None:
+    """All replicas of a partition come into its ISR."""
+    record = cluster.image.partitions[TopicPartition(TOPIC, number)]
+    isr = tuple(IsrMember(broker, cluster.incarnation(broker)) for broker in sorted(record.replicas))
+    leader = (record.leader, record.leader_incarnation, record.leader_epoch, record.partition_epoch)
+    cluster.do(AlterIsr(TOPIC, number, *leader, isr))
+
+
+def moving(cluster: Cluster) -> list[int]:
+    return sorted(tp.partition for tp in cluster.image.moving)
+
+
+def test_a_broker_receives_a_few_partitions_at_a_time_and_all_in_the_end() -> None:
+    cluster = cluster_of(2 * MAX_MOVES_PER_BROKER + 1, 0, 1, 2)
+    ask(cluster, 0, 1, 3)
+    world = World(cluster)
+    most = 0
+    for _ in range(100):
+        world.run(0.6)
+        most = max(most, len(moving(cluster)))
+        if not cluster.image.reassigning:
+            break
+        catch_up(cluster, moving(cluster)[0])
+    assert most == MAX_MOVES_PER_BROKER
+    assert {record.replicas for record in cluster.image.partitions.values()} == {(0, 1, 3)}
+    assert all(not isinstance(command, ElectLeaders) for _, command in world.decided), "nobody's leader changed"
+
+
+def test_moves_to_a_dead_broker_do_not_hold_up_others_and_begin_when_it_is_back() -> None:
+    cluster = cluster_of(2, 0, 1, 2)
+    world = World(cluster)
+    world.run(1)
+    targets = ((0, 1, 3), (0, 1, 4))
+    for number, target in enumerate(targets):
+        record = cluster.image.partitions[TopicPartition(TOPIC, number)]
+        chosen = tuple(map(BrokerId, target))
+        cluster.do(AlterReassignments((Reassignment(TOPIC, number, record.partition_epoch, chosen),)))
+        if number == 0:
+            world.die(3)
+            world.held = []
+            world.run(1.0)  # the fence comes before anything else
+            world.held = None
+            cluster.fence(3)
+    world.new_controller()
+    world.run(2)
+    assert moving(cluster) == [1]
+    world.restart(3)
+    world.run(2)
+    assert moving(cluster) == [0, 1]
+
+
+def test_a_move_whose_leader_goes_ends_with_one_election() -> None:
+    cluster = cluster_of(1, 0, 1, 2)
+    world = World(cluster)
+    ask(cluster, 3, 4, 1)
+    assert [type(command) for command in world.run(1)] == [BeginMoves]
+    catch_up(cluster, 0)
+    (elected,) = world.run(1)
+    assert isinstance(elected, ElectLeaders)
+    record = cluster.image.partitions[TopicPartition(TOPIC, 0)]
+    assert (record.replicas, record.leader, record.leader_epoch) == ((3, 4, 1), 3, 1)
+    assert world.run(60) == []
+
+
+def test_the_move_goes_on_with_another_controller_and_another_leader() -> None:
+    cluster = cluster_of(1, 0, 1, 2)
+    world = World(cluster)
+    ask(cluster, 3, 4, 1)
+    world.run(1)
+    world.new_controller()
+    world.die(0)
+    world.run(2)
+    assert world.leader in (1, 2)
+    catch_up_live = cluster.isr_proposal(1, 2, 3, 4)
+    cluster.do(catch_up_live)
+    world.run(1)
+    assert cluster.partition.replicas == (3, 4, 1) and world.leader in (3, 4, 1)
+
+
+def test_a_lost_command_is_proposed_again() -> None:
+    cluster = cluster_of(1, 0, 1, 2)
+    world = World(cluster)
+    ask(cluster, 0, 1, 3)
+    world.held = []
+    (lost,) = world.run(1)
+    assert isinstance(lost, BeginMoves)
+    world.held = None
+    world.controller.settled(lost)
+    world.run(1)
+    assert moving(cluster) == [0]
+
+
+def test_a_few_leaders_elsewhere_are_left_where_they_are() -> None:
+    cluster = cluster_of(20, 0, 1, 2)
+    world = World(cluster, rebalance_after=5.0)
+    world.run(6)
+    elect_elsewhere(cluster, 2)
+    assert world.run(30) == [], "10 % are tolerated"
+    elect_elsewhere(cluster, 1, first=2)
+    (moved,) = world.run(30)
+    assert isinstance(moved, ElectLeaders) and len(moved.elections) == 3
+
+
+def elect_elsewhere(cluster: Cluster, count: int, first: int = 0) -> None:
+    from metadata.commands import Election
+
+    for number in range(first, first + count):
+        record = cluster.image.partitions[TopicPartition(TOPIC, number)]
+        election = Election(TOPIC, number, BrokerId(1), cluster.incarnation(1), record.partition_epoch)
+        cluster.do(ElectLeaders((election,)))
