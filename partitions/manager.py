@@ -36,7 +36,7 @@ from .log_writer import LogWriter
 from .offset_search import not_found, search_offset
 from .partition_view import MetadataChange, PartitionView, TopicRemoved, Touched
 from .replica_folders import OpenedReplica
-from .replica_shelf import ReplicaShelf
+from .replica_shelf import MOVED_SECONDS, ReplicaShelf
 from .replication_client import Dialer, ReplicationClient
 from .replication_server import ReplicationServer
 from .retention import RetentionClock
@@ -323,13 +323,14 @@ class PartitionManager:
             self._drivers[tp].configure(config)
 
     def _remove(self, tp: TopicPartition, code: str) -> None:
+        keep = 0.0 if code == "unknown_topic" else MOVED_SECONDS
         driver = self._drivers.pop(tp, None)
         if driver is not None:
             self._ticking.pop(driver, None)
             driver.close(RetriableError("leadership_lost", f"{driver.name} is no longer a replica here: {code}"))
-            self._shelf.remove(tp, driver.log)
+            self._shelf.remove(tp, driver.log, keep_seconds=keep)
         elif self._active:
-            self._shelf.remove(tp, None)
+            self._shelf.remove(tp, None, keep_seconds=keep)
 
     def _on_shelf(self, tp: TopicPartition) -> None:
         """A log was opened, or a folder is gone: whatever the view says of it can be done now."""
