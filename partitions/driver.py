@@ -21,6 +21,7 @@ from raftlog.record_batch import BatchHeader
 
 from . import effects as fx
 from .driver_effects import EffectPerformer
+from .driver_log_start import LogStart
 from .driver_ports import Subscriber, Surroundings, Waiter
 from .driver_requests import ProduceDone
 from .follower import Follower
@@ -57,6 +58,7 @@ class PartitionDriver:
         )
         self._performer = EffectPerformer(self, self.replica, log, producers, surroundings)
         self._incoming = IncomingBatches(surroundings.worker, self._performer.requests.is_waiting, self._on_checked)
+        self.log_start = LogStart(self, self.replica, self._performer, self._run, self._now)
         self._followed: tuple[BrokerId, Incarnation, LeaderEpoch] | None = None
         self._depth = 0
         self._closed = False
@@ -173,16 +175,18 @@ class PartitionDriver:
             raise RetriableError("offset_not_available", "a new leader has not committed its predecessor's log yet")
         return end_offset
 
-    def read(self, offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool) -> LogSlice:
+    def read(
+        self, offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool, copying: bool = False
+    ) -> LogSlice:
         """Batches from `offset` on, none reaching beyond `end_offset`. Raises `InvalidRequest` with both bounds where
-        the offset lies outside them, `DiskFailed` (and the replica is offline)."""
-        if not self.log.log_start_offset <= offset <= end_offset:
+        the offset lies outside them, `DiskFailed` (and the replica is offline). `copying`: as `PartitionLog.read`."""
+        if not copying and not self.log.log_start_offset <= offset <= end_offset:
             bounds = f"[{self.log.log_start_offset}, {end_offset}]"
             raise InvalidRequest("offset_out_of_range", f"offset {offset} of {self.name} is outside {bounds}")
         if offset == end_offset:
             return LogSlice(offset, offset)
         try:
-            return self.log.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch)
+            return self.log.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch, copying=copying)
         except DiskFailed as error:
             self.go_offline(str(error))
             raise
@@ -216,19 +220,9 @@ class PartitionDriver:
     def stop_waiting(self, waiter: Waiter) -> None:
         self._performer.waiters.pop(waiter, None)
 
-    def retain(self, now_ms: int | None) -> None:
-        """Move the log's start as the topic's retention asks. Leaders only: followers hear of it from them."""
-        if self.replica.leader is not None:
-            self.advance_log_start(self.log.retention(now_ms, self.replica.high_watermark))
-
-    def advance_log_start(self, offset: Offset) -> None:
-        """Records below `offset`, at most the high watermark, are gone for readers."""
-        if self.replica.leader is None or offset <= self.log.log_start_offset:
-            return
-        self.log.advance_log_start(min(offset, self.replica.high_watermark))
-        self._performer.write()
-        for subscriber in self._performer.subscribers.values():
-            subscriber.on_marks()
+    def wants_tick(self) -> None:
+        """Something here waits for time to pass."""
+        self._around.wants_tick(self)
 
     # --- Followers of this leader ---
 

@@ -14,7 +14,7 @@ from raftlog.record_batch import parse_header, stamp
 
 from . import effects as fx
 from .driver_ports import Subscriber, Surroundings, Waiter
-from .driver_requests import AwaitingStable, Produced, ProduceRequests
+from .driver_requests import AwaitingStable, Deleted, Produced, ProduceRequests
 from .log import PartitionLog
 from .producer_state import ProducerStates
 from .replica import Replica
@@ -48,6 +48,7 @@ class EffectPerformer:
             fx.Append: self._append,
             fx.Acknowledge: self._acknowledge,
             fx.Reject: self._reject,
+            fx.RecordsDeleted: self._records_deleted,
             fx.WhenStable: self._when_stable,
             fx.AbandonWrites: self._abandon_writes,
             fx.AppendFetched: self._append_fetched,
@@ -118,6 +119,9 @@ class EffectPerformer:
     def _reject(self, effect: fx.Reject) -> None:
         self.requests.answer(effect.request, effect.error)
 
+    def _records_deleted(self, effect: fx.RecordsDeleted) -> None:
+        self.requests.answer(effect.request, Deleted(self._log.log_start_offset))
+
     def _when_stable(self, effect: fx.WhenStable) -> None:
         self._awaiting_stable.add(effect.end_offset, effect.after)
         self.release_stable()
@@ -150,6 +154,8 @@ class EffectPerformer:
     def _advance_log_start(self, effect: fx.AdvanceLogStart) -> None:
         self._log.advance_log_start(effect.offset)
         self.write()
+        for subscriber in self.subscribers.values():
+            subscriber.on_marks()
 
     # --- Followers and the quorum ---
 

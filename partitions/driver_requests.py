@@ -1,4 +1,4 @@
-"""What a driver holds for others: produces without an answer yet, and acknowledgements that wait for the disk.
+"""What a driver holds for others: requests without an answer yet, and acknowledgements that wait for the disk.
 
 What is *not* here: when an answer is due (the cores), threads, timers.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import Offset
@@ -26,7 +26,18 @@ class Produced:
     log_start_offset: Offset
 
 
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """The answer of `delete-records`: from here on records are left, on every disk that counts."""
+
+    log_start_offset: Offset
+
+
 ProduceDone: TypeAlias = Callable[[Produced | RaftlogError], None]
+DeleteDone: TypeAlias = Callable[[Deleted | RaftlogError], None]
+Answer: TypeAlias = Produced | Deleted | RaftlogError
+RequestDone: TypeAlias = Callable[[Any], None]
+"""Given what it asked for: whoever produces gets no `Deleted`."""
 
 
 class ProduceRequests:
@@ -34,12 +45,12 @@ class ProduceRequests:
     called back may produce again at once."""
 
     def __init__(self) -> None:
-        self._waiting: dict[RequestId, tuple[ProduceDone, float]] = {}
+        self._waiting: dict[RequestId, tuple[RequestDone, float]] = {}
         self._deadlines: list[tuple[float, RequestId]] = []
         self._last = 0
-        self._due: list[tuple[ProduceDone, Produced | RaftlogError]] = []
+        self._due: list[tuple[RequestDone, Answer]] = []
 
-    def add(self, done: ProduceDone, deadline: float) -> RequestId:
+    def add(self, done: RequestDone, deadline: float) -> RequestId:
         """A new request; `deadline` in monotonic seconds."""
         self._last += 1
         request = RequestId(self._last)
@@ -47,7 +58,7 @@ class ProduceRequests:
         heapq.heappush(self._deadlines, (deadline, request))
         return request
 
-    def answer(self, request: RequestId, answer: Produced | RaftlogError) -> None:
+    def answer(self, request: RequestId, answer: Answer) -> None:
         """The answer, unless it got one before (its deadline passed)."""
         entry = self._waiting.pop(request, None)
         if entry is not None:
@@ -61,7 +72,7 @@ class ProduceRequests:
         """Those whose deadline passed: nobody knows here how they will end."""
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][1] not in self._waiting):
             _, request = heapq.heappop(self._deadlines)
-            self.answer(request, RetriableError("request_timed_out", "the batch was not replicated in time"))
+            self.answer(request, RetriableError("request_timed_out", "it was not replicated in time"))
 
     def fail_all(self, error: RaftlogError) -> None:
         """Whoever still waits gets this."""

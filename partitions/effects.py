@@ -19,6 +19,8 @@ from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, Part
 from raftlog.ports import Buffer
 from raftlog.record_batch import BatchHeader
 
+FIRST_OFFSET = Offset(0)
+
 RequestId = NewType("RequestId", int)
 """Names one waiting produce within its driver. Never used again."""
 
@@ -53,6 +55,14 @@ class Reject:
 
     request: RequestId
     error: RaftlogError
+
+
+@dataclass(slots=True)
+class RecordsDeleted:
+    """Everybody who may lead next has on disk that the log begins at `log_start_offset`, or later."""
+
+    request: RequestId
+    log_start_offset: Offset
 
 
 @dataclass(slots=True)
@@ -118,7 +128,7 @@ class StartLogAt:
 
 @dataclass(slots=True)
 class AdvanceLogStart:
-    """The leader's log begins here now."""
+    """The leader's log begins here now: at a leader its followers are told."""
 
     offset: Offset
 
@@ -139,6 +149,7 @@ class Subscribe:
     last_epoch: LeaderEpoch
     fetch_offset: Offset
     stable_end_offset: Offset
+    stable_start_offset: Offset = FIRST_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +167,8 @@ class ReportStable:
     leader_epoch: LeaderEpoch
     fetch_offset: Offset
     stable_end_offset: Offset
+    stable_start_offset: Offset = FIRST_OFFSET
+    """Where our log begins, as far as our disk knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +190,10 @@ class Diverged:
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Nothing of the follower's log can be compared: the leader's begins here, so must the follower's."""
+    """Nothing of the follower's log can be compared: it begins anew with the batch of the leader's that begins here.
+    (The log start may lie inside a batch; the follower hears of it with the marks.)"""
 
-    log_start_offset: Offset
+    first_batch_offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +274,7 @@ class ProposeIsr:
 Effect: TypeAlias = (
     Acknowledge
     | Reject
+    | RecordsDeleted
     | Append
     | WhenStable
     | AbandonWrites

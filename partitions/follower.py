@@ -73,6 +73,7 @@ class Follower:
         self.state = State.DETACHED
         self._linked = False
         self._reported = Offset(-1)
+        self._reported_start = Offset(0)
         self._retry_at = 0.0
         self._corruptions = 0
 
@@ -113,7 +114,7 @@ class Follower:
                 raise RemoteProtocolError("matched, and then diverged in the same epoch")
             return self._shorten(truncation_for(self._log, answer))
         if isinstance(answer, StartAt):
-            return self._shorten(answer.log_start_offset, fully=True)
+            return self._shorten(answer.first_batch_offset, fully=True)
         return self._wait(now, RETRY_SECONDS)
 
     def on_truncated(self, leader_epoch: LeaderEpoch) -> list[Effect]:
@@ -158,12 +159,12 @@ class Follower:
         return [Unsubscribe(self.record.leader, self.leader_epoch), *self._wait(now, DISK_FULL_RETRY_SECONDS)]
 
     def on_stable(self) -> list[Effect]:
-        """The log's stable end moved (or may have): the leader is told, once it may count on it."""
-        stable = self._log.stable_end_offset
-        if self.state is not State.STREAMING or stable <= self._reported:
+        """The log's stable end or start moved (or may have): the leader is told, once it may count on it."""
+        stable, start = self._log.stable_end_offset, self._log.stable_start_offset
+        if self.state is not State.STREAMING or (stable <= self._reported and start <= self._reported_start):
             return []
-        self._reported = stable
-        return [ReportStable(self.leader_epoch, self._log.log_end_offset, stable)]
+        self._reported, self._reported_start = stable, start
+        return [ReportStable(self.leader_epoch, self._log.log_end_offset, stable, start)]
 
     # --- Time and metadata ---
 
@@ -197,7 +198,7 @@ class Follower:
             return []
         log = self._log
         self.state = State.ASKING
-        self._reported = log.stable_end_offset
+        self._reported, self._reported_start = log.stable_end_offset, log.stable_start_offset
         record = self.record
         last_epoch = log.epochs.latest_epoch
         return [
@@ -208,6 +209,7 @@ class Follower:
                 last_epoch,
                 log.log_end_offset,
                 log.stable_end_offset,
+                log.stable_start_offset,
             )
         ]
 

@@ -9,7 +9,7 @@ Events and the time go in, effects come out. A `Leader` lives for one epoch; ano
   to append gets there as well: it is enough that every member of the maximal ISR has all of the old log on disk.
 * **Fencing**: a follower is heard only in the incarnation that this broker's view shows, and in this leader epoch.
 * **ISR**: a laggard is proposed out after `replica_lag_max_ms`, a fenced broker at once; in again comes who has stable
-  `max(high watermark, epoch start)`, in this epoch and its present incarnation.
+  `max(high watermark, epoch start)`, in this epoch and its present incarnation, and a start that was promised.
 
 Sources: KIP-101/279/320 (epochs), KIP-497 (ISR), KIP-966 (floor), Raft §5.4.2 (why a new leader waits).
 What is *not* here: roles (`replica.py`), the log and its fsync (`driver.py`), frames (`replication_server.py`).
@@ -49,12 +49,13 @@ from .effects import (
     WhenStable,
 )
 from .isr import IsrState, Members, members, replicated_end_offset
+from .leader_deletions import Deletions
+from .leader_followers import Followers
 from .leader_parking import Parking
 from .leader_produces import UnreplicatedProduces
 from .log_view import LogView, compare_follower
 from .producer_state import Ahead, AppendedBatch, Duplicate, ProducerStates
 from .producer_state import Refused as RefusedSequence
-from .progress import FollowerProgress
 
 ISR_RETRY_SECONDS = 0.2
 """Between a proposal that was refused or got lost and the next."""
@@ -92,8 +93,9 @@ class Leader:
         self._isr = IsrState.of(record)
         self._produces = UnreplicatedProduces()
         self._parking = Parking()
-        self._followers: dict[BrokerId, FollowerProgress] = {}
-        self._know_followers(now)
+        self._followers = Followers(node_id, log, brokers)
+        self.deletions = Deletions(log, self._isr, self._followers.start_of)
+        self._followers.know(self.record, now)
 
     @property
     def leader_epoch(self) -> LeaderEpoch:
@@ -165,7 +167,7 @@ class Leader:
 
         Raises `RemoteProtocolError` where its numbers contradict one another or what it said before.
         """
-        code = self._fence(follower, incarnation, leader_epoch)
+        code = self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch)
         if code:
             return [AnswerFollower(follower, Refused(code))]
         answer = compare_follower(self._log, self.high_watermark, last_epoch, fetch_offset)
@@ -191,10 +193,21 @@ class Leader:
 
         Raises `RemoteProtocolError` for numbers that cannot be.
         """
-        if self._fence(follower, incarnation, leader_epoch) or not self._followers[follower].matched:
+        if self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch):
+            return []
+        if not self._followers[follower].matched:
             return []
         self._followers[follower].on_report(fetch_offset, stable_end_offset, self._log.log_end_offset, now)
         return [*self._advance_high_watermark(), *self._revise_isr(now)]
+
+    def on_follower_start(
+        self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start_offset: Offset
+    ) -> list[Effect]:
+        """A follower's log begins here, as far as its disk knows. Heard as `on_report` is, matched or not."""
+        if self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch):
+            return []
+        self._followers[follower].stable_start_offset = start_offset
+        return self.deletions.advance()
 
     # --- The quorum's word ---
 
@@ -205,7 +218,7 @@ class Leader:
         joined = [broker for broker in record.isr if broker not in self._isr.accepted]
         self.record = record
         self._isr.on_record(record)
-        self._know_followers(now)
+        self._followers.know(self.record, now)
         for broker in joined:
             if broker in self._followers:
                 self._followers[broker].grant_time(now)
@@ -216,7 +229,7 @@ class Leader:
 
     def on_broker(self, broker: BrokerId, now: float) -> list[Effect]:
         """The view shows something new about a broker: an incarnation, or that it is fenced or no longer is."""
-        self._know_followers(now)
+        self._followers.know(self.record, now)
         return self._revise_isr(now) if broker in self._followers else []
 
     def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: Fate, now: float) -> list[Effect]:
@@ -239,6 +252,7 @@ class Leader:
         text = f"leader epoch {self.leader_epoch} of {self.record.topic_partition} ended here"
         effects: list[Effect] = [DropFollowers("not_leader"), AbandonWrites("leadership_lost", text)]
         effects += self._reject_waiting("leadership_lost", text)
+        effects += self.deletions.abandon(RetriableError("leadership_lost", text))
         return effects + [Reject(parked.batch.request, NotLeader(text)) for parked in self._parking.clear()]
 
     @property
@@ -267,7 +281,7 @@ class Leader:
         end_offset = Offset(base_offset + batch.header.last_offset_delta + 1)
         acknowledge = Acknowledge(batch.request, base_offset, batch.log_append_time_ms)
         self._produces.appended(end_offset, batch.header.total_bytes)
-        for progress in self._followers.values():
+        for progress in self._followers:
             progress.on_append(base_offset, now)
         if batch.acks is Acks.ALL:
             self._produces.wait(end_offset, acknowledge)
@@ -300,46 +314,17 @@ class Leader:
 
     # --- Inside: followers and the high watermark ---
 
-    def _know_followers(self, now: float) -> None:
-        """Progress for each other replica, in the incarnation that the view shows: another life begins anew."""
-        known, self._followers = self._followers, {}
-        for broker in self.record.replicas:
-            incarnation = self._incarnation_of(broker)
-            progress = known.get(broker)
-            if progress is None or progress.incarnation != incarnation:
-                progress = FollowerProgress(broker, incarnation, now)
-            if broker != self._node_id:
-                self._followers[broker] = progress
-
-    def _fence(self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch) -> str:
-        """Why this follower is not heard; empty where it is."""
-        if leader_epoch != self.leader_epoch:
-            return "fenced_leader_epoch" if leader_epoch < self.leader_epoch else "unknown_leader_epoch"
-        if follower not in self._followers:
-            return "unknown_partition"
-        return "" if self._followers[follower].incarnation == incarnation else "stale_incarnation"
-
     def _advance_high_watermark(self) -> list[Effect]:
         if self._isr.below_minimum:
             return []
-        end = replicated_end_offset(self._isr.maximal, self._stable_end_of)
+        end = replicated_end_offset(self._isr.maximal, self._followers.stable_end_of)
         if end is None or end <= self.high_watermark:
             return []
         self.high_watermark = end
         exposed = self.exposed_high_watermark is not None
         return [AdvanceHighWatermark(end, exposed), *self._produces.advance(end)]
 
-    def _stable_end_of(self, broker: BrokerId) -> Offset | None:
-        if broker == self._node_id:
-            return self._log.stable_end_offset
-        progress = self._followers.get(broker)
-        return progress.counted_end_offset if progress else None
-
     # --- Inside: the ISR ---
-
-    def _incarnation_of(self, broker: BrokerId) -> Incarnation:
-        record = self._brokers.get(broker)
-        return record.incarnation if record else Incarnation(-1)
 
     def _belongs(self, broker: BrokerId, now: float) -> bool:
         """Whether a replica should be in the ISR as far as this leader can judge."""
@@ -352,7 +337,8 @@ class Leader:
         if broker in self._isr.accepted:
             return not progress.lags(self._log.log_end_offset, now, self._lag_max)
         counted = progress.counted_end_offset
-        return counted is not None and counted >= max(self.high_watermark, self.epoch_start_offset)
+        caught_up = counted is not None and counted >= max(self.high_watermark, self.epoch_start_offset)
+        return caught_up and self.deletions.admits(progress.stable_start_offset)
 
     def _wanted_isr(self, now: float) -> Members:
         return members(broker for broker in self.record.replicas if self._belongs(broker, now))
@@ -366,7 +352,7 @@ class Leader:
             return []
         attempt = self._isr.propose(wanted)
         record, own = self.record, self.record.leader_incarnation
-        isr = tuple((b, own if b == self._node_id else self._incarnation_of(b)) for b in wanted)
+        isr = tuple((b, own if b == self._node_id else self._followers.incarnation_of(b)) for b in wanted)
         proposal = IsrProposal(
             record.topic_partition, self._node_id, own, record.leader_epoch, record.partition_epoch, isr
         )

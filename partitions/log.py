@@ -18,28 +18,26 @@ know yet is kept in `log_pending.py`, reads are in `log_reader.py`, opening afte
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from raftlog.config import MIB, TopicConfig
-from raftlog.errors import CorruptBatch, DiskFailed, DiskFull, InvalidRequest, InvariantViolation, RaftlogError
+from raftlog.errors import CorruptBatch, DiskFull, InvariantViolation, RaftlogError
 from raftlog.model import LeaderEpoch, Offset
 from raftlog.ports import Buffer, Disk
 from raftlog.record_batch import BatchHeader
 
 from .batch_tail import BatchTail, FetchCache, TailBatch
 from .batch_walk import check_placement
-from .index_files import index_names
 from .log_job import LogJob
 from .log_pending import PendingWork
 from .log_reader import LogReader
+from .log_reads import LogReads
 from .log_segments import LogSegments
 from .log_slice import LogDamaged, LogSlice
 from .producer_replay import LiveProducers, ProducerReplay
 from .producer_snapshots import ReplayedState
 from .recovery import Recovered, Recovery, recover
 from .retention import retained_start
-from .time_search import TimeSearch
 
 __all__ = ["LogDamaged", "LogJob", "LogSlice", "PartitionLog", "Recovery", "ReplayedState"]
 
@@ -47,7 +45,7 @@ OWN_CACHE_BYTES = 8 * MIB
 """For a log that is opened without the cache that the logs of a node share."""
 
 
-class PartitionLog:
+class PartitionLog(LogReads):
     """One partition's log. See the module for the rules.
 
     Invariant: `log_start_offset <= log_end_offset` and `stable_end_offset <= log_end_offset`.
@@ -119,6 +117,16 @@ class PartitionLog:
     def size_bytes(self) -> int:
         """Bytes of all batches, staged ones included."""
         return self._segments.size_bytes
+
+    @property
+    def stable_start_offset(self) -> Offset:
+        """The log start that is on disk: after a restart the log begins here or later."""
+        return self._pending.checkpoint.log_start_offset
+
+    @property
+    def first_batch_offset(self) -> Offset:
+        """See `LogView`. As near to the log start as an index in memory tells."""
+        return self._segments.floor_offset(self.log_start_offset)
 
     @property
     def needs_job(self) -> bool:
@@ -304,48 +312,6 @@ class PartitionLog:
     def _durable_start(self) -> Offset:
         return min(self.log_start_offset, self.stable_end_offset)
 
-    # --- Reads ---
-
-    def read(self, start_offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool = True) -> LogSlice:
-        """Whole batches from the one that holds `start_offset` on, none reaching beyond `end_offset`, at most
-        `max_bytes` (the first apart, with `min_one_batch`).
-
-        Raises `InvalidRequest("offset_out_of_range")` below the start or beyond the end of the log, and `DiskFailed`
-        where the disk fails or what it gives is damaged; the log is then `failed`.
-        """
-        self._refuse_if_failed()
-        if not self.log_start_offset <= start_offset <= self.log_end_offset:
-            raise InvalidRequest(
-                "offset_out_of_range",
-                f"offset {start_offset} is not in {self.log_start_offset} to {self.log_end_offset}",
-            )
-        end = min(end_offset, self.log_end_offset)
-        try:
-            return self._reader.read(
-                start_offset, end, self.log_end_offset, max_bytes, min_one=min_one_batch, generation=self._generation
-            )
-        except LogDamaged as error:
-            self.damage_found(error)
-            raise
-        except RaftlogError as error:
-            raise self._fail(error) from None
-
-    def damage_found(self, error: LogDamaged) -> None:
-        """A worker's read says that the log is not what was written. The log fails, unless batches went since: then
-        the reader is to ask again."""
-        if error.generation == self._generation:
-            self._fail(error)
-            self._suspect = error.base_offset
-            if self._pending.outstanding is None:
-                self._distrust()
-
-    def timestamp_search(self, timestamp_ms: int, end_offset: Offset) -> TimeSearch:
-        """Work for a worker (`run` touches only files and copies): (offset, timestamp) of the first record below
-        `end_offset` whose timestamp is at least this."""
-        self._refuse_if_failed()
-        end = min(end_offset, self.log_end_offset)
-        return self._reader.time_search(timestamp_ms, self.log_start_offset, end, self.log_end_offset, self._generation)
-
     # --- Producers ---
 
     def producer_replay(self) -> ProducerReplay | None:
@@ -366,22 +332,3 @@ class PartitionLog:
         )
         if not good:
             raise InvariantViolation(f"{self.path}: {self}")
-
-    def _refuse_if_failed(self) -> None:
-        if self.failed is not None:
-            raise self.failed
-        assert not self._closed, self.path
-
-    def _fail(self, error: RaftlogError) -> RaftlogError:
-        if self.failed is None:
-            self.failed = error
-        return error
-
-    def _distrust(self) -> None:
-        """Without its index the next recovery reads all of the segment, and finds what was found here. A disk that
-        refuses even that has failed the log already."""
-        if self._suspect is not None:
-            with contextlib.suppress(DiskFailed, DiskFull):
-                for name in index_names(self._suspect):
-                    self._disk.remove(f"{self.path}/{name}")
-            self._suspect = None

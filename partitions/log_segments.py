@@ -123,6 +123,12 @@ class LogSegments:
         """The segment that holds `offset`, which is not below the first one's base."""
         return self.all[bisect_right(self.all, offset, key=lambda segment: segment.base_offset) - 1]
 
+    def floor_offset(self, offset: Offset) -> Offset:
+        """Where a batch begins, at or below `offset`: as near as is known without asking the disk."""
+        segment = self.holding(offset)
+        index = segment.index or self.cache.index(segment)
+        return segment.base_offset if index is None else index.offsets.floor(offset)[0]
+
     def roll(self, base_offset: Offset) -> None:
         """The log goes on in a new segment."""
         file = SegmentFile(self.disk, f"{self.path}/{segment_name(base_offset)}")

@@ -1,6 +1,6 @@
 """What a core may look at of its log, and how two logs of one partition are compared by it.
 
-`LogView` is four numbers and histories; all of it is the outcome of the core's own effects: between two events every
+`LogView` is a few numbers and a history; all of it is the outcome of the core's own effects: between two events every
 effect of the first one was performed, so a core keeps no copy that could differ.
 
 A follower may hold batches that its leader does not: those it had appended, as leader or follower of an older epoch,
@@ -39,6 +39,17 @@ class LogView(Protocol):
     def stable_end_offset(self) -> Offset: ...
 
     @property
+    def stable_start_offset(self) -> Offset:
+        """The log start that the disk knows: a restart begins here or later."""
+        ...
+
+    @property
+    def first_batch_offset(self) -> Offset:
+        """Where a batch begins that is still there, at or below the log start: `delete-records` may put that into the
+        middle of a batch, and a log is copied by whole batches."""
+        ...
+
+    @property
     def epochs(self) -> LeaderEpochHistory: ...
 
 
@@ -53,10 +64,11 @@ def common_epoch_end(log: LogView, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Off
 def compare_follower(log: LogView, high_watermark: Offset, last_epoch: LeaderEpoch, end_offset: Offset) -> Answer:
     """The leader's side: a follower's log that ends with (epoch, end) against this one."""
     matched = Matched(high_watermark, log.log_start_offset)
-    must_start = StartAt(log.log_start_offset)
+    first = log.first_batch_offset
+    must_start = StartAt(first)
     if last_epoch < 0:
-        return matched if log.log_start_offset <= end_offset <= log.log_end_offset else must_start
-    common = common_epoch_end(log, last_epoch) if end_offset >= log.log_start_offset else None
+        return matched if first <= end_offset <= log.log_end_offset else must_start
+    common = common_epoch_end(log, last_epoch) if end_offset >= first else None
     if common is None:
         return must_start
     epoch, epoch_end = common

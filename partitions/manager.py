@@ -369,7 +369,7 @@ class PartitionManager:
         if doubt:
             self._logger.warning(doubt)
         for driver in list(self._drivers.values()):
-            driver.retain(now_ms)
+            driver.log_start.retain(now_ms)
 
     # --- For people and for tests ---
 

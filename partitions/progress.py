@@ -16,6 +16,7 @@ from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, Offset
 
 NOTHING = Offset(-1)
+FIRST = Offset(0)
 
 
 @dataclass(slots=True)
@@ -33,6 +34,8 @@ class FollowerProgress:
     matched: bool = False
     fetch_offset: Offset = NOTHING
     stable_end_offset: Offset = NOTHING
+    stable_start_offset: Offset = FIRST
+    """Where its log begins, as far as its disk knows."""
     _mark: Offset = NOTHING
     """The leader's log end at some earlier report, not stable here by then; `NOTHING` where there is no such mark."""
     _marked_at: float = 0.0

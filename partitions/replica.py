@@ -40,6 +40,7 @@ from .effects import (
     IncomingBatch,
     Refused,
     Reject,
+    RequestId,
 )
 from .follower import Follower
 from .leader import Leader
@@ -107,7 +108,7 @@ class Replica:
             return []
         if old is not None and _leadership(old) == _leadership(record):
             if self.leader is not None:
-                return self.leader.on_record(record, now)
+                return [*self.leader.on_record(record, now), *self.on_log_start()]
             return self.follower.on_record(record) if self.follower else []
         return [*self._end_role(), *self._begin_role(record, now)]
 
@@ -212,16 +213,34 @@ class Replica:
     def on_appended(self, leader_epoch: LeaderEpoch, producer_id: ProducerId, now: float) -> list[Effect]:
         return self.leader.on_appended(leader_epoch, producer_id, now) if self.leader else []
 
+    def delete_records(self, request: RequestId, before: Offset) -> list[Effect]:
+        """Records below `before` are to go; -1: all that consumers may read."""
+        if self.leader is not None:
+            return self.leader.deletions.delete(request, before, self.leader.exposed_high_watermark)
+        return [Reject(request, self.not_leading())]
+
+    def on_follower_start(
+        self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start_offset: Offset
+    ) -> list[Effect]:
+        """A follower's log begins here, as far as its disk knows."""
+        return self.leader.on_follower_start(follower, incarnation, leader_epoch, start_offset) if self.leader else []
+
+    def on_log_start(self) -> list[Effect]:
+        """The log start moved, here or on the disk, or the ISR did."""
+        return self.leader.deletions.advance() if self.leader is not None else []
+
     def on_stable(self) -> list[Effect]:
         if self.leader is not None:
-            return self.leader.on_stable()
+            return [*self.leader.on_stable(), *self.on_log_start()]
         return self.follower.on_stable() if self.follower else []
 
     def on_truncated(self, leader_epoch: LeaderEpoch) -> list[Effect]:
         return self.follower.on_truncated(leader_epoch) if self.follower else []
 
     def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: Fate, now: float) -> list[Effect]:
-        return self.leader.on_isr_answer(leader_epoch, attempt, fate, now) if self.leader else []
+        if self.leader is None:
+            return []
+        return [*self.leader.on_isr_answer(leader_epoch, attempt, fate, now), *self.on_log_start()]
 
     def on_broker(self, broker: BrokerId, now: float) -> list[Effect]:
         return self.leader.on_broker(broker, now) if self.leader else []

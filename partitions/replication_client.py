@@ -170,6 +170,7 @@ class ReplicationClient:
             subscribe.last_epoch,
             subscribe.fetch_offset,
             subscribe.stable_end_offset,
+            subscribe.stable_start_offset,
         )
         self._flush_soon(entry)
 
@@ -324,7 +325,10 @@ class ReplicationClient:
         for start in range(0, len(subscriptions), MAX_ENTRIES):
             link.send(encode(SubscribeFrame(subscriptions[start : start + MAX_ENTRIES])))
         reports, entry.reports = entry.reports, {}
-        entries = [AckEntry(number, r.fetch_offset, r.stable_end_offset) for number, r in reports.items()]
+        entries = [
+            AckEntry(number, report.fetch_offset, report.stable_end_offset, report.stable_start_offset)
+            for number, report in reports.items()
+        ]
         while entries or entry.ledger.owes_ack:
             some, entries = entries[:MAX_ENTRIES], entries[MAX_ENTRIES:]
             link.send(encode(AckFrame(entry.ledger.take_ack(), some)))
@@ -340,5 +344,5 @@ def _answer(answer: SlotAnswer) -> Answer:
     if isinstance(answer, DivergedSlot):
         return Diverged(LeaderEpoch(answer.epoch), Offset(answer.end_offset))
     if isinstance(answer, StartAtSlot):
-        return StartAt(Offset(answer.log_start_offset))
+        return StartAt(Offset(answer.first_batch_offset))
     return Refused(answer.code)

@@ -92,6 +92,8 @@ class Subscription(msgspec.Struct, array_like=True, frozen=True):
     """The follower's log end: what is to be pushed begins here."""
     stable_end_offset: Natural
     """What is fsynced there. Counts once the logs are matched."""
+    stable_start_offset: Natural = 0
+    """Where the follower's log begins, as far as its disk knows: `delete-records` waits for it."""
 
 
 class SubscribeFrame(msgspec.Struct, array_like=True, frozen=True, tag="subscribe.1"):
@@ -112,6 +114,7 @@ class AckEntry(msgspec.Struct, array_like=True, frozen=True):
     slot: Slot
     fetch_offset: Natural
     stable_end_offset: Natural
+    stable_start_offset: Natural = 0
 
 
 class AckFrame(msgspec.Struct, array_like=True, frozen=True, tag="ack.1"):
@@ -141,10 +144,10 @@ class DivergedSlot(msgspec.Struct, array_like=True, frozen=True, tag="diverged")
 
 
 class StartAtSlot(msgspec.Struct, array_like=True, frozen=True, tag="start_at"):
-    """Over: nothing can be compared; begin anew, empty, at the leader's log start; subscribe again."""
+    """Over: nothing can be compared; begin anew, empty, at a batch of the leader's; subscribe again."""
 
     slot: Slot
-    log_start_offset: Natural
+    first_batch_offset: Natural
 
 
 class RefusedSlot(msgspec.Struct, array_like=True, frozen=True, tag="refused"):

@@ -102,6 +102,9 @@ class FollowerSlot:
             return
         if entry.fetch_offset > self.next_offset:
             raise RemoteProtocolError(f"slot {self.number} has {entry.fetch_offset}, pushed was {self.next_offset}")
+        self.driver.log_start.on_follower(
+            self.follower, incarnation, self.leader_epoch, Offset(entry.stable_start_offset)
+        )
         self.driver.on_report(
             self.follower,
             incarnation,
@@ -223,11 +226,11 @@ class Pusher:
             return LogSlice(slot.next_offset, slot.next_offset)
         log = slot.driver.log
         try:
-            piece = slot.driver.read(slot.next_offset, log.log_end_offset, room, min_one_batch=first)
+            piece = slot.driver.read(slot.next_offset, log.log_end_offset, room, min_one_batch=first, copying=True)
         except InvalidRequest:
             # Retention overtook this follower: it has to begin where the log begins now.
             slot.driver.on_unsubscribe(slot.follower, slot)
-            slot.on_answer(StartAt(log.log_start_offset))
+            slot.on_answer(StartAt(log.first_batch_offset))
             return None
         except RaftlogError:
             return None  # The replica went offline, and told its followers.
@@ -288,5 +291,5 @@ def _slot_answer(slot: int, answer: Answer) -> SlotAnswer:
     if isinstance(answer, Diverged):
         return DivergedSlot(slot, answer.epoch, answer.end_offset)
     if isinstance(answer, StartAt):
-        return StartAtSlot(slot, answer.log_start_offset)
+        return StartAtSlot(slot, answer.first_batch_offset)
     return RefusedSlot(slot, answer.code)

@@ -228,6 +228,12 @@ class ReplicationServer:
         slot = FollowerSlot(follower.pusher, subscription, driver, follower.broker_id)
         slot.on_over = lambda: follower.slots.pop(subscription.slot, None)
         follower.slots[subscription.slot] = slot
+        driver.log_start.on_follower(
+            follower.broker_id,
+            follower.incarnation,
+            LeaderEpoch(subscription.leader_epoch),
+            Offset(subscription.stable_start_offset),
+        )
         driver.on_subscribe(
             follower.broker_id,
             follower.incarnation,

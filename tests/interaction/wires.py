@@ -107,6 +107,6 @@ def _describe_answer(answer: rp.SlotAnswer) -> str:
         case rp.DivergedSlot():
             return f"diverged #{answer.slot} epoch={answer.epoch} end={answer.end_offset}"
         case rp.StartAtSlot():
-            return f"start at #{answer.slot} offset={answer.log_start_offset}"
+            return f"start at #{answer.slot} offset={answer.first_batch_offset}"
         case rp.RefusedSlot():
             return f"refused #{answer.slot} {answer.code}"

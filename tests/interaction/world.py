@@ -303,7 +303,7 @@ class World:
         """As retention would: records below are no longer readable at this leader, and its followers hear of it."""
         driver = self.manager(number).driver(TP)
         assert driver is not None
-        driver.advance_log_start(Offset(int(offset)))
+        driver.log_start.advance(Offset(int(offset)))
 
     # --- Helpers ---
 

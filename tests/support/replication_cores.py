@@ -68,6 +68,15 @@ class FakeLog:
     log_end_offset: Offset = ZERO
     stable_end_offset: Offset = ZERO
     epochs: LeaderEpochHistory = field(default_factory=LeaderEpochHistory)
+    stable_start_offset: Offset = ZERO
+    batch_bases: tuple[int, ...] | None = None
+    """Where batches begin; None: everywhere."""
+
+    @property
+    def first_batch_offset(self) -> Offset:
+        if self.batch_bases is None:
+            return self.log_start_offset
+        return Offset(max(base for base in self.batch_bases if base <= self.log_start_offset))
 
     @classmethod
     def of(cls, *pieces: tuple[int, int], start: int = 0, stable: int | None = None) -> FakeLog:
@@ -84,6 +93,7 @@ class FakeLog:
 
     def fsync(self) -> None:
         self.stable_end_offset = self.log_end_offset
+        self.stable_start_offset = self.log_start_offset
 
     def truncate_to(self, end: Offset) -> None:
         assert self.log_start_offset <= end
@@ -93,6 +103,7 @@ class FakeLog:
 
     def start_at(self, offset: Offset) -> None:
         self.log_start_offset = self.log_end_offset = self.stable_end_offset = offset
+        self.stable_start_offset = offset
         self.epochs.clear()
 
 

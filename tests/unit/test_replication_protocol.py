@@ -23,11 +23,11 @@ GOLDEN = [
     (rp.Hello("cluster", 2, 7), "94a768656c6c6f2e31a7636c75737465720207"),
     (rp.Welcome("cluster", 1, 9), "94a977656c636f6d652e31a7636c75737465720109"),
     (
-        rp.SubscribeFrame([rp.Subscription(3, TOPIC, 5, 8, -1, 100, 90)]),
-        "92ab7375627363726962652e319197" + "03c410" + TOPIC.hex() + "0508ff645a",
+        rp.SubscribeFrame([rp.Subscription(3, TOPIC, 5, 8, -1, 100, 90, 7)]),
+        "92ab7375627363726962652e319198" + "03c410" + TOPIC.hex() + "0508ff645a07",
     ),
     (rp.UnsubscribeFrame([1, 300]), "92ad756e7375627363726962652e319201cd012c"),
-    (rp.AckFrame(4, [rp.AckEntry(3, 100, 90)]), "93a561636b2e310491" + "9303645a"),
+    (rp.AckFrame(4, [rp.AckEntry(3, 100, 90, 7)]), "93a561636b2e310491" + "9403645a07"),
     (
         rp.AnswersFrame([rp.MatchedSlot(3, 80, 10), rp.RefusedSlot(4, "not_leader")]),
         "92a9616e73776572732e3192" + "94a76d61746368656403500a" + "93a7726566757365640" + "4aa6e6f745f6c6561646572",
@@ -96,7 +96,9 @@ def test_limits_fit_one_another() -> None:
     assert MAX_BATCH_BYTES <= PUSH_MESSAGE_BYTES
     assert PUSH_MESSAGE_BYTES + rp.MAX_HEAD_BYTES + 4 <= MAX_WIRE_MESSAGE_BYTES
     longest = 2**62
-    widest = rp.SubscribeFrame([rp.Subscription(longest, TOPIC, 2**31 - 1, 2**31 - 1, 2**31 - 1, longest, longest)])
+    widest = rp.SubscribeFrame(
+        [rp.Subscription(longest, TOPIC, 2**31 - 1, 2**31 - 1, 2**31 - 1, longest, longest, longest)]
+    )
     per_entry = len(message_of(widest))
     assert per_entry * rp.MAX_ENTRIES <= rp.MAX_HEAD_BYTES
 

@@ -1,0 +1,93 @@
+"""`delete-records` at the leader: how far the log's start may move, and when whoever asked may be told that it has.
+
+Moving the start is one thing, promising that it stays another: a successor with an older start would show the deleted
+records again. So an answer is given under the same rule as an acknowledgement of `acks=all`: when every member of the
+maximal ISR has the start on disk and the accepted ISR has `min.insync.replicas` members. Whoever leads next is of the
+ISR or of a commit set that it was (S6), so its log begins there as well.
+
+Whoever joins the ISR later must have the start on disk first (`admits`): at least what this leader began with, for its
+predecessors may have promised that much, and what it promised itself since.
+
+Sources: KIP-107 (DeleteRecords: not beyond the high watermark; replicas report their start).
+What is *not* here: the log's start itself (`PartitionLog.advance_log_start`), who is in the ISR (`isr.py`).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import BrokerId, Offset
+
+from .effects import AdvanceLogStart, Effect, RecordsDeleted, Reject, RequestId
+from .isr import IsrState, replicated_end_offset
+from .log_view import LogView
+
+MAX_WAITING = 1024
+"""Deletions of one partition that wait for the disks; more are refused."""
+
+UP_TO_HIGH_WATERMARK = Offset(-1)
+"""Asked for instead of an offset: everything that consumers may read now."""
+
+
+class Deletions:
+    """Of one leadership. `start_of` tells where a replica's log begins on its disk, None while that is not known.
+
+    Invariant: nobody is answered while a member of the maximal ISR may still begin its log before what was asked.
+    """
+
+    def __init__(self, log: LogView, isr: IsrState, start_of: Callable[[BrokerId], Offset | None]) -> None:
+        self._log = log
+        self._isr = isr
+        self._start_of = start_of
+        self._waiting: list[tuple[Offset, RequestId]] = []
+        """A heap."""
+        self._promised = log.log_start_offset
+
+    def delete(self, request: RequestId, before: Offset, readable_end: Offset | None) -> list[Effect]:
+        """Records below `before` go. `readable_end` is the high watermark, None while this leader must not show it."""
+        refusal = self._refusal(before, readable_end)
+        if refusal is not None or readable_end is None:
+            return [Reject(request, refusal or _hidden())]
+        before = readable_end if before == UP_TO_HIGH_WATERMARK else before
+        heapq.heappush(self._waiting, (before, request))
+        return [AdvanceLogStart(before)] if before > self._log.log_start_offset else []
+
+    def advance(self) -> list[Effect]:
+        """A start, or the ISR, changed: who can be told now?"""
+        if not self._waiting or self._isr.below_minimum:
+            return []
+        everywhere = replicated_end_offset(self._isr.maximal, self._start_of)
+        effects: list[Effect] = []
+        while everywhere is not None and self._waiting and self._waiting[0][0] <= everywhere:
+            before, request = heapq.heappop(self._waiting)
+            self._promised = max(self._promised, before)
+            effects.append(RecordsDeleted(request, before))
+        return effects
+
+    def admits(self, start_offset: Offset) -> bool:
+        """Whether a replica whose log begins here may join the ISR."""
+        return start_offset >= self._promised
+
+    def abandon(self, error: RaftlogError) -> list[Effect]:
+        """This leadership is over: its successor may or may not have moved its start."""
+        waiting, self._waiting = sorted(self._waiting), []
+        return [Reject(request, error) for _, request in waiting]
+
+    def _refusal(self, before: Offset, readable_end: Offset | None) -> RaftlogError | None:
+        """Why nothing is deleted; nothing was."""
+        if readable_end is None:
+            return _hidden()
+        if before != UP_TO_HIGH_WATERMARK and not 0 <= before <= readable_end:
+            bounds = f"[{self._log.log_start_offset}, {readable_end}]"
+            return InvalidRequest("offset_out_of_range", f"cannot delete before {before}: the bounds are {bounds}")
+        if self._isr.below_minimum:
+            return RetriableError("not_enough_replicas", f"too few in-sync replicas: {self._isr}")
+        if len(self._waiting) >= MAX_WAITING:
+            return RetriableError("overloaded", f"{MAX_WAITING} deletions wait already")
+        return None
+
+
+def _hidden() -> RetriableError:
+    return RetriableError("offset_not_available", "a new leader has not committed its predecessor's log yet")

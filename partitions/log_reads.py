@@ -1,0 +1,110 @@
+"""What readers ask of a partition's log, and what follows when what they find is not what was written.
+
+The part of `PartitionLog` that changes nothing of it, but for the one thing that a reader can find out: damage. Then
+the log has failed, and the damaged segment's indexes are removed, so that the next recovery reads all of it.
+
+What is *not* here: where the bytes come from (`log_reader.py`), how far a reader may see (`driver.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, RaftlogError
+from raftlog.model import Offset
+from raftlog.ports import Disk
+
+from .index_files import index_names
+from .log_pending import PendingWork
+from .log_reader import LogReader
+from .log_segments import LogSegments
+from .log_slice import LogDamaged, LogSlice
+from .time_search import TimeSearch
+
+
+class LogReads:
+    """See the module; `PartitionLog` sets all of these."""
+
+    path: str
+    log_start_offset: Offset
+    log_end_offset: Offset
+    failed: RaftlogError | None
+    _disk: Disk
+    _segments: LogSegments
+    _reader: LogReader
+    _pending: PendingWork
+    _generation: int
+    _suspect: Offset | None
+    _closed: bool
+
+    # --- Reads ---
+
+    def read(
+        self,
+        start_offset: Offset,
+        end_offset: Offset,
+        max_bytes: int,
+        *,
+        min_one_batch: bool = True,
+        copying: bool = False,
+    ) -> LogSlice:
+        """Whole batches from the one that holds `start_offset` on, none reaching beyond `end_offset`, at most
+        `max_bytes` (the first apart, with `min_one_batch`). `copying`: also batches below the log start that are still
+        there, for a follower.
+
+        Raises `InvalidRequest("offset_out_of_range")` below the start or beyond the end of the log, and `DiskFailed`
+        where the disk fails or what it gives is damaged; the log is then `failed`.
+        """
+        self._refuse_if_failed()
+        first = self._segments.all[0].base_offset if copying else self.log_start_offset
+        if not first <= start_offset <= self.log_end_offset:
+            raise InvalidRequest(
+                "offset_out_of_range", f"offset {start_offset} is not in {first} to {self.log_end_offset}"
+            )
+        end = min(end_offset, self.log_end_offset)
+        try:
+            return self._reader.read(
+                start_offset, end, self.log_end_offset, max_bytes, min_one=min_one_batch, generation=self._generation
+            )
+        except LogDamaged as error:
+            self.damage_found(error)
+            raise
+        except RaftlogError as error:
+            raise self._fail(error) from None
+
+    def damage_found(self, error: LogDamaged) -> None:
+        """A worker's read says that the log is not what was written. The log fails, unless batches went since: then
+        the reader is to ask again."""
+        if error.generation == self._generation:
+            self._fail(error)
+            self._suspect = error.base_offset
+            if self._pending.outstanding is None:
+                self._distrust()
+
+    def timestamp_search(self, timestamp_ms: int, end_offset: Offset) -> TimeSearch:
+        """Work for a worker (`run` touches only files and copies): (offset, timestamp) of the first record below
+        `end_offset` whose timestamp is at least this."""
+        self._refuse_if_failed()
+        end = min(end_offset, self.log_end_offset)
+        return self._reader.time_search(timestamp_ms, self.log_start_offset, end, self.log_end_offset, self._generation)
+
+    # --- Parts ---
+
+    def _refuse_if_failed(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        assert not self._closed, self.path
+
+    def _fail(self, error: RaftlogError) -> RaftlogError:
+        if self.failed is None:
+            self.failed = error
+        return error
+
+    def _distrust(self) -> None:
+        """Without its index the next recovery reads all of the segment, and finds what was found here. A disk that
+        refuses even that has failed the log already."""
+        if self._suspect is not None:
+            with contextlib.suppress(DiskFailed, DiskFull):
+                for name in index_names(self._suspect):
+                    self._disk.remove(f"{self.path}/{name}")
+            self._suspect = None
