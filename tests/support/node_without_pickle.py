@@ -1,0 +1,66 @@
+"""A node in which whoever pickles or unpickles ends the process at once, with `EXIT_CODE` and a traceback in its log.
+
+Runs raftlog's command line in this process (`LocalCluster.program`). The doors are closed before anything of raftlog or
+pysyncobj is imported, so that nobody holds one of them open; ending the process is what no `except` can swallow.
+
+Snapshots are taken early, so that a short test has some taken, sent and loaded.
+"""
+
+from __future__ import annotations
+
+import _pickle
+import os
+import pickle
+import sys
+import traceback
+from typing import Any, ClassVar, NoReturn
+
+EXIT_CODE = 86
+SNAPSHOT_ENTRIES = 40
+TRAILING_ENTRIES = 8
+
+
+def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+    """Somebody pickled."""
+    traceback.print_stack(file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(EXIT_CODE)
+
+
+class Refused:
+    """In the place of picklers and unpicklers, which libraries derive from when they are imported."""
+
+    dispatch: ClassVar[dict[int, Any]] = {}
+    dispatch_table: ClassVar[dict[Any, Any]] = {}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        refuse()
+
+
+def close_the_doors() -> None:
+    """Of both implementations. Fails where Python no longer has one of them."""
+    for module in (pickle, _pickle):
+        for name in ("loads", "load", "dumps", "dump", "Pickler", "Unpickler"):
+            assert hasattr(module, name)
+            setattr(module, name, Refused if name[0] in "PU" else refuse)
+    for name in ("_loads", "_load", "_dumps", "_dump", "_Pickler", "_Unpickler"):
+        assert hasattr(pickle, name)
+        setattr(pickle, name, Refused if name[1] in "PU" else refuse)
+
+
+def take_snapshots_early() -> None:
+    from metadata import pysyncobj_engine, quorum_node
+
+    stock = quorum_node.QuorumLimits
+    assert stock().snapshot_entries > SNAPSHOT_ENTRIES and pysyncobj_engine.TRAILING_ENTRIES > TRAILING_ENTRIES
+    quorum_node.QuorumLimits = lambda: stock(snapshot_entries=SNAPSHOT_ENTRIES)  # type: ignore[assignment,misc]
+    pysyncobj_engine.TRAILING_ENTRIES = TRAILING_ENTRIES
+
+
+if __name__ == "__main__":
+    close_the_doors()
+    take_snapshots_early()
+
+    from raftlog.cli.main import main
+
+    main()
