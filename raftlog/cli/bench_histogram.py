@@ -91,8 +91,8 @@ class Histogram:
 
     def summary(self) -> Summary:
         """Of microseconds, as milliseconds."""
-        marks = [self.percentile(percent) / 1000 for percent in (50, 95, 99, 99.9)]
-        return Summary(self.count, self.average / 1000, *marks, self.maximum / 1000)
+        p50, p95, p99, p999 = (self.percentile(percent) / 1000 for percent in (50, 95, 99, 99.9))
+        return Summary(self.count, self.average / 1000, p50, p95, p99, p999, self.maximum / 1000)
 
     # --- Between processes ---
 

@@ -20,6 +20,7 @@ from raftlog.version import __version__
 from .exit_codes import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
 COMMANDS = {
+    "bench": "raftlog.cli.bench:bench",
     "cluster": "raftlog.cli.cluster:cluster",
     "consume": "raftlog.cli.consume:consume",
     "dev": "raftlog.cli.dev:dev",

@@ -55,6 +55,8 @@ class ProgressLine:
                 TimeElapsedColumn(),
                 console=Console(stderr=True),
                 transient=True,
+                # Lines on standard output go above the moving one; but into a pipe or a file they go as they are.
+                redirect_stdout=sys.stdout.isatty(),
             )
             self._task = self._progress.add_task(self._label, total=self._total_bytes, records="")
             self._progress.start()
