@@ -1,0 +1,233 @@
+"""Which replicas and leaderships should be elsewhere: plans for balancing a cluster and for emptying brokers.
+
+A plan is a function of the records alone and changes nothing; who carries it out asks for its reassignments. Two plans:
+
+`balance` removes, one after the other,
+1. **racks that hold a partition twice** although a live rack holds none of it,
+2. **uneven replicas**: from the broker with the most to the one with the fewest, until they differ by one at most,
+   never putting a partition into fewer racks than before,
+3. **uneven preferred leaders**, by reordering replicas, along a chain of partitions where no single one will do.
+Each step strictly improves its own measure and worsens none before it, so it ends; where nothing improves it is empty,
+so a balanced cluster stays as it is. Every moved replica is one that had to leave its broker: moves are minimal but for
+what racks forbid.
+
+`drain` gives every replica of the leaving brokers to another live broker: a rack that the partition does not have yet
+first, then the fewest replicas. Nothing else moves.
+
+Replicas on fenced brokers are left alone (they may be back in a moment), and so are partitions under reassignment: they
+count where they will be. What is *not* here: new partitions (`placement.py`), moving (`image_reassignments.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from raftlog.errors import InvalidRequest
+from raftlog.model import BrokerId, BrokerRecord, PartitionRecord, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """One partition's replicas as they are and as they should be, the preferred leader first."""
+
+    topic_partition: TopicPartition
+    replicas: tuple[BrokerId, ...]
+    target: tuple[BrokerId, ...]
+
+    @property
+    def adding(self) -> tuple[BrokerId, ...]:
+        """Brokers that would receive a copy."""
+        return tuple(broker for broker in self.target if broker not in self.replicas)
+
+
+def balance(brokers: Sequence[BrokerRecord], partitions: Iterable[PartitionRecord]) -> list[PlannedMove]:
+    """Moves that even out racks, replicas and leaders; empty where nothing would get better."""
+    layout = _Layout(brokers, partitions, leaving=())
+    layout.spread_racks()
+    layout.even_replicas()
+    layout.even_leaders()
+    return layout.moves()
+
+
+def drain(
+    brokers: Sequence[BrokerRecord], partitions: Iterable[PartitionRecord], leaving: Collection[BrokerId]
+) -> list[PlannedMove]:
+    """Moves that leave no replica on these brokers. Raises `InvalidRequest` where the others are too few, a broker is
+    unknown, or a partition on one of them is being moved already."""
+    known = {broker.broker_id for broker in brokers}
+    unknown = sorted(set(leaving) - known)
+    if unknown:
+        raise InvalidRequest("invalid_request", f"broker {unknown[0]} is not registered")
+    layout = _Layout(brokers, partitions, leaving=leaving)
+    layout.empty(leaving)
+    return layout.moves()
+
+
+class _Layout:
+    """Replica lists on their way to a better place."""
+
+    def __init__(
+        self, brokers: Sequence[BrokerRecord], partitions: Iterable[PartitionRecord], *, leaving: Collection[BrokerId]
+    ) -> None:
+        self._racks: Mapping[BrokerId, str] = {broker.broker_id: broker.rack for broker in brokers}
+        self._usable = sorted(b.broker_id for b in brokers if not b.fenced and b.broker_id not in leaving)
+        """Who may receive replicas."""
+        self._before: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+        self._now: dict[TopicPartition, list[BrokerId]] = {}
+        """Those that may be moved, in a fixed order."""
+        self._fixed: dict[TopicPartition, tuple[BrokerId, ...]] = {}
+        """Under reassignment: as they will be."""
+        self._on: dict[BrokerId, dict[TopicPartition, None]] = {broker: {} for broker in self._racks}
+        self._count: Counter[BrokerId] = Counter()
+        self._leads: Counter[BrokerId] = Counter()
+        for record in sorted(partitions, key=lambda record: record.topic_partition):
+            tp = record.topic_partition
+            replicas = record.target_replicas or record.replicas
+            self._count.update(replicas)
+            self._leads[replicas[0]] += 1
+            if record.target_replicas:
+                self._fixed[tp] = replicas
+                continue
+            self._before[tp] = replicas
+            self._now[tp] = list(replicas)
+            for broker in replicas:
+                self._on[broker][tp] = None
+
+    def moves(self) -> list[PlannedMove]:
+        """What changed."""
+        return [
+            PlannedMove(tp, self._before[tp], tuple(now))
+            for tp, now in self._now.items()
+            if self._before[tp] != tuple(now)
+        ]
+
+    # --- Racks and replicas ---
+
+    def spread_racks(self) -> None:
+        for tp, replicas in self._now.items():
+            for broker in list(replicas):
+                twice = sum(1 for other in replicas if self._racks[other] == self._racks[broker]) > 1
+                if not twice or broker not in self._usable:
+                    continue
+                held = {self._racks[other] for other in replicas}
+                free = [usable for usable in self._usable if self._racks[usable] not in held]
+                if free:
+                    self._replace(tp, broker, min(free, key=lambda candidate: (self._count[candidate], candidate)))
+
+    def even_replicas(self) -> None:
+        while self._usable:
+            ladder = sorted(self._usable, key=lambda broker: (self._count[broker], broker))
+            if not any(self._move_one(most, ladder) for most in reversed(ladder)):
+                return
+
+    def _move_one(self, most: BrokerId, ladder: Sequence[BrokerId]) -> bool:
+        """Move one replica from a broker to the emptiest that can take one, if that makes both more alike."""
+        for fewest in ladder:
+            if self._count[most] - self._count[fewest] < 2:
+                return False
+            found = self._movable(most, fewest)
+            if found is not None:
+                self._replace(found, most, fewest)
+                return True
+        return False
+
+    def _movable(self, out: BrokerId, into: BrokerId) -> TopicPartition | None:
+        """A follower rather than a preferred leader: there are fewer leaders to even out afterwards."""
+        leader = None
+        for tp in self._on[out]:
+            replicas = self._now[tp]
+            if into not in replicas and self._keeps_racks(replicas, out, into):
+                if replicas[0] != out:
+                    return tp
+                leader = tp if leader is None else leader
+        return leader
+
+    def _keeps_racks(self, replicas: Sequence[BrokerId], out: BrokerId, into: BrokerId) -> bool:
+        others = {self._racks[broker] for broker in replicas if broker != out}
+        return self._racks[into] not in others or self._racks[out] in others
+
+    def empty(self, leaving: Collection[BrokerId]) -> None:
+        gone = sorted(set(leaving))
+        for tp, replicas in self._fixed.items():
+            if set(gone).intersection(replicas):
+                raise InvalidRequest(
+                    "reassignment_in_progress", f"{tp} is being moved to {replicas}: wait for it, or cancel it"
+                )
+        for broker in gone:
+            for tp in sorted(self._on[broker]):
+                replicas = self._now[tp]
+                free = [usable for usable in self._usable if usable not in replicas]
+                if not free:
+                    raise InvalidRequest(
+                        "invalid_request",
+                        f"{tp} needs {len(replicas)} replicas, and only {len(self._usable)} live brokers would stay",
+                    )
+                held = {self._racks[other] for other in replicas if other != broker}
+                self._replace(tp, broker, min(free, key=lambda b: (self._racks[b] in held, self._count[b], b)))
+                if self._before[tp][0] == broker:
+                    self._lead_with_the_least_laden(tp)
+
+    def _lead_with_the_least_laden(self, tp: TopicPartition) -> None:
+        """The newcomer in the leader's place need not lead: of those that stay, whoever leads least does."""
+        replicas = self._now[tp]
+        stays = [broker for broker in replicas if broker in self._usable]
+        self._lead(replicas, min(stays, key=lambda broker: (self._leads[broker], broker)))
+
+    def _replace(self, tp: TopicPartition, out: BrokerId, into: BrokerId) -> None:
+        replicas = self._now[tp]
+        place = replicas.index(out)
+        replicas[place] = into
+        del self._on[out][tp]
+        self._on[into][tp] = None
+        self._count[out] -= 1
+        self._count[into] += 1
+        if place == 0:
+            self._leads[out] -= 1
+            self._leads[into] += 1
+
+    # --- Leaders ---
+
+    def even_leaders(self) -> None:
+        """Take leaderships from who has most to who has least, through others if need be, until they differ by one."""
+        while True:
+            for most in sorted(self._usable, key=lambda broker: (-self._leads[broker], broker)):
+                if self._pass_on(most):
+                    break
+            else:
+                return
+
+    def _pass_on(self, most: BrokerId) -> bool:
+        """One leadership less for `most`, one more for somebody with at least two fewer: along the shortest chain."""
+        came_by: dict[BrokerId, tuple[BrokerId, TopicPartition] | None] = {most: None}
+        queue = deque([most])
+        while queue:
+            broker = queue.popleft()
+            if self._leads[most] - self._leads[broker] >= 2:
+                self._follow_back(broker, came_by)
+                return True
+            for tp in self._on[broker]:
+                replicas = self._now[tp]
+                if replicas[0] != broker:
+                    continue
+                for peer in replicas[1:]:
+                    if peer not in came_by and peer in self._usable:
+                        came_by[peer] = (broker, tp)
+                        queue.append(peer)
+        return False
+
+    def _follow_back(
+        self, broker: BrokerId, came_by: Mapping[BrokerId, tuple[BrokerId, TopicPartition] | None]
+    ) -> None:
+        step = came_by[broker]
+        while step is not None:
+            before, tp = step
+            self._lead(self._now[tp], broker)
+            broker, step = before, came_by[before]
+
+    def _lead(self, replicas: list[BrokerId], leader: BrokerId) -> None:
+        self._leads[replicas[0]] -= 1
+        self._leads[leader] += 1
+        place = replicas.index(leader)
+        replicas[0], replicas[place] = leader, replicas[0]
