@@ -1,0 +1,99 @@
+"""What there is to check in the folder of a replica whose node is stopped: the plan that a running log makes of itself.
+
+Nothing is changed, and nothing is decided: recovery does that at the next start, by its own table, and finds at least
+what is found here, since it reads every segment whose index it cannot trust.
+
+What is *not* here: the check (`scrubber_check.py`), repairs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from raftlog.errors import CorruptBatch, InvariantViolation
+from raftlog.model import LeaderEpoch, Offset
+from raftlog.ports import Disk
+from raftlog.record_batch import HEADER_BYTES, parse_header
+
+from .checkpoint import (
+    CHECKPOINT_NAME,
+    LEADER_EPOCHS_NAME,
+    DamagedFile,
+    LogCheckpoint,
+    decode_leader_epochs,
+    read_file,
+)
+from .leader_epochs import LeaderEpochHistory
+from .scrubber_check import Finding, FolderCheck, PlannedSegment, ScrubPlan, What
+from .segment import parse_segment_name, segment_name
+
+
+def check_folder(disk: Disk, path: str) -> FolderCheck:
+    """A check of the stopped replica in folder `path`, not yet run; what the folder as a whole shows is in it.
+
+    Raises `DiskFailed`, `FileNotFoundError` where a file goes meanwhile.
+    """
+    checkpoint = _checkpoint(disk, path)
+    start = Offset(0) if checkpoint is None else checkpoint.log_start_offset
+    bases = [base for name in disk.list(path) if (base := parse_segment_name(name)) is not None]
+    while len(bases) > 1 and bases[1] <= start:
+        bases.pop(0)  # A crash left it: the next start removes it.
+    findings = _gaps(bases, start, checkpoint)
+    closed_clean = checkpoint is not None and checkpoint.closed_clean
+    recovery_point = start if checkpoint is None else checkpoint.recovery_point
+    segments = []
+    for number, base in enumerate(bases):
+        end = bases[number + 1] if number + 1 < len(bases) else recovery_point if closed_clean else None
+        segments.append(PlannedSegment(base, end, None if end is None else _size(disk, path, base), end is not None))
+    epochs = _epochs(disk, path, bases)
+    torn_from = None if closed_clean else recovery_point
+    return FolderCheck(ScrubPlan(disk, path, epochs, segments, torn_from=torn_from), findings=findings)
+
+
+def _gaps(bases: Sequence[Offset], start: Offset, checkpoint: LogCheckpoint | None) -> list[Finding]:
+    """The log as a whole: that it begins where it should. Where a segment ends too early its own check says so."""
+    if not bases:
+        if checkpoint is not None and checkpoint.emptying:
+            return []
+        return [Finding(What.SEGMENT, segment_name(start), "there is no segment", start, start)]
+    if bases[0] > start:
+        detail = f"the log begins at offset {start}, its first segment at {bases[0]}"
+        return [Finding(What.SEGMENT, segment_name(bases[0]), detail, bases[0], start)]
+    return []
+
+
+def _checkpoint(disk: Disk, path: str) -> LogCheckpoint | None:
+    content = read_file(disk, f"{path}/{CHECKPOINT_NAME}")
+    with contextlib.suppress(DamagedFile):  # The check of that file says so.
+        return None if content is None else LogCheckpoint.decode(content)
+    return None
+
+
+def _epochs(disk: Disk, path: str, bases: Sequence[Offset]) -> LeaderEpochHistory:
+    content = read_file(disk, f"{path}/{LEADER_EPOCHS_NAME}")
+    with contextlib.suppress(DamagedFile):
+        if content is not None:
+            return decode_leader_epochs(content)
+    return _learned_epochs(disk, path, bases)
+
+
+def _learned_epochs(disk: Disk, path: str, bases: Sequence[Offset]) -> LeaderEpochHistory:
+    """Without a history the batches can only be held against one another: their epochs must not fall."""
+    epochs = LeaderEpochHistory()
+    for base in bases:
+        with contextlib.closing(disk.open(f"{path}/{segment_name(base)}")) as file:
+            position, size = 0, file.size()
+            while position < size:
+                try:
+                    header = parse_header(file.pread(HEADER_BYTES, position))
+                    epochs.assign(LeaderEpoch(header.leader_epoch), Offset(header.base_offset))
+                except (CorruptBatch, InvariantViolation):
+                    return epochs
+                position += header.total_bytes
+    return epochs
+
+
+def _size(disk: Disk, path: str, base: Offset) -> int:
+    with contextlib.closing(disk.open(f"{path}/{segment_name(base)}")) as file:
+        return file.size()

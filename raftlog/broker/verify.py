@@ -1,0 +1,77 @@
+"""Checking the replicas in the data folder of a node that is stopped (`raftlog partition verify --data-folder`).
+
+The folder's lock is held meanwhile, so that no node starts on it; nothing in it is changed. Topics are named by id
+here, as the folders are: their names are the quorum's, which is not running.
+
+What is *not* here: the check (`partitions/scrubber_check.py`), a running node's (`partitions/scrubber.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from partitions.replica_folders import find_replicas, folder_of
+from partitions.scrubber_check import FolderCheck
+from partitions.scrubber_folder import check_folder
+from raftlog.disk import LocalDisk
+from raftlog.errors import InvalidRequest
+from raftlog.model import TopicPartition
+
+from .identity import read_identity
+from .lifecycle import LOCK_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedReplica:
+    """What the check of one replica found."""
+
+    topic_id: str
+    """32 hex digits."""
+    partition: int
+    bytes_read: int
+    findings: tuple[str, ...]
+    """One line each; empty where all is as it was written."""
+
+
+class FolderVerifier:
+    """A stopped node's replicas, planned when it is made; `run` reads them. Close it: it holds the folder's lock."""
+
+    def __init__(self, folder: str, topic_id: str | None = None, partition: int | None = None) -> None:
+        """`topic_id` and `partition` narrow it down. Raises `InvalidRequest` where the folder is no node's or has no
+        such replica, `DiskFailed` where a node runs on it or it cannot be read."""
+        self._disk = LocalDisk(folder)
+        if not os.path.isdir(folder):
+            raise InvalidRequest("invalid_config", f"{folder} is no folder")
+        self.node_id = read_identity(self._disk, folder).node_id
+        self._lock = self._disk.lock(LOCK_FILE)
+        try:
+            found = [tp for tp in find_replicas(self._disk) if _is_wanted(tp, topic_id, partition)]
+            if not found and topic_id is not None:
+                raise InvalidRequest("not_found", f"{folder} has no replica of {topic_id}: give the topic's id")
+            self._checks = {tp: check_folder(self._disk, folder_of(tp)) for tp in found}
+        except BaseException:
+            self._lock.close()
+            raise
+
+    @property
+    def total_bytes(self) -> int:
+        """About how much `run` reads."""
+        return sum(check.plan.total_bytes for check in self._checks.values())
+
+    def run(self, on_read: Callable[[int], None]) -> list[VerifiedReplica]:
+        """Read everything; `on_read` is told of the bytes as they are read. Blocks. Raises `DiskFailed`."""
+        return [_verified(tp, check, on_read) for tp, check in sorted(self._checks.items())]
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+def _is_wanted(tp: TopicPartition, topic_id: str | None, partition: int | None) -> bool:
+    return topic_id in (None, tp.topic_id.hex()) and partition in (None, tp.partition)
+
+
+def _verified(tp: TopicPartition, check: FolderCheck, on_read: Callable[[int], None]) -> VerifiedReplica:
+    findings = tuple(map(str, check.run(on_read)))
+    return VerifiedReplica(tp.topic_id.hex(), tp.partition, check.bytes_read, findings)

@@ -1,0 +1,85 @@
+"""`raftlog partition verify` on a stopped node's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from partitions.log import PartitionLog
+from partitions.replica_folders import folder_of, prepare_folders
+from raftlog.broker.identity import init_data_folder, new_cluster_id
+from raftlog.config import TopicConfig
+from raftlog.disk import LocalDisk
+from raftlog.model import Endpoint, TopicId, TopicPartition
+from tests.support.cli_runner import Result, run
+from tests.support.storage import append, settle
+
+TOPIC = bytes(range(16)).hex()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of node 3, with one replica of several segments."""
+    init_data_folder(str(tmp_path), cluster_id=new_cluster_id(), node_id=3, voters={3: Endpoint("127.0.0.1", 9671)})
+    disk = LocalDisk(str(tmp_path))
+    prepare_folders(disk)
+    path = folder_of(TopicPartition(TopicId(bytes.fromhex(TOPIC)), 4))
+    log, _ = PartitionLog.open(disk, path, TopicConfig(segment_bytes=1024), clean_shutdown=False)
+    for _ in range(20):
+        append(log, count=3)
+        settle(log)
+    log.close(clean=True)
+    return tmp_path
+
+
+def segment(folder: Path) -> Path:
+    return sorted((folder / "partitions" / f"{TOPIC}-4").glob("*.log"))[0]
+
+
+def verify(folder: Path, *arguments: str) -> Result:
+    return run("partition", "verify", *arguments, "--data-folder", str(folder))
+
+
+def test_a_folder_without_damage(folder: Path) -> None:
+    result = verify(folder)
+    assert result.code == 0, result.stderr
+    shown = verify(folder, "-o", "json").json
+    assert shown["healthy"] is True and shown["bytes_read"] > 1000
+    assert [(r["node_id"], r["topic"], r["partition"], r["findings"]) for r in shown["replicas"]] == [(3, TOPIC, 4, [])]
+
+
+def test_damage_is_named_and_the_exit_code_tells(folder: Path) -> None:
+    data = bytearray(segment(folder).read_bytes())
+    data[100] ^= 1
+    segment(folder).write_bytes(data)
+    result = verify(folder, TOPIC, "4")
+    assert result.code == 10
+    assert f"{TOPIC}/4 on node 3: 00000000000000000000.log at byte 0: " in result.text
+    assert result.table("Topic")[1][:3] == [TOPIC, "4", "3"]
+    assert segment(folder).read_bytes() == bytes(data), "nothing was changed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("orders",), "give the topic's id"), ((TOPIC, "5"), "has no replica"), ((TOPIC, "-1"), "-1")],
+)
+def test_what_is_not_there(folder: Path, arguments: tuple[str, ...], message: str) -> None:
+    """S11."""
+    result = verify(folder, *arguments)
+    assert result.code in (1, 2) and message in result.stderr
+
+
+def test_a_folder_that_is_no_nodes(tmp_path: Path) -> None:
+    result = verify(tmp_path)
+    assert result.code == 1 and "never prepared" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_a_node_runs_on(folder: Path) -> None:
+    lock = LocalDisk(str(folder)).lock("lock")
+    try:
+        result = verify(folder)
+    finally:
+        lock.close()
+    assert result.code == 1 and "held by another process" in result.stderr
