@@ -30,6 +30,7 @@ TITLES: dict[str, str] = {
     "timestamp_out_of_range": "A timestamp is out of range",
     "unsupported_version": "The version is not supported",
     "origin_not_allowed": "The origin is not allowed",
+    "cluster_authorization_failed": "Only nodes of this cluster may do this",
     "host_not_allowed": "The host is not one of this node's names",
     "not_found": "There is no such path",
     "unknown_topic": "There is no such topic",

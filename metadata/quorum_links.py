@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from raftlog.errors import InvariantViolation, RemoteProtocolError
-from raftlog.model import BrokerId, DirectoryId
+from raftlog.model import NO_BROKER, BrokerId, DirectoryId
 from raftlog.ports import Buffer, Link, LinkHandler
 
 from .quorum_identity import QuorumIdentity
@@ -56,7 +56,8 @@ class QuorumLinks:
         self.dialed: LinkHandler = _Dialed(self)
         """Handler of links that this node dialed; `link.peer` is whom it meant to reach."""
         self.accepted: LinkHandler = _Accepted(self)
-        """Handler of links that others dialed; `link.peer` is not looked at, the hello names the peer."""
+        """Handler of links that others dialed; the hello names the peer, and `link.peer`, where it is known, must be
+        the same (S12)."""
 
     def attach(self, node: LinkOwner) -> None:
         """The node that gets what arrives."""
@@ -89,13 +90,16 @@ class QuorumLinks:
         """Say who is here."""
         link.send([self._hello])
 
-    def check(self, message: memoryview) -> BrokerId:
-        """The first frame of a link: the peer it proves. Raises `RemoteProtocolError`."""
+    def check(self, message: memoryview, proven: int = NO_BROKER) -> BrokerId:
+        """The first frame of a link: the peer it proves. `proven`: what its certificate said already, if it had one.
+        Raises `RemoteProtocolError`."""
         hello = decode(message)
         if not isinstance(hello, Hello):
             raise RemoteProtocolError("a link must begin with a hello")
         if hello.cluster_id != self._identity.cluster_id:
             raise RemoteProtocolError(f"node {hello.node_id} belongs to cluster {hello.cluster_id!r}")
+        if proven not in (NO_BROKER, hello.node_id):
+            raise RemoteProtocolError(f"node {proven}, by its certificate, says that it is node {hello.node_id}")
         if hello.protocol_version < 1:
             raise RemoteProtocolError(f"node {hello.node_id} speaks protocol {hello.protocol_version}")
         peer = BrokerId(hello.node_id)
@@ -180,7 +184,7 @@ class _Accepted:
             elif id(link) in self._greeted:
                 return  # a newer link took this one's place; it is closing
             else:
-                links.may_receive(links.check(message), link)
+                links.may_receive(links.check(message, proven=link.peer), link)
                 self._greeted.add(id(link))
                 links.greet(link)
         except RemoteProtocolError as error:

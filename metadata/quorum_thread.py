@@ -6,8 +6,8 @@ events, outcomes and hints back, in exactly the order in which the quorum gave t
 batch of events is handed over in slices, so that it does not hold the broker's loop.
 
 Every node dials each other voter's data listener and sends on that connection only; what others send comes on
-connections that they dialed, which the listener hands to this loop by their path (`loop_for_path`). Under TLS such a
-connection stays on the listener's loop, and its messages are passed on.
+connections that they dialed, which the listener hands to this loop by their path (`loop_for_path`), or under TLS by
+their server name. One that stays on the listener's loop all the same has its messages passed on.
 
 What is *not* here: any decision (`quorum_node.py`), streams as links (`quorum_thread_streams.py`).
 """
@@ -15,7 +15,6 @@ What is *not* here: any decision (`quorum_node.py`), streams as links (`quorum_t
 from __future__ import annotations
 
 import asyncio
-import ssl as ssl_module
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +27,7 @@ from raftlog.errors import InvariantViolation, RaftlogError, RemoteProtocolError
 from raftlog.http2.dialer import ReconnectingDialer
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.stream import StreamAcceptor
+from raftlog.http2.tls import DialTls
 from raftlog.model import NO_BROKER, BrokerId, Endpoint, QuorumStatus
 from raftlog.ports import Clock, Disk, Random
 
@@ -73,17 +73,18 @@ class QuorumThread:
         on_fatal: Callable[[BaseException], None],
         on_leader: Callable[[BrokerId], None] | None = None,
         limits: QuorumLimits | None = None,
-        ssl: ssl_module.SSLContext | None = None,
+        tls: Callable[[BrokerId], DialTls] | None = None,
     ) -> None:
-        """`peers`: where to dial each other voter's data listener. Called on the broker's running loop. `random` is
-        the thread's alone from now on; `on_fatal` is told once why this node must stop."""
+        """`peers`: where to dial each other voter's data listener, `tls`: how (None: in the clear). Called on the
+        broker's running loop. `random` is the thread's alone from now on; `on_fatal` is told once why this node must
+        stop."""
         missing = set(identity.peers) - set(peers)
         if missing:
             raise InvariantViolation(f"voters {sorted(missing)} have no address")
         self._identity = identity
         self._peers = {peer: peers[peer] for peer in identity.peers}
         self._random = random
-        self._ssl = ssl
+        self._tls = tls
         self._on_events = on_events
         self._on_fatal = on_fatal
         self._bridge = _Bridge(asyncio.get_running_loop())
@@ -248,7 +249,7 @@ class QuorumThread:
             stream,
             random=self._random,
             limits=LIMITS,
-            ssl=self._ssl,
+            ssl=self._tls(peer) if self._tls else None,
             on_opened=stream.on_opened,
         )
 

@@ -2,7 +2,7 @@
 
 A dialed stream and an accepted one differ only in who opened them. An accepted stream may live on another loop (under
 TLS a connection cannot change its loop): then what it receives is passed to the quorum's loop and what is sent is
-passed back, in order.
+passed back, in order. An accepted stream that says nothing for `HELLO_SECONDS` is dropped.
 
 What is *not* here: handshakes and meaning (`quorum_links.py`), connections (`raftlog/http2/`).
 """
@@ -14,15 +14,18 @@ from collections.abc import Callable, Sequence
 
 from raftlog.errors import InvalidRequest
 from raftlog.http2.stream import Http2Stream, StreamHandler
-from raftlog.model import NO_BROKER, BrokerId
+from raftlog.model import BrokerId
 from raftlog.ports import LinkHandler, Part
+
+HELLO_SECONDS = 10.0
+"""The first message of a link is the hello; whoever does not belong is dropped for it."""
 
 Guard = Callable[[Callable[[], None]], None]
 """Runs an input of the node, and has the node ticked after it."""
 
 
 class StreamLink:
-    """A `Link` on one stream. `peer` is whom we dialed, or -1 on an accepted one."""
+    """A `Link` on one stream. `peer` is whom we dialed, or on an accepted one whom its certificate names, or -1."""
 
     def __init__(self, peer: BrokerId, stream: Http2Stream, loop: asyncio.AbstractEventLoop) -> None:
         self._peer = peer
@@ -101,16 +104,17 @@ class AcceptedStreams:
         self._handler = handler
         self._loop = loop
         self._guard = guard
-        self._links: dict[StreamLink, None] = {}
+        self._links: dict[StreamLink, asyncio.TimerHandle] = {}
+        """With what ends one that says nothing."""
 
     def accept(self, stream: Http2Stream) -> StreamHandler:
         """The listener's acceptor: on the quorum's loop, or on that of a connection that could not be moved."""
-        link = StreamLink(NO_BROKER, stream, self._loop)
+        link = StreamLink(BrokerId(stream.peer_node), stream, self._loop)
         self._run(lambda: self._opened(link))
         return _AcceptedStream(self, link)
 
     def _opened(self, link: StreamLink) -> None:
-        self._links[link] = None
+        self._links[link] = self._loop.call_later(HELLO_SECONDS, link.close)
         self._guard(lambda: self._handler.on_opened(link))
 
     def message(self, link: StreamLink, message: memoryview) -> None:
@@ -120,13 +124,16 @@ class AcceptedStreams:
 
     def _guarded(self, link: StreamLink, call: Callable[[], None]) -> None:
         if link in self._links:
+            self._links[link].cancel()
             self._guard(call)
 
     def closed(self, link: StreamLink) -> None:
         """The stream is over."""
 
         def forget() -> None:
-            if self._links.pop(link, 0) is None:
+            silent = self._links.pop(link, None)
+            if silent is not None:
+                silent.cancel()
                 self._guard(lambda: self._handler.on_closed(link))
 
         self._run(forget)

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import (
+    NO_BROKER,
     BrokerId,
     BrokerRecord,
     Incarnation,
@@ -184,6 +185,10 @@ class ReplicationServer:
             raise RemoteProtocolError("a second hello")
         if hello.cluster_id != self._cluster_id:
             raise RemoteProtocolError(f"a follower of cluster {hello.cluster_id!r}, this is {self._cluster_id!r}")
+        if follower.link.peer not in (NO_BROKER, hello.broker_id):
+            raise RemoteProtocolError(
+                f"broker {follower.link.peer}, by its certificate, says that it is broker {hello.broker_id}"
+            )
         if hello.broker_id == self._node_id:
             raise RemoteProtocolError("a broker does not follow itself")
         follower.broker_id = BrokerId(hello.broker_id)

@@ -46,6 +46,7 @@ CODES: dict[str, Code] = {
     "timestamp_out_of_range": Code(400, False),
     "unsupported_version": Code(400, False),
     "origin_not_allowed": Code(403, False),
+    "cluster_authorization_failed": Code(403, False),
     "host_not_allowed": Code(421, False),
     "not_found": Code(404, False),
     "unknown_topic": Code(404, False),

@@ -18,6 +18,7 @@ import msgspec
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError, RetriableError, error_from_code
 from raftlog.http2 import Http2Connection, Http2Stream, connect
+from raftlog.http2.tls import DialTls
 from raftlog.model import BrokerId, Endpoint
 from raftlog.wire import (
     ErrorResponse,
@@ -45,10 +46,14 @@ ResponseType = TypeVar("ResponseType", ProduceResponse, FetchResponse, OffsetsRe
 
 
 class Forwarder:
-    """Requests to other brokers. Lives on the broker's loop. `dial` says where a broker's data listener is."""
+    """Requests to other brokers. Lives on the broker's loop. `dial` says where a broker's data listener is, `tls` how
+    to speak to it (None: in the clear)."""
 
-    def __init__(self, dial: Callable[[BrokerId], Endpoint | None]) -> None:
+    def __init__(
+        self, dial: Callable[[BrokerId], Endpoint | None], tls: Callable[[BrokerId], DialTls] | None = None
+    ) -> None:
         self._dial = dial
+        self._tls = tls
         self._peers: dict[BrokerId, _Peer] = {}
 
     async def produce(self, peer: BrokerId, request: ProduceRequest, batches: Sequence[memoryview]) -> ProduceResponse:
@@ -110,7 +115,7 @@ class Forwarder:
         if known is None or known.endpoint != endpoint or known.lost:
             if known is not None:
                 known.close()
-            known = self._peers[peer] = _Peer(endpoint)
+            known = self._peers[peer] = _Peer(endpoint, self._tls(peer) if self._tls else None)
         await known.connected()
         return known
 
@@ -118,8 +123,9 @@ class Forwarder:
 class _Peer:
     """One peer's connection: from dialing to its loss. It is not used again after that."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, tls: DialTls | None) -> None:
         self.endpoint = endpoint
+        self._tls = tls
         self.lost = False
         self._connection: Http2Connection | None = None
         self._stream: Http2Stream | None = None
@@ -139,7 +145,7 @@ class _Peer:
 
     async def _connect(self) -> None:
         try:
-            self._connection = await connect(self.endpoint.host, self.endpoint.port)
+            self._connection = await connect(self.endpoint.host, self.endpoint.port, ssl=self._tls)
             self._stream = self._connection.open_stream(FORWARD_PATH, {}, self)
         except RaftlogError as error:
             raise RetriableError("connection_lost", error.detail) from None

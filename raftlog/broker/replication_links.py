@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from raftlog.http2 import Http2Stream, ReconnectingDialer, StreamAcceptor
-from raftlog.model import NO_BROKER, BrokerId, Endpoint
+from raftlog.http2.tls import DialTls
+from raftlog.model import BrokerId, Endpoint
 from raftlog.ports import Link, LinkHandler, Part, Random
 
 REPLICATION_PATH = "/raftlog.replication"
@@ -67,10 +68,10 @@ def _opened(link_stream: LinkStream, stream: Http2Stream) -> None:
 
 
 def replication_acceptor(handler: LinkHandler) -> StreamAcceptor:
-    """Links that followers dial; the hello names them."""
+    """Links that followers dial; the hello names them, and under TLS so does `stream.peer_node`."""
 
     def accept(stream: Http2Stream) -> LinkStream:
-        accepted = LinkStream(handler, NO_BROKER)
+        accepted = LinkStream(handler, stream.peer_node)
 
         def open_soon() -> None:
             if not stream.closed:
@@ -86,8 +87,15 @@ def replication_acceptor(handler: LinkHandler) -> StreamAcceptor:
 class ReplicationDialer:
     """The partition manager's `Dialer` on asyncio. `dial` says where a broker's data listener is."""
 
-    def __init__(self, dial: Callable[[BrokerId], Endpoint | None], random: Random) -> None:
+    def __init__(
+        self,
+        dial: Callable[[BrokerId], Endpoint | None],
+        random: Random,
+        tls: Callable[[BrokerId], DialTls] | None = None,
+    ) -> None:
+        """`tls`: how to speak to a broker; None: in the clear."""
         self._dial = dial
+        self._tls = tls
         self._random = random
         self._handler: LinkHandler | None = None
         self._dialers: dict[BrokerId, tuple[Endpoint, ReconnectingDialer]] = {}
@@ -116,6 +124,7 @@ class ReplicationDialer:
                 REPLICATION_PATH,
                 link_stream,
                 random=self._random,
+                ssl=self._tls(peer) if self._tls else None,
                 on_opened=lambda stream: _opened(link_stream, stream),
             ),
         )

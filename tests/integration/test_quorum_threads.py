@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from metadata import quorum_thread_streams
 from metadata.commands import CreateTopic, Done, NoOp, RegisterBroker, Registered
 from metadata.engine import Fate, Outcome
 from metadata.image_events import MetadataEvent
@@ -31,8 +32,10 @@ from raftlog.http2.dialer import connect
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.listener import Http2Listener
 from raftlog.http2.stream import Http2Stream
+from raftlog.http2.tls import DialTls, prepare
 from raftlog.model import BrokerId, DirectoryId, Endpoint, TopicId
 from tests.support.certificates import self_signed
+from tests.support.http2_server import Recorder
 
 pytestmark = pytest.mark.integration
 
@@ -82,15 +85,21 @@ class Member:
             timing=TimingConfig(),
             on_events=self._on_events,
             on_fatal=self.fatal.append,
-            ssl=self.cluster.tls[1] if self.cluster.tls else None,
+            tls=self._dial if self.cluster.tls else None,
         )
         await self.quorum.start()
         self.listener = Http2Listener(
             {QUORUM_PATH: self.quorum.acceptor},
             loop_for_path={QUORUM_PATH: self.quorum.loop},
+            loop_for_name={self.cluster.name: self.quorum.loop} if self.cluster.name else None,
             ssl=self.cluster.tls[0] if self.cluster.tls else None,
         )
         await self.listener.start("127.0.0.1", self.port)
+
+    def _dial(self, peer: BrokerId) -> DialTls:
+        assert self.cluster.tls is not None
+        context = self.cluster.tls[1]
+        return DialTls(lambda: context, self.cluster.name)
 
     def _on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
         self.indexes.append(index)
@@ -140,9 +149,11 @@ class Member:
 
 
 class Cluster:
-    def __init__(self, folder: Path, size: int, tls: Tls | None = None) -> None:
+    def __init__(self, folder: Path, size: int, tls: Tls | None = None, name: str | None = None) -> None:
         self.folder = folder
         self.tls = tls
+        self.name = name
+        """Under which the quorum's connections are dialed, and served on its own loop."""
         self.voters = tuple(BrokerId(number) for number in range(1, size + 1))
         self.members: list[Member] = []
         self.members += [Member(self, number) for number in self.voters]
@@ -167,8 +178,10 @@ class Cluster:
 
 
 @asynccontextmanager
-async def running(folder: Path, size: int = 3, tls: Tls | None = None) -> AsyncIterator[Cluster]:
-    cluster = Cluster(folder, size, tls)
+async def running(
+    folder: Path, size: int = 3, tls: Tls | None = None, name: str | None = None
+) -> AsyncIterator[Cluster]:
+    cluster = Cluster(folder, size, tls, name)
     await cluster.reserve_ports()
     try:
         for member in cluster.members:
@@ -216,9 +229,11 @@ async def test_a_dead_leader_is_replaced_and_comes_back(tmp_path: Path) -> None:
         await eventually(lambda: others[1].view.alive(leader.number), "the restarted broker is unfenced")
 
 
-async def test_a_stalled_broker_loop_deposes_and_fences_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("under_tls", [False, True])
+async def test_a_stalled_broker_loop_deposes_and_fences_nobody(tmp_path: Path, under_tls: bool) -> None:
     """Every member's callbacks are on this test's loop: it stalls for twice a broker's session."""
-    async with running(tmp_path) as cluster:
+    tls, name = (contexts(tmp_path), "quorum.raftlog") if under_tls else (None, None)
+    async with running(tmp_path, tls=tls, name=name) as cluster:
         for member in cluster.members:
             await member.register()
         await eventually(lambda: all(m.view.alive(BrokerId(n)) for m in cluster.members for n in (1, 2, 3)), "all live")
@@ -238,7 +253,9 @@ def contexts(folder: Path) -> Tls:
     (folder / "key.pem").write_bytes(key)
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
-    return server, ssl.create_default_context(cafile=str(folder / "certificate.pem"))
+    client = ssl.create_default_context(cafile=str(folder / "certificate.pem"))
+    client.check_hostname = False
+    return prepare(server), prepare(client)
 
 
 async def test_under_tls_connections_stay_on_the_listeners_loop_and_all_works(tmp_path: Path) -> None:
@@ -354,6 +371,31 @@ async def test_closing_while_the_journal_is_opened_ends_the_thread(tmp_path: Pat
     async with asyncio.timeout(PATIENCE):
         await closing
     assert member.fatal == []
+
+
+async def test_a_stranger_who_says_nothing_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection lives by PINGs; its stream has a deadline all the same. Those who said hello stay."""
+    monkeypatch.setattr(quorum_thread_streams, "HELLO_SECONDS", 0.3)
+    async with running(tmp_path) as cluster:
+        leader = await cluster.await_leader()
+        term = leader.live().status().term
+        for elsewhere in (False, True):
+            gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+            class Silent:
+                def on_message(self, stream: Http2Stream, message: memoryview) -> None: ...
+                def on_ended(self, stream: Http2Stream) -> None: ...
+                def on_closed(self, stream: Http2Stream, reason: str, gone: Any = gone) -> None:
+                    gone.set_result(reason)
+
+            connection = await connect("127.0.0.1", leader.port)
+            if elsewhere:  # the connection stays on the listener's loop, because its first stream was another
+                connection.open_stream("/nothing", {}, Recorder())
+            connection.open_stream(QUORUM_PATH, {}, Silent())
+            async with asyncio.timeout(PATIENCE):
+                assert "the quorum drops this link" in await gone
+                await connection.wait_closed()
+        assert leader.leads() and leader.live().status().term == term
 
 
 async def test_a_stranger_who_takes_no_message_stops_nobody(tmp_path: Path) -> None:
