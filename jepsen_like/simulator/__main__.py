@@ -1,70 +1,167 @@
-"""`python -m jepsen_like.simulator --seed N`: run seeds, print a line each, stop at the first violation.
+"""`python -m jepsen_like.simulator`: run seeds of simulated worlds, print a line each, stop at the first violation.
 
-With `--budget` seconds the run ends when the time is over, however many seeds that was. With `--results FILE` a line a
-seed is appended as JSON, so that long runs add up over many sittings.
+    --kind quorum|cluster --seed N --seeds COUNT    seeds one after the other
+    shard --kind quorum|cluster --from A --to B --results FILE    a long range, over many sittings
+    shrink --seed N --out FILE      the smallest schedule by which a quorum seed still fails
+    replay FILE...                  saved schedules
+
+The same seed and the same code give the same trace hash. Exit code 0: every property held; 1: one did not; 2: usage.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
-from .run import run_seed
+from .quorum_run import run_schedule
+from .quorum_schedule import Schedule, draw
+from .seeds import RUNNERS, Verdict
+from .shard import Shard, commit_of_this_tree, run_shard
+from .shrink import Shrinker
+
+COMMANDS = ("seeds", "shard", "shrink", "replay")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0: every seed passed; 1: one did not, and its trace's last lines were printed."""
-    parser = argparse.ArgumentParser(prog="python -m jepsen_like.simulator", description=__doc__)
-    parser.add_argument("--seed", type=int, default=1, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=1, help="how many")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given or (given[0] not in COMMANDS and given[0] not in ("-h", "--help")):
+        given.insert(0, "seeds")
+    parsed = _parser().parse_args(given)
+    try:
+        return int(parsed.run(parsed))
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jepsen_like.simulator",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="")
+    seeds = commands.add_parser("seeds", help="run seeds (also without this word)")
+    _common(seeds, kind="cluster")
+    seeds.add_argument("--seed", type=int, default=1, help="the first seed")
+    seeds.add_argument("--seeds", type=int, default=1, help="how many")
+    seeds.add_argument("--budget", type=float, default=0.0, help="stop after so many real seconds; 0: never")
+    seeds.add_argument("--results", default="", help="append a JSON line a seed to this file")
+    seeds.add_argument("--no-faults", action="store_true")
+    seeds.set_defaults(run=_seeds)
+    shard = commands.add_parser("shard", help="run a range of seeds, going on where its results file ends")
+    _common(shard, kind="quorum")
+    shard.add_argument("--from", dest="first", type=int, required=True, help="the first seed")
+    shard.add_argument("--to", dest="last", type=int, required=True, help="the last seed")
+    shard.add_argument("--results", required=True, help="append a JSON line a chunk of seeds to this file")
+    shard.add_argument("--budget", type=float, default=0.0, help="stop after so many real seconds; 0: never")
+    shard.set_defaults(run=_shard)
+    shrink = commands.add_parser("shrink", help="make a failing quorum seed's schedule small, and save it")
+    shrink.add_argument("--seed", type=int, required=True)
+    shrink.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults")
+    shrink.add_argument("--tries", type=int, default=400, help="runs at most")
+    shrink.add_argument("--out", required=True, help="the file for the schedule")
+    shrink.set_defaults(run=_shrink)
+    replay = commands.add_parser("replay", help="run saved schedules")
+    replay.add_argument("files", nargs="+")
+    replay.add_argument("--lines", type=int, default=200, help="trace lines to print for a violation")
+    replay.set_defaults(run=_replay)
+    return parser
+
+
+def _common(parser: argparse.ArgumentParser, *, kind: str) -> None:
+    parser.add_argument("--kind", choices=sorted(RUNNERS), default=kind, help=f"what is simulated; default {kind}")
     parser.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults a seed")
-    parser.add_argument("--budget", type=float, default=0.0, help="stop after so many real seconds; 0: never")
     parser.add_argument("--lines", type=int, default=200, help="trace lines to print for a violation")
-    parser.add_argument("--results", default="", help="append a JSON line a seed to this file")
-    parser.add_argument("--no-faults", action="store_true")
-    arguments = parser.parse_args()
-    started = time.monotonic()
-    passed = 0
-    virtual = 0.0
+
+
+def _say(line: object) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _failed(verdict: Verdict, lines: int) -> None:
+    for line in verdict.lines[-lines:]:
+        _say(f"  {line}")
+    _say(f"seed {verdict.seed} failed: {verdict.violation}")
+
+
+def _seeds(arguments: argparse.Namespace) -> int:
+    began = time.monotonic()
+    commit = commit_of_this_tree() if arguments.results else ""
+    passed, virtual = 0, 0.0
     for seed in range(arguments.seed, arguments.seed + arguments.seeds):
         before = time.monotonic()
-        verdict = run_seed(seed, arguments.seconds, faulty=not arguments.no_faults)
+        verdict = RUNNERS[arguments.kind](seed, arguments.seconds, faulty=not arguments.no_faults)
         virtual += verdict.seconds
-        sys.stdout.write(f"{verdict}\n")
-        sys.stdout.flush()
+        _say(verdict)
         if arguments.results:
-            keep(arguments.results, seed, verdict.passed, verdict.seconds, time.monotonic() - before, verdict.trace)
+            keep(arguments.results, commit, arguments.kind, verdict, time.monotonic() - before)
         if not verdict.passed:
-            for line in verdict.lines[-arguments.lines :]:
-                sys.stdout.write(f"  {line}\n")
-            sys.stdout.write(f"seed {seed} failed: {verdict.violation}\n")
+            _failed(verdict, arguments.lines)
             return 1
         passed += 1
-        if arguments.budget and time.monotonic() - started > arguments.budget:
+        if arguments.budget and time.monotonic() - began > arguments.budget:
             break
-    wall = time.monotonic() - started
-    sys.stdout.write(
-        f"{passed} seeds passed, {virtual:.0f} virtual seconds in {wall:.0f} s ({virtual / wall:.0f} a second)\n"
-    )
+    wall = time.monotonic() - began
+    _say(f"{passed} seeds passed, {virtual:.0f} virtual seconds in {wall:.0f} s ({virtual / wall:.0f} a second)")
     return 0
 
 
-def keep(path: str, seed: int, passed: bool, virtual: float, real: float, trace: str) -> None:
-    """Append one result."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+def keep(path: str, commit: str, kind: str, verdict: Verdict, seconds: float) -> None:
+    """Append one seed's result."""
     line = {
-        "commit": commit.stdout.strip(),
-        "seed": seed,
-        "passed": passed,
-        "virtual_seconds": round(virtual, 1),
-        "seconds": round(real, 1),
-        "trace": trace,
+        "commit": commit,
+        "kind": kind,
+        "seed": verdict.seed,
+        "passed": verdict.passed,
+        "virtual_seconds": round(verdict.seconds, 1),
+        "seconds": round(seconds, 1),
+        "trace": verdict.trace,
     }
-    with open(path, "a") as file:
+    with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def _shard(arguments: argparse.Namespace) -> int:
+    shard = Shard(arguments.kind, arguments.first, arguments.last, arguments.seconds, commit_of_this_tree())
+
+    def report(verdict: Verdict) -> None:
+        if not verdict.passed:
+            _failed(verdict, arguments.lines)
+
+    found = run_shard(shard, arguments.results, budget=arguments.budget, report=report)
+    _say(f"{found} violations; {arguments.results} has what was run")
+    return 1 if found else 0
+
+
+def _shrink(arguments: argparse.Namespace) -> int:
+    shrinker = Shrinker(lambda schedule: run_schedule(schedule).violation, tries=arguments.tries)
+    schedule = draw(arguments.seed, arguments.seconds)
+    small = shrinker.shrink(schedule)
+    Path(arguments.out).write_text(small.to_json(), encoding="utf-8")
+    _say(
+        f"{len(schedule.faults)} faults and {len(schedule.operations)} operations became {len(small.faults)} and "
+        f"{len(small.operations)}, {small.seconds:.1f} virtual seconds: {arguments.out}"
+    )
+    _say(run_schedule(small).violation)
+    return 1
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    failed = 0
+    for name in arguments.files:
+        verdict = run_schedule(Schedule.from_json(Path(name).read_text(encoding="utf-8")))
+        _say(f"{name}: {verdict}")
+        if not verdict.passed:
+            failed += 1
+            _failed(verdict, arguments.lines)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -208,6 +208,11 @@ class SimDisk:
         inode.current[position] ^= mask
         inode.durable[position] ^= mask
 
+    def is_durable(self, path: str) -> bool:
+        """Whether a power loss now would leave the file as it is, under this name."""
+        inode = self._names.get(path)
+        return inode is not None and not inode.pending and self._durable_names.get(path) is inode
+
     def files(self) -> dict[str, int]:
         """Path → size, for tests and nemeses."""
         return {name: len(inode.current) for name, inode in sorted(self._names.items()) if inode is not None}

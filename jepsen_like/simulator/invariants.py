@@ -30,12 +30,9 @@ from raftlog.record_batch import RecordBatch, split_batches
 from .history import Fate, History, Send
 from .network import bytes_of
 from .node import SimNode
+from .violation import Violation
 
 READ_BYTES = 1 << 20
-
-
-class Violation(AssertionError):
-    """A safety property does not hold."""
 
 
 @dataclass(frozen=True, slots=True)

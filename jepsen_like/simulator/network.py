@@ -57,6 +57,8 @@ class SimLink:
         """When the last message sent from here will arrive: the next arrives later."""
         self.held: list[bytes] = []
         """Sent into a cut, in order."""
+        self.carried = 0
+        """Messages that left: the first is a handshake."""
 
     @property
     def peer(self) -> int:
@@ -180,14 +182,18 @@ class SimNetwork:
         return self._rng.uniform(shape.latency_min, shape.latency_max)
 
     def _deliver_later(self, link: SimLink, message: bytes) -> None:
+        link.carried += 1
         link.arrival = max(self._heap.now + self._latency(), link.arrival)
+        self._deliver_at(link, message, link.arrival)
+
+    def _deliver_at(self, link: SimLink, message: bytes, arrival: float) -> None:
         other = link.other
 
         def deliver() -> None:
             if other.open:
                 other.handler.on_message(other, memoryview(message))
 
-        self._heap.schedule(link.arrival - self._heap.now, deliver, other.life)
+        self._heap.schedule(arrival - self._heap.now, deliver, other.life)
 
     def _give_up(self, link: SimLink) -> None:
         if link.open and link.held and (link.owner, link.peer) in self.cuts:

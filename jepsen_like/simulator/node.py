@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Protocol
 
 from metadata.commands import Command, RegisterBroker
 from metadata.engine import Outcome
@@ -31,10 +32,23 @@ TICK_SECONDS = 0.02
 REDIAL_SECONDS = (0.1, 0.4)
 
 
+class DialingNode(Protocol):
+    """What dialing needs of a node."""
+
+    @property
+    def node_id(self) -> BrokerId: ...
+    @property
+    def heap(self) -> EventHeap: ...
+    @property
+    def network(self) -> SimNetwork: ...
+    @property
+    def random(self) -> random.Random: ...
+
+
 class Dialing:
     """Keeps links of one kind to peers, again after every loss: what the product's asyncio dialers do."""
 
-    def __init__(self, node: SimNode, life: Life, kind: str, handler: LinkHandler) -> None:
+    def __init__(self, node: DialingNode, life: Life, kind: str, handler: LinkHandler) -> None:
         self._node = node
         self._life = life
         self._kind = kind

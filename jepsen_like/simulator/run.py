@@ -25,10 +25,11 @@ from .disk import SimulatedCrash
 from .faults import Faults
 from .heap import Event, EventHeap
 from .history import History
-from .invariants import Truth, Violation
+from .invariants import Truth
 from .network import NetworkShape, SimNetwork
 from .node import SimNode
 from .trace import Trace
+from .violation import Violation
 from .workload import Clients, SimConsumer, SimProducer
 
 LIVENESS_SECONDS = 30.0

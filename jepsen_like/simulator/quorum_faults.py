@@ -1,0 +1,179 @@
+"""What each fault of a quorum schedule does to the world, and how it is mended.
+
+A table from kind to act. Each act takes everything from its `Fault`: nothing is drawn here but what a power loss keeps
+of a disk, whose generator is named by the seed and the fault's place in virtual time. What is *not* here: when faults
+come (`quorum_schedule.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from metadata.quorum_identity import FOLDER
+
+from .heap import EventHeap
+from .quorum_node import QuorumSimNode
+from .quorum_schedule import Fault
+from .trace import Trace
+from .unkind_network import UnkindNetwork
+
+RESTART_AFTER_FAILURE = 0.3
+
+
+class QuorumWorldPort(Protocol):
+    """What faults act on."""
+
+    seed: int
+    heap: EventHeap
+    network: UnkindNetwork
+    nodes: list[QuorumSimNode]
+    trace: Trace
+
+    def kill(self, node: QuorumSimNode, *, power_loss: random.Random | None, restart_after: float) -> None: ...
+    def replace_disk(self, node: QuorumSimNode, *, restart_after: float) -> None: ...
+    def halted(self, node: QuorumSimNode, until: float) -> None: ...
+
+
+class QuorumFaults:
+    """Carries out faults until `mend`."""
+
+    def __init__(self, world: QuorumWorldPort) -> None:
+        self._world = world
+        self._active = True
+        self._cuts: dict[tuple[int, int], int] = {}
+        """Direction → how many faults hold it cut."""
+        self.injected: dict[str, int] = {}
+        self._acts: dict[str, Callable[[Fault, QuorumSimNode], None]] = {
+            "kill": self._kill,
+            "power_loss": self._power_loss,
+            "crash_in_disk_operation": self._crash_in_disk_operation,
+            "failed_fsync": self._failed_fsync,
+            "slow_disk": self._slow_disk,
+            "stall": self._stall,
+            "cut": lambda fault, node: self._cut([(fault.node, fault.peer)], fault.seconds),
+            "isolate": lambda fault, node: self._cut(self._into(fault.node) + self._out_of(fault.node), fault.seconds),
+            "deafen": lambda fault, node: self._cut(self._into(fault.node), fault.seconds),
+            "reset_connections": self._reset_connections,
+            "drop": self._drop,
+            "duplicate": self._duplicate,
+            "delay": self._delay,
+            "wall_clock_jump": self._wall_clock_jump,
+            "clock_jump": self._clock_jump,
+            "rot": self._rot,
+            "replace_disk": self._replace_disk,
+        }
+
+    def inject(self, fault: Fault) -> None:
+        """Now."""
+        if self._active:
+            self.injected[fault.kind] = self.injected.get(fault.kind, 0) + 1
+            self._world.trace.note(-1, f"fault {fault}")
+            self._acts[fault.kind](fault, self._world.nodes[fault.node])
+
+    def mend(self) -> None:
+        """No more faults. Clocks, rotten and replaced disks stay as they are."""
+        world = self._world
+        self._active = False
+        self._cuts.clear()
+        world.network.heal()
+        world.network.clear_up()
+        for node in world.nodes:
+            node.disk.crash_countdown = node.disk.fail_fsync = 0
+            node.disk.fsync_seconds = 0.0
+            if node.life is not None:
+                node.life.paused_until = 0.0
+
+    def _later(self, seconds: float, undo: Callable[[], None]) -> None:
+        self._world.heap.schedule(seconds, lambda: undo() if self._active else None)
+
+    # --- Processes, power, disks -------------------------------------------------------------------------------------
+
+    def _kill(self, fault: Fault, node: QuorumSimNode) -> None:
+        self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+
+    def _power_loss(self, fault: Fault, node: QuorumSimNode) -> None:
+        rng = random.Random(f"{self._world.seed}/power/{fault.at}/{fault.node}")
+        self._world.kill(node, power_loss=rng, restart_after=fault.seconds)
+
+    def _crash_in_disk_operation(self, fault: Fault, node: QuorumSimNode) -> None:
+        node.disk.crash_countdown = int(fault.number) if node.running else 0
+
+    def _failed_fsync(self, fault: Fault, node: QuorumSimNode) -> None:
+        if node.running:
+            node.disk_failing = True
+            node.disk.fail_fsync = 1
+
+    def _slow_disk(self, fault: Fault, node: QuorumSimNode) -> None:
+        disk = node.disk
+        disk.fsync_seconds = fault.number
+        self._world.halted(node, self._world.heap.now + fault.seconds)
+
+        def quick() -> None:
+            disk.fsync_seconds = 0.0
+
+        self._later(fault.seconds, quick)
+
+    def _stall(self, fault: Fault, node: QuorumSimNode) -> None:
+        until = self._world.heap.now + fault.seconds
+        if node.life is not None:
+            node.life.paused_until = max(node.life.paused_until, until)
+            self._world.halted(node, until)
+
+    def _rot(self, fault: Fault, node: QuorumSimNode) -> None:
+        """A bit of the journal or the snapshot flips while the process is down."""
+        self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+        held = (f"{FOLDER}/journal-", f"{FOLDER}/snapshot")
+        files = {path: size for path, size in node.disk.files().items() if path.startswith(held) and size}
+        rng = random.Random(int(fault.number))
+        path = rng.choice(sorted(files))
+        node.damaged = True
+        node.disk.flip(path, rng.randrange(files[path]), 1 << rng.randrange(8))
+
+    def _replace_disk(self, fault: Fault, node: QuorumSimNode) -> None:
+        self._world.replace_disk(node, restart_after=fault.seconds)
+
+    # --- Network -----------------------------------------------------------------------------------------------------
+
+    def _into(self, node: int) -> list[tuple[int, int]]:
+        return [(int(other.node_id), node) for other in self._world.nodes if other.node_id != node]
+
+    def _out_of(self, node: int) -> list[tuple[int, int]]:
+        return [(node, int(other.node_id)) for other in self._world.nodes if other.node_id != node]
+
+    def _cut(self, directions: list[tuple[int, int]], seconds: float) -> None:
+        for direction in directions:
+            self._cuts[direction] = self._cuts.get(direction, 0) + 1
+        self._world.network.cuts.update(directions)
+
+        def mend() -> None:
+            for direction in directions:
+                self._cuts[direction] -= 1
+            self._world.network.heal()
+            self._world.network.cuts.update(cut for cut, holders in self._cuts.items() if holders)
+
+        self._later(seconds, mend)
+
+    def _reset_connections(self, fault: Fault, node: QuorumSimNode) -> None:
+        self._world.network.reset_some(fault.number)
+
+    def _drop(self, fault: Fault, node: QuorumSimNode) -> None:
+        self._world.network.drop = fault.number
+        self._later(fault.seconds, self._world.network.clear_up)
+
+    def _duplicate(self, fault: Fault, node: QuorumSimNode) -> None:
+        self._world.network.duplicate = fault.number
+        self._later(fault.seconds, self._world.network.clear_up)
+
+    def _delay(self, fault: Fault, node: QuorumSimNode) -> None:
+        self._world.network.delay = fault.number
+        self._later(fault.seconds, self._world.network.clear_up)
+
+    # --- Clocks ------------------------------------------------------------------------------------------------------
+
+    def _wall_clock_jump(self, fault: Fault, node: QuorumSimNode) -> None:
+        node.clock.wall_offset_ms += int(fault.number * 1000)
+
+    def _clock_jump(self, fault: Fault, node: QuorumSimNode) -> None:
+        node.clock.leapt += fault.number

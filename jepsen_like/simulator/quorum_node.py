@@ -1,0 +1,188 @@
+"""One simulated voter: the product's `QuorumNode` on simulated ports, started and killed like a process; no broker.
+
+The broker beside the quorum is a mere registration here, so that commands which name an incarnation have one to name,
+and so that the controller has somebody to fence. Disk and clock outlive a process.
+
+A slow disk does not stop virtual time: the process is at its fsync for so long, sends nothing meanwhile and hears
+nothing (`SlowDisk`). What is *not* here: what is right (`quorum_truth.py`), what clients ask (`quorum_clients.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from metadata.commands import RegisterBroker, Registered
+from metadata.engine import Outcome
+from metadata.image_events import MetadataEvent
+from metadata.quorum_links import QuorumLinks
+from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode, prepare_quorum
+from raftlog.config import TimingConfig
+from raftlog.model import NO_INCARNATION, BrokerId, DirectoryId, Endpoint, Incarnation
+
+from .disk import Inode, SimDisk
+from .heap import EventHeap, Life, SimClock, SimScheduler
+from .node import QUORUM, Dialing, TickingHandler
+from .quorum_schedule import Schedule
+from .trace import Trace
+from .unkind_network import UnkindNetwork
+
+
+class JumpingClock(SimClock):
+    """A monotonic clock that may leap ahead, as after a virtual machine's suspension; it never goes back."""
+
+    leapt = 0.0
+    """Seconds."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.leapt
+
+
+class SlowDisk(SimDisk):
+    """Tells how long each fsync takes."""
+
+    fsync_seconds = 0.0
+
+    def __init__(self, waited: Callable[[float], None]) -> None:
+        super().__init__()
+        self._waited = waited
+
+    def fsync_inode(self, inode: Inode) -> None:
+        super().fsync_inode(inode)
+        if self.fsync_seconds:
+            self._waited(self.fsync_seconds)
+
+
+class Watcher(Protocol):
+    """Who is told what a node applies."""
+
+    def applied(self, node: QuorumSimNode, index: int) -> None: ...
+
+
+class QuorumSimNode:
+    """A voter: its disk for ever, its process from `start` to `kill`."""
+
+    def __init__(
+        self, node_id: int, schedule: Schedule, *, heap: EventHeap, network: UnkindNetwork, trace: Trace
+    ) -> None:
+        self.node_id = BrokerId(node_id)
+        self.heap = heap
+        self.network = network
+        self.random = random.Random(f"{schedule.seed}/quorum/node-{node_id}")
+        self.watcher: Watcher
+        self._schedule = schedule
+        self._trace = trace
+        drift = self.random.uniform(0.99, 1.01)
+        self.clock = JumpingClock(heap, drift=drift, wall_offset_ms=self.random.randrange(-5000, 5000))
+        self.life: Life | None = None
+        self.quorum: QuorumNode | None = None
+        self.starts = 0
+        self.incarnation: Incarnation = NO_INCARNATION
+        """Of the running process's broker, once it is registered."""
+        self.damaged = False
+        """Its disk was tampered with: it may refuse to start, for good."""
+        self.refused = ""
+        """Why it does not start."""
+        self.disk_failing = False
+        """The next fsync fails: the process is to stop itself."""
+        self._tick_due = False
+        self._last_tick = 0.0
+        self.disks = 0
+        self.disk: SlowDisk
+        self.new_disk()
+
+    @property
+    def running(self) -> bool:
+        return self.life is not None and self.life.alive
+
+    def new_disk(self) -> None:
+        """An empty disk, prepared as `raftlog server init` does."""
+        self.disk = SlowDisk(self._wait_for_disk)
+        self.disks += 1
+        voters = tuple(BrokerId(voter) for voter in range(self._schedule.voters))
+        directory = DirectoryId(bytes([int(self.node_id), self.disks] * 8))
+        self.identity = QuorumIdentity("simulated", self.node_id, directory, voters)
+        prepare_quorum(self.disk, self.identity)
+
+    def start(self) -> None:
+        """A new process. Raises what the product raises; the disk is left as it is."""
+        assert not self.running
+        self.starts += 1
+        life = self.life = Life(f"node-{self.node_id}.{self.starts}")
+        self.incarnation = NO_INCARNATION
+        self._tick_due = False
+        links = QuorumLinks(self.identity)
+        self.quorum = QuorumNode(
+            self.identity,
+            disk=self.disk,
+            clock=self.clock,
+            random=self.random,
+            timing=TimingConfig(),
+            send=links.send,
+            on_events=self._on_events,
+            limits=QuorumLimits(snapshot_entries=self._schedule.limits.snapshot_entries),
+        )
+        links.attach(self.quorum)
+        self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, self.tick_soon))
+        dialing = Dialing(self, life, QUORUM, TickingHandler(links.dialed, self.tick_soon))
+        for peer in self.identity.peers:
+            dialing.connect(peer)
+        self._scheduler = SimScheduler(self.heap, life)
+        self.quorum.register(self._registration(), lambda outcome: self._registered(life, outcome))
+        self._beat()
+        self._trace.note(int(self.node_id), f"start {self.starts}")
+
+    def _registration(self) -> RegisterBroker:
+        where = Endpoint(f"node-{self.node_id}", 1)
+        directory = self.identity.directory_id
+        return RegisterBroker.of(
+            self.node_id, directory, self.starts, api=where, data=where, rack="", feature_level=1, reports=[]
+        )
+
+    def _registered(self, life: Life, outcome: Outcome) -> None:
+        if life.alive and isinstance(outcome.result, Registered):
+            self.incarnation = outcome.result.incarnation
+
+    def kill(self, *, power_loss: random.Random | None = None) -> None:
+        """SIGKILL, or with a generator the loss of power."""
+        if self.life is not None and self.life.alive:
+            self.life.alive = False
+            self.network.node_died(self.node_id, silently=power_loss is not None)
+        self.disk.crash_countdown = 0
+        self.disk.fail_fsync = 0
+        if power_loss is not None:
+            self.disk.power_loss(power_loss)
+        self.quorum = None
+        self.network.departs_at.pop(self.node_id, None)
+        self._trace.note(int(self.node_id), "power loss" if power_loss is not None else "kill")
+
+    # --- Time ---
+
+    def tick_soon(self) -> None:
+        """After the present input."""
+        if not self._tick_due:
+            self._tick_due = True
+            self._scheduler.call_later(self._schedule.wake_seconds, self._tick)
+
+    def _tick(self) -> None:
+        self._tick_due = False
+        self._last_tick = self.heap.now
+        assert self.quorum is not None
+        self.quorum.tick()
+
+    def _beat(self) -> None:
+        """A tick at least every so often."""
+        due = self._last_tick + self._schedule.tick_seconds - self.heap.now
+        if due <= 1e-6:
+            self._tick()
+            due = self._schedule.tick_seconds
+        self._scheduler.call_later(due, self._beat)
+
+    def _wait_for_disk(self, seconds: float) -> None:
+        if self.life is not None and self.life.alive:
+            done = max(self.life.paused_until, self.heap.now) + seconds
+            self.life.paused_until = self.network.departs_at[self.node_id] = done
+
+    def _on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        self.watcher.applied(self, index)

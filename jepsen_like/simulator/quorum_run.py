@@ -1,0 +1,296 @@
+"""One schedule: voters, their clients and their faults; then everything heals, and the quorum must work.
+
+The world is the quorum alone: `QuorumNode` with its engine, journal, sessions and image, on the same heap, disks,
+network and trace as whole clusters have (`run.py`), and a hundred times faster than they are. Safety is looked at after
+every event (`quorum_truth.py`, `quorum_clients.py`). At the end (10, S10): within `LIVENESS_SECONDS` one leader is
+known to all, a new operation is applied at every voter, nothing waits, and all images are the same bytes.
+
+`run_schedule` gives a `QuorumVerdict` with the trace's hash: one schedule and one code give one hash.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType
+from unittest import mock
+
+from metadata import image, pysyncobj_engine, quorum_replication, quorum_snapshot
+from raftlog.errors import DiskFailed, InvalidRequest, InvariantViolation, RaftlogError
+
+from .disk import SimulatedCrash
+from .heap import Event, EventHeap
+from .network import NetworkShape
+from .quorum_clients import QuorumClients
+from .quorum_faults import RESTART_AFTER_FAILURE, QuorumFaults
+from .quorum_node import QuorumSimNode
+from .quorum_probe import waiting_in_lanes
+from .quorum_schedule import Limits, Operation, Schedule, draw
+from .quorum_truth import QuorumTruth
+from .trace import Trace
+from .unkind_network import UnkindNetwork
+from .violation import Violation
+
+LIVENESS_SECONDS = 20.0
+CHECK_EVERY = 0.5
+
+
+@dataclass(slots=True)
+class QuorumVerdict:
+    """How a run ended. `violation` is empty when every property held."""
+
+    seed: int
+    seconds: float
+    voters: int
+    trace: str
+    events: int
+    messages: int
+    entries: int
+    calls: dict[str, int]
+    faults: dict[str, int]
+    violation: str = ""
+    lines: list[str] = field(default_factory=list)
+    """The last lines of the trace."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.violation
+
+    def __str__(self) -> str:
+        injected = " ".join(f"{name}={count}" for name, count in sorted(self.faults.items()))
+        calls = " ".join(f"{name}={count}" for name, count in self.calls.items())
+        return (
+            f"quorum seed={self.seed} trace={self.trace} seconds={self.seconds:.0f} voters={self.voters} "
+            f"events={self.events} messages={self.messages} entries={self.entries} {calls} faults[{injected}] "
+            f"{'ok' if self.passed else 'VIOLATION ' + self.violation}"
+        )
+
+
+class QuorumWorld:
+    """Everything of one run."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.seed = schedule.seed
+        self.heap = EventHeap()
+        self.trace = Trace(lambda: self.heap.now)
+        shape = NetworkShape(slow_probability=schedule.slow_probability, slow_max=schedule.slow_max)
+        rng = random.Random(f"{schedule.seed}/quorum/network")
+        self.network = UnkindNetwork(self.heap, rng, shape, self.trace.message)
+        self.nodes = [
+            QuorumSimNode(number, schedule, heap=self.heap, network=self.network, trace=self.trace)
+            for number in range(schedule.voters)
+        ]
+        self.truth = QuorumTruth(self.nodes)
+        self.clients = QuorumClients(
+            self.heap, self.nodes, self.truth, random.Random(f"{schedule.seed}/quorum/clients")
+        )
+        self.faults = QuorumFaults(self)
+        self._by_life: dict[str, QuorumSimNode] = {}
+        self._halted: dict[int, float] = {}
+        """Node → until when it was stopped or slow: its calls are not timed."""
+        for node in self.nodes:
+            node.watcher = self
+            self.start(node)
+        for fault in schedule.faults:
+            self.heap.schedule(fault.at, lambda fault=fault: self.faults.inject(fault))  # type: ignore[misc]
+        for operation in schedule.operations:
+            self.heap.schedule(operation.at, lambda operation=operation: self._call(operation))  # type: ignore[misc]
+
+    def applied(self, node: QuorumSimNode, index: int) -> None:
+        """A node's image moved."""
+        self.truth.applied(node, index)
+        self.clients.applied(node)
+
+    def _call(self, operation: Operation) -> None:
+        self.clients.call(operation)
+
+    # --- Lives -------------------------------------------------------------------------------------------------------
+
+    def start(self, node: QuorumSimNode) -> None:
+        """Start a voter's process, unless it runs or refuses to. One that dies while it starts is started again."""
+        if node.running or node.refused:
+            return
+        try:
+            node.start()
+        except SimulatedCrash:
+            self._died(node, None)
+        except DiskFailed:
+            if not node.disk_failing:
+                raise
+            self._died(node, None)
+        except (InvariantViolation, InvalidRequest) as error:
+            if not node.damaged:
+                raise Violation(f"S9: node {node.node_id} does not start on its own disk: {error}") from error
+            node.kill()
+            node.refused = str(error)
+            self.trace.note(int(node.node_id), f"refuses to start: {error}")
+        else:
+            assert node.life is not None
+            self._by_life[node.life.name] = node
+            self.truth.started(node)
+
+    def kill(self, node: QuorumSimNode, *, power_loss: random.Random | None, restart_after: float) -> None:
+        """End a voter's process now."""
+        self.truth.ended(node, inside_disk_operation=False)
+        node.kill(power_loss=power_loss)
+        node.disk_failing = False
+        self.heap.schedule(restart_after, lambda: self.start(node))
+
+    def replace_disk(self, node: QuorumSimNode, *, restart_after: float) -> None:
+        """The disk is gone; an operator prepares another under the old number."""
+        self.kill(node, power_loss=None, restart_after=restart_after)
+        node.new_disk()
+        self.truth.disk_replaced(node)
+
+    def halted(self, node: QuorumSimNode, until: float) -> None:
+        self._halted[int(node.node_id)] = max(self._halted.get(int(node.node_id), 0.0), until)
+
+    def _died(self, node: QuorumSimNode, power_loss: random.Random | None) -> None:
+        self.truth.ended(node, inside_disk_operation=True)
+        node.kill(power_loss=power_loss)
+        node.disk_failing = False
+        self.heap.schedule(RESTART_AFTER_FAILURE, lambda: self.start(node))
+
+    # --- Running -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Safety mode, then liveness mode. Raises `Violation`."""
+        at = 0.0
+        while at < self.schedule.seconds:
+            at = min(at + CHECK_EVERY, self.schedule.seconds)
+            self.heap.run_until(at, self._run_event)
+            self.clients.check_patience(self._was_halted)
+        self.faults.mend()
+        self.trace.note(-1, "healed")
+        for node in self.nodes:
+            self.heap.schedule(0.0, lambda node=node: self.start(node))  # type: ignore[misc]
+        self._require_progress(at)
+        self.clients.check_refused()
+
+    def _was_halted(self, node: int) -> bool:
+        return self._halted.get(node, -10.0) + 10.0 > self.heap.now
+
+    def _run_event(self, event: Event) -> None:
+        node = self._by_life.get(event.life.name) if event.life is not None else None
+        try:
+            event.callback()
+        except SimulatedCrash:
+            assert node is not None, "only a node's own events touch its disk"
+            self.trace.note(int(node.node_id), "died in a disk operation")
+            rng = random.Random(f"{self.seed}/power/{event.at}/{node.node_id}")
+            self._died(node, rng if rng.random() < 0.7 else None)
+        except DiskFailed as error:
+            if node is None or not node.disk_failing:
+                raise
+            self.trace.note(int(node.node_id), f"stopped by its disk: {error}")
+            self._died(node, None)
+        if node is not None:
+            self.truth.after_event(node)
+
+    # --- Liveness ----------------------------------------------------------------------------------------------------
+
+    def _require_progress(self, healed: float) -> None:
+        deadline = healed + LIVENESS_SECONDS
+        wanted = [node for node in self.nodes if not node.refused]
+        applied: dict[int, bool] = {}
+        at = healed
+        while True:
+            at += CHECK_EVERY
+            self.heap.run_until(at, self._run_event)
+            wanted = [node for node in wanted if not node.refused]
+            self._ask_the_rest(wanted, applied)
+            missing = self._missing(wanted, applied)
+            if not missing:
+                break
+            if at >= deadline:
+                raise Violation(f"S10: {LIVENESS_SECONDS:.0f} s after everything healed: {'; '.join(missing[:5])}")
+        images = {node.quorum.image.snapshot() for node in wanted if node.quorum is not None}
+        if len(images) > 1:
+            raise Violation(f"S7.6: at the end the images of {len(wanted)} voters differ")
+        for node in wanted:
+            if node.quorum is not None:
+                node.quorum.check_invariants()
+
+    def _ask_the_rest(self, wanted: list[QuorumSimNode], applied: dict[int, bool]) -> None:
+        for node in wanted:
+            number = int(node.node_id)
+            if applied.get(number) is None and node.running:
+                applied[number] = False
+
+                def answered(well: bool, number: int = number) -> None:
+                    if well:
+                        applied[number] = True
+                    else:
+                        del applied[number]
+
+                operation = Operation(self.heap.now, "grant", number)
+                if not self.clients.call(operation, then=answered):
+                    del applied[number]
+
+    def _missing(self, wanted: list[QuorumSimNode], applied: dict[int, bool]) -> list[str]:
+        missing = [f"node {node.node_id} is down" for node in wanted if not node.running]
+        missing += [
+            f"node {node.node_id} gets nothing applied" for node in wanted if not applied.get(int(node.node_id))
+        ]
+        leaders = {int(node.quorum.status().leader) for node in wanted if node.quorum is not None}
+        if len(leaders) != 1 or leaders == {-1}:
+            missing.append(f"the voters follow {sorted(leaders)}")
+        for node in wanted:
+            if node.quorum is not None:
+                if node.quorum.status().applied_index < self.truth.commit_index:
+                    missing.append(f"node {node.node_id} is at {node.quorum.status().applied_index}")
+                if not missing and waiting_in_lanes(node.quorum):
+                    missing.append(f"{waiting_in_lanes(node.quorum)} proposals wait at node {node.node_id} for good")
+        if self.clients.waiting:
+            missing.append(f"{self.clients.waiting} calls wait")
+        return missing
+
+
+@contextmanager
+def small_limits(limits: Limits) -> Iterator[None]:
+    """Make the product's sizes small while a world runs. A name that is gone is an error, loudly."""
+    sizes: list[tuple[ModuleType, str, int]] = [
+        (pysyncobj_engine, "TRAILING_ENTRIES", limits.trailing_entries),
+        (quorum_replication, "MAX_APPEND_ENTRIES", limits.append_entries),
+        (quorum_snapshot, "SNAPSHOT_CHUNK_BYTES", limits.snapshot_chunk_bytes),
+        (image, "MAX_ANSWERS", limits.answers),
+    ]
+    with ExitStack() as stack:
+        for module, name, size in sizes:
+            stack.enter_context(mock.patch.object(module, name, size))
+        yield
+
+
+def run_schedule(schedule: Schedule) -> QuorumVerdict:
+    """Run a schedule to its verdict. A crash of the product's own code is a violation, with its traceback."""
+    with small_limits(schedule.limits):
+        world = QuorumWorld(schedule)
+        violation = ""
+        try:
+            world.run()
+        except Violation as found:
+            violation = str(found)
+        except (RaftlogError, AssertionError, LookupError, TypeError, ValueError, AttributeError, OSError) as error:
+            violation = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+    return QuorumVerdict(
+        seed=schedule.seed,
+        seconds=world.heap.now,
+        voters=schedule.voters,
+        trace=world.trace.digest(),
+        events=world.heap.events_run,
+        messages=world.network.messages,
+        entries=world.truth.commit_index,
+        calls=dict(world.clients.counts),
+        faults=dict(world.faults.injected),
+        violation=violation,
+        lines=list(world.trace.lines) if violation else [],
+    )
+
+
+def run_quorum_seed(seed: int, seconds: float, *, faulty: bool = True) -> QuorumVerdict:
+    """Draw a seed's schedule and run it."""
+    return run_schedule(draw(seed, seconds, faulty=faulty))

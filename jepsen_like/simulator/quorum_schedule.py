@@ -1,0 +1,303 @@
+"""Everything that is decided before a quorum run: its shape, its faults and its clients' operations, as plain data.
+
+A schedule is drawn from a seed once (`draw`), and a run is a function of the schedule and the code. So a failing run
+can be made smaller by deleting from its schedule, written to a file, and replayed from it long after the drawing has
+changed. What a schedule does *not* hold is each message's latency and each node's election timers: they come from
+generators named by the seed, one a purpose, so that deleting one fault leaves the other draws as they are.
+
+A swarm: each seed switches each kind of fault on or off, and draws the choice again every `PHASE_SECONDS`, a quarter of
+the phases without any. So rare combinations come up, and no cluster is held down for a whole run.
+
+What is *not* here: what a fault does (`quorum_faults.py`), what an operation does (`quorum_clients.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+FORMAT_VERSION = 1
+PHASE_SECONDS = 10.0
+SETTLE_SECONDS = 1.5
+"""Before the first fault, so that there is something to break."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: what, when (virtual seconds), to which voter, for how long (seconds), and a number for the rest."""
+
+    at: float
+    kind: str
+    node: int = 0
+    peer: int = 0
+    seconds: float = 0.0
+    number: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call of a client: a register to write, create, delete or read, or a block of ids to be granted."""
+
+    at: float
+    kind: str
+    node: int
+    register: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes of the product that are made small, so that what is rare happens: snapshots, windows, pieces."""
+
+    snapshot_entries: int = 40
+    trailing_entries: int = 8
+    append_entries: int = 4096
+    snapshot_chunk_bytes: int = 256 * 1024
+    answers: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A run before it is run."""
+
+    seed: int
+    voters: int
+    seconds: float
+    """Of faults; then everything heals, and must work."""
+    slow_probability: float
+    slow_max: float
+    """A slow message's greatest latency, in seconds."""
+    tick_seconds: float
+    """A voter is ticked at least so often..."""
+    wake_seconds: float
+    """...and so long after an input: what comes meanwhile shares the tick, as it does where a thread must wake up."""
+    limits: Limits
+    faults: tuple[Fault, ...]
+    operations: tuple[Operation, ...]
+    planted: str = ""
+    """The planted bug that a saved schedule is known to find."""
+
+    def without_faults(self) -> Schedule:
+        return replace(self, faults=())
+
+    def to_json(self) -> str:
+        """One line a fault and an operation, so that a change is read in a diff."""
+        rows = [f'"{name}": {json.dumps(value)}' for name, value in self._head().items()]
+        for name, items in (("faults", self.faults), ("operations", self.operations)):
+            lines = ",\n    ".join(json.dumps(_row(item)) for item in items)
+            rows.append(f'"{name}": [\n    {lines}\n  ]' if items else f'"{name}": []')
+        return "{\n  " + ",\n  ".join(rows) + "\n}\n"
+
+    def _head(self) -> dict[str, object]:
+        return {
+            "version": FORMAT_VERSION,
+            "planted": self.planted,
+            "seed": self.seed,
+            "voters": self.voters,
+            "seconds": self.seconds,
+            "slow_probability": self.slow_probability,
+            "slow_max": self.slow_max,
+            "tick_seconds": self.tick_seconds,
+            "wake_seconds": self.wake_seconds,
+            "limits": _row(self.limits),
+        }
+
+    @staticmethod
+    def from_json(text: str) -> Schedule:
+        """Raises `ValueError` for another version or a file that is no schedule."""
+        held = json.loads(text)
+        if not isinstance(held, dict) or held.pop("version", None) != FORMAT_VERSION:
+            raise ValueError(f"not a schedule of version {FORMAT_VERSION}")
+        try:
+            held["limits"] = Limits(**held["limits"])
+            held["faults"] = tuple(Fault(**row) for row in held["faults"])
+            held["operations"] = tuple(Operation(**row) for row in held["operations"])
+            return Schedule(**held)
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a schedule: {error}") from None
+
+
+def _row(item: Any) -> dict[str, object]:
+    return {name: getattr(item, name) for name in item.__dataclass_fields__}
+
+
+@dataclass(slots=True)
+class _Draw:
+    """Draws the faults of one schedule."""
+
+    rng: random.Random
+    voters: int
+    replaceable: int
+    """So many voters may still lose what they cannot replace: with the others there is a majority."""
+    faults: list[Fault] = field(default_factory=list)
+
+    def down_for(self) -> float:
+        return self.rng.choice((0.05, 0.3, 1.0, 3.0)) * self.rng.uniform(0.5, 1.5)
+
+    def node(self) -> int:
+        return self.rng.randrange(self.voters)
+
+    def pair(self) -> tuple[int, int]:
+        first, second = self.rng.sample(range(self.voters), 2)
+        return first, second
+
+    def add(self, at: float, kind: str, node: int = 0, peer: int = 0, seconds: float = 0.0, number: float = 0) -> None:
+        self.faults.append(Fault(round(at, 4), kind, node, peer, round(seconds, 4), number))
+
+
+def _one(kind: str) -> Callable[[_Draw, float], None]:
+    """A fault of one voter for a while."""
+    return lambda draw, at: draw.add(at, kind, draw.node(), seconds=draw.down_for())
+
+
+def _all(kind: str) -> Callable[[_Draw, float], None]:
+    def of_all(draw: _Draw, at: float) -> None:
+        for node in range(draw.voters):
+            draw.add(at, kind, node, seconds=draw.down_for())
+
+    return of_all
+
+
+def _cut_one_way(draw: _Draw, at: float) -> None:
+    first, second = draw.pair()
+    draw.add(at, "cut", first, second, draw.down_for())
+
+
+def _amnesia(draw: _Draw, at: float) -> None:
+    """A minority is cut off, a third voter loses power, and then meets only those who had been away."""
+    lonely, dark = draw.pair()
+    away = draw.rng.uniform(0.5, 2.0)
+    rest = [node for node in range(draw.voters) if node not in (lonely, dark)]
+    draw.add(at, "isolate", lonely, seconds=away)
+    draw.add(at + away * 0.9, "power_loss", dark, seconds=away * 0.2)
+    for node in rest[: len(rest) - (draw.voters // 2 - 1)]:
+        draw.add(at + away * 0.95, "isolate", node, seconds=away + 1.0)
+
+
+def _lag(draw: _Draw, at: float) -> None:
+    """A follower is away for so long that the others drop what it needs; it comes back while they fail."""
+    lonely, other = draw.pair()
+    away = draw.rng.uniform(2.0, 6.0)
+    draw.add(at, "isolate", lonely, seconds=away)
+    draw.add(at + away + draw.rng.uniform(0.0, 0.3), draw.rng.choice(("power_loss", "kill")), other, seconds=0.5)
+    draw.add(at + away + draw.rng.uniform(0.0, 0.5), "power_loss", lonely, seconds=0.1)
+
+
+def _crash_in_disk_operation(draw: _Draw, at: float) -> None:
+    draw.add(at, "crash_in_disk_operation", draw.node(), seconds=draw.down_for(), number=draw.rng.randrange(1, 30))
+
+
+def _weather(kind: str, numbers: tuple[float, ...]) -> Callable[[_Draw, float], None]:
+    return lambda draw, at: draw.add(at, kind, seconds=draw.rng.uniform(0.5, 4.0), number=draw.rng.choice(numbers))
+
+
+def _slow_disk(draw: _Draw, at: float) -> None:
+    draw.add(
+        at, "slow_disk", draw.node(), seconds=draw.rng.uniform(0.5, 4.0), number=draw.rng.choice((0.01, 0.05, 0.4))
+    )
+
+
+def _clock(kind: str, least: float, most: float) -> Callable[[_Draw, float], None]:
+    return lambda draw, at: draw.add(at, kind, draw.node(), number=round(draw.rng.uniform(least, most), 3))
+
+
+def _for_good(kind: str) -> Callable[[_Draw, float], None]:
+    """What a voter does not come back from as the one that it was: never to a majority."""
+
+    def once(draw: _Draw, at: float) -> None:
+        if draw.replaceable:
+            draw.replaceable -= 1
+            node = draw.voters - 1 - draw.replaceable
+            draw.add(at, kind, node, seconds=draw.down_for(), number=draw.rng.randrange(1 << 30))
+
+    return once
+
+
+KINDS: Mapping[str, Callable[[_Draw, float], None]] = {
+    "kill": _one("kill"),
+    "kill_all": _all("kill"),
+    "power_loss": _one("power_loss"),
+    "power_loss_all": _all("power_loss"),
+    "crash_in_disk_operation": _crash_in_disk_operation,
+    "failed_fsync": _one("failed_fsync"),
+    "slow_disk": _slow_disk,
+    "stall": _one("stall"),
+    "cut_one_way": _cut_one_way,
+    "isolate": _one("isolate"),
+    "deafen": _one("deafen"),
+    "reset_connections": _weather("reset_connections", (0.2, 1.0)),
+    "drop": _weather("drop", (0.02, 0.2)),
+    "duplicate": _weather("duplicate", (0.05, 0.3)),
+    "delay": _weather("delay", (0.05, 0.3)),
+    "wall_clock_jump": _clock("wall_clock_jump", -288.0, 288.0),
+    "clock_jump": _clock("clock_jump", 0.05, 3.0),
+    "amnesia": _amnesia,
+    "lag": _lag,
+    "rot": _for_good("rot"),
+    "replace_disk": _for_good("replace_disk"),
+}
+"""Kind of a draw → how it is drawn. One draw may be several faults."""
+
+OPERATIONS = ("grant", "grant", "write", "write", "create", "delete", "read", "read")
+
+
+def draw(seed: int, seconds: float, *, faulty: bool = True) -> Schedule:
+    """The schedule of a seed."""
+    rng = random.Random(f"{seed}/quorum/shape")
+    voters = rng.choice((3, 3, 3, 5))
+    schedule = Schedule(
+        seed=seed,
+        voters=voters,
+        seconds=seconds,
+        slow_probability=rng.choice((0.0, 0.01, 0.05)),
+        slow_max=rng.choice((0.02, 0.2)),
+        tick_seconds=rng.choice((0.02, 0.05, 0.05)),
+        wake_seconds=rng.choice((0.0, 0.001, 0.002)),
+        limits=_limits(rng),
+        faults=(),
+        operations=_operations(random.Random(f"{seed}/quorum/operations"), voters, seconds),
+    )
+    faults = _faults(random.Random(f"{seed}/quorum/faults"), voters, seconds) if faulty else ()
+    return replace(schedule, faults=faults)
+
+
+def _limits(rng: random.Random) -> Limits:
+    return Limits(
+        snapshot_entries=rng.choice((5, 20, 60, 200)),
+        trailing_entries=rng.choice((0, 2, 8, 64)),
+        append_entries=rng.choice((1, 3, 4096)),
+        snapshot_chunk_bytes=rng.choice((128, 512, 256 * 1024)),
+        answers=rng.choice((16, 4096, 4096)),
+    )
+
+
+def _operations(rng: random.Random, voters: int, seconds: float) -> tuple[Operation, ...]:
+    mean = rng.choice((0.15, 0.4, 1.0))
+    favourite = rng.randrange(voters)
+    operations = []
+    at = SETTLE_SECONDS * 0.5
+    while at < seconds:
+        at += rng.expovariate(1 / mean)
+        for _ in range(rng.choice((1, 1, 1, 5))):
+            node = favourite if rng.random() < 0.3 else rng.randrange(voters)
+            operations.append(Operation(round(at, 4), rng.choice(OPERATIONS), node, rng.randrange(4)))
+    return tuple(operations)
+
+
+def _faults(rng: random.Random, voters: int, seconds: float) -> tuple[Fault, ...]:
+    draw = _Draw(rng, voters, replaceable=1)
+    phase = SETTLE_SECONDS
+    while phase < seconds:
+        chosen = [kind for kind in KINDS if rng.random() < 0.3]
+        mean = rng.choice((0.3, 1.0, 3.0))
+        end = min(phase + PHASE_SECONDS, seconds)
+        at = phase
+        while chosen and rng.random() >= 0.25 / PHASE_SECONDS:
+            at += rng.expovariate(1 / mean)
+            if at >= end:
+                break
+            KINDS[rng.choice(chosen)](draw, at)
+        phase = end
+    return tuple(sorted(draw.faults, key=lambda fault: fault.at))

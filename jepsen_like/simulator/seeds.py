@@ -1,0 +1,50 @@
+"""Two kinds of worlds behind one face: the quorum alone, and whole clusters.
+
+`run_one` runs a seed of either kind; the command line, the shards and the tests know no more of the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from .quorum_run import run_quorum_seed
+from .run import run_seed
+
+
+class Verdict(Protocol):
+    """How a run ended, whatever ran."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def seconds(self) -> float:
+        """Virtual."""
+        ...
+
+    @property
+    def trace(self) -> str: ...
+    @property
+    def violation(self) -> str: ...
+    @property
+    def passed(self) -> bool: ...
+    @property
+    def lines(self) -> list[str]: ...
+
+
+class Runner(Protocol):
+    def __call__(self, seed: int, seconds: float, *, faulty: bool = True) -> Verdict: ...
+
+
+def _cluster(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
+    return run_seed(seed, seconds, faulty=faulty)
+
+
+def _quorum(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
+    return run_quorum_seed(seed, seconds, faulty=faulty)
+
+
+RUNNERS: Mapping[str, Runner] = {"cluster": _cluster, "quorum": _quorum}
+"""Kind → how a seed of it is run."""
+
+Report = Callable[[Verdict], None]

@@ -1,0 +1,7 @@
+"""The one exception by which every checker of the simulator speaks."""
+
+from __future__ import annotations
+
+
+class Violation(AssertionError):
+    """A safety property does not hold, or progress was not made. The text begins with the property's name."""

@@ -1,0 +1,80 @@
+"""The metadata quorum alone, by the dozen: Raft's properties after every event, progress at the end (S7, S9, S10)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from jepsen_like.simulator.quorum_run import run_quorum_seed, run_schedule
+from jepsen_like.simulator.quorum_schedule import KINDS, Schedule, draw
+
+SECONDS = 20.0
+SEEDS = range(1, 31)
+SCHEDULES = sorted((Path(__file__).parent / "schedules").glob("*.json"))
+
+
+def test_dozens_of_seeds_keep_every_property() -> None:
+    verdicts = [run_quorum_seed(seed, SECONDS) for seed in SEEDS]
+    assert {verdict.seed: verdict.violation for verdict in verdicts if not verdict.passed} == {}
+    # What was run is not nothing: commands were applied, in worlds with faults of every kind.
+    assert all(verdict.entries > 10 for verdict in verdicts)
+    assert sum(verdict.calls["applied"] for verdict in verdicts) > len(SEEDS) * 20
+    assert sum(verdict.calls["reads"] for verdict in verdicts) > len(SEEDS) * 5
+    assert {kind for verdict in verdicts for kind in verdict.faults} >= {
+        "kill", "power_loss", "crash_in_disk_operation", "failed_fsync", "slow_disk", "stall", "cut", "isolate",
+        "deafen", "reset_connections", "drop", "duplicate", "delay", "wall_clock_jump", "clock_jump", "rot",
+        "replace_disk",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_one_schedule_and_one_code_give_one_trace(seed: int) -> None:
+    first, second = run_quorum_seed(seed, 10.0), run_quorum_seed(seed, 10.0)
+    assert (first.trace, first.events, first.entries) == (second.trace, second.events, second.entries)
+    assert run_quorum_seed(seed + 100, 10.0).trace != first.trace
+
+
+def test_without_faults_everything_is_applied() -> None:
+    verdict = run_quorum_seed(2, 10.0, faulty=False)
+    assert verdict.passed, verdict.violation
+    assert verdict.calls["applied"] > 20
+    assert verdict.calls["unknown"] == verdict.calls["refused"] == 0
+
+
+def test_a_fault_that_is_left_out_leaves_the_others_as_they_are() -> None:
+    schedule = draw(9, SECONDS)
+    fewer = replace(schedule, faults=schedule.faults[1:])
+    assert draw(9, SECONDS) == schedule
+    assert run_schedule(fewer).passed
+    assert set(fewer.faults) < set(schedule.faults)
+
+
+def test_a_schedule_survives_its_file() -> None:
+    schedule = draw(4, SECONDS)
+    assert Schedule.from_json(schedule.to_json()) == schedule
+    assert len(schedule.faults) > 0
+    for text in ("[]", "{}", '{"version": 1}', schedule.to_json().replace('"version": 1', '"version": 2')):
+        with pytest.raises(ValueError, match="not a schedule"):
+            Schedule.from_json(text)
+
+
+def test_every_kind_of_fault_is_drawn_before_long() -> None:
+    drawn = {fault.kind for seed in range(1, 60) for fault in draw(seed, 60.0).faults}
+    assert drawn >= set(KINDS) - {"kill_all", "power_loss_all", "cut_one_way", "amnesia", "lag"}
+
+
+@pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
+def test_saved_schedules_keep_every_property(path: Path) -> None:
+    """Each once made something fail: a planted bug, or a real one."""
+    verdict = run_schedule(Schedule.from_json(path.read_text()))
+    assert verdict.passed, verdict.violation
+
+
+@pytest.mark.soak
+def test_a_thousand_seeds_keep_every_property() -> None:
+    violations = {
+        seed: verdict.violation for seed in range(1000, 2000) if (verdict := run_quorum_seed(seed, 60.0)).violation
+    }
+    assert violations == {}

@@ -1,0 +1,91 @@
+"""A range of seeds over many sittings, and schedules made small."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jepsen_like.simulator import shard as shards
+from jepsen_like.simulator.__main__ import main
+from jepsen_like.simulator.shard import Shard, chunks, covered, run_shard
+from jepsen_like.simulator.shrink import minimize
+
+
+def test_a_shard_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "CHUNK_SEEDS", 2)
+    path = str(tmp_path / "results.jsonl")
+    shard = Shard("quorum", 1, 5, 2.0, "here")
+    ran: list[int] = []
+    run_shard(shard, path, budget=1e-9, report=lambda verdict: ran.append(verdict.seed))
+    assert ran == [1]
+    # The machine stops in the middle of a line.
+    with open(path, "a") as file:
+        file.write('{"commit": "here", "kind": "quo')
+    assert run_shard(shard, path, report=lambda verdict: ran.append(verdict.seed)) == 0
+    assert ran == [1, 2, 3, 4, 5]
+    assert covered(path, shard) == [(1, 1), (2, 3), (4, 5)]
+    run_shard(shard, path, report=lambda verdict: ran.append(verdict.seed))
+    assert len(ran) == 5
+    lines = [json.loads(line) for line in Path(path).read_text().split("\n") if line.endswith("}")]
+    assert [(line["from"], line["to"], line["violations"]) for line in lines] == [(1, 1, []), (2, 3, []), (4, 5, [])]
+    assert all(line["virtual_seconds"] > 2.0 and line["seconds"] > 0 for line in lines)
+
+
+def test_what_another_code_ran_counts_nothing(tmp_path: Path) -> None:
+    path = str(tmp_path / "results.jsonl")
+    shard = Shard("quorum", 1, 1, 2.0, "here")
+    run_shard(shard, path)
+    assert covered(path, shard) == [(1, 1)]
+    assert covered(path, Shard("quorum", 1, 1, 2.0, "there")) == []
+    assert covered(path, Shard("quorum", 1, 1, 3.0, "here")) == []
+    assert covered(path, Shard("cluster", 1, 1, 2.0, "here")) == []
+
+
+def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "notes.json"
+    path.write_text('{"my": "notes"}\n')
+    with pytest.raises(ValueError, match="line 1: not a shard's result"):
+        run_shard(Shard("quorum", 1, 1, 2.0, "here"), str(path))
+    assert path.read_text() == '{"my": "notes"}\n'
+
+
+@pytest.mark.parametrize(
+    ("done", "left"),
+    [
+        ([], [(1, 50), (51, 100), (101, 120)]),
+        ([(1, 120)], []),
+        ([(1, 30), (20, 60)], [(61, 110), (111, 120)]),
+        ([(40, 50)], [(1, 39), (51, 100), (101, 120)]),
+    ],
+)
+def test_what_is_left_of_a_shard(done: list[tuple[int, int]], left: list[tuple[int, int]]) -> None:
+    assert chunks(Shard("quorum", 1, 120, 60.0, "here"), done) == left
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = str(tmp_path / "results.jsonl")
+    shard = ["shard", "--kind", "quorum", "--from", "1", "--to", "2", "--seconds", "2", "--results", results]
+    assert main(shard) == 0
+    assert json.loads(Path(results).read_text())["to"] == 2
+    assert "0 violations" in capsys.readouterr().out
+    assert main(["--kind", "quorum", "--seed", "3", "--seconds", "2"]) == 0
+    assert "1 seeds passed" in capsys.readouterr().out
+    assert main(["shrink", "--seed", "3", "--seconds", "2", "--out", str(tmp_path / "small.json")]) == 2
+    assert "does not fail" in capsys.readouterr().err
+    assert main(["replay", str(tmp_path / "missing.json")]) == 2
+
+
+@pytest.mark.parametrize("culprits", [{3}, {0, 19}, {5, 6, 7}, set(), {2, 9, 16}])
+def test_what_is_not_needed_is_deleted(culprits: set[int]) -> None:
+    tries = 0
+
+    def fails(items: Sequence[int]) -> bool:
+        nonlocal tries
+        tries += 1
+        return culprits <= set(items)
+
+    assert minimize(range(20), fails) == sorted(culprits)
+    assert tries < 150
