@@ -61,6 +61,7 @@ from .command_results import (
     Refused,
     Registered,
 )
+from .commands_losses import ReportLoss
 from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, UnregisterBroker
 
 __all__ = [
@@ -96,6 +97,7 @@ __all__ = [
     "RegisterBroker",
     "Registered",
     "Report",
+    "ReportLoss",
     "SetFeatureLevel",
     "UnfenceBroker",
     "UnknownCommand",
@@ -260,6 +262,7 @@ Command: TypeAlias = (
     | BeginMoves
     | UnregisterBroker
     | ElectUnclean
+    | ReportLoss
 )
 
 

@@ -44,6 +44,7 @@ from .commands import (
     RegisterBroker,
     SetFeatureLevel,
     UnfenceBroker,
+    ReportLoss,
     UnregisterBroker,
 )
 from .image_events import (
@@ -55,6 +56,7 @@ from .image_events import (
     TopicChanged,
     TopicRemoved,
 )
+from .image_losses import report_loss
 from .image_state import ImageState
 from .snapshot import SnapshotEncoder
 
@@ -121,6 +123,8 @@ class ClusterImage(ImageState):
                 return image_reassignments.unregister_broker(self, command)
             case ElectUnclean():
                 return image_reassignments.elect_unclean(self, command)
+            case ReportLoss():
+                return report_loss(self, command)
 
     def _grant_producer_ids(self, command: GrantProducerIds) -> CommandResult:
         broker = self.brokers.get(command.broker_id)

@@ -37,6 +37,7 @@ from .commands import (
     FenceBroker,
     NoOp,
     RegisterBroker,
+    ReportLoss,
     UnfenceBroker,
     decode,
     encode,
@@ -200,7 +201,9 @@ class QuorumNode:
         except InvalidRequest as error:
             self._proposals.refuse(done, error.detail)
             return
-        urgent = isinstance(command, AlterIsr | ElectLeaders | FenceBroker | UnfenceBroker | RegisterBroker | NoOp)
+        urgent = isinstance(
+            command, AlterIsr | ElectLeaders | FenceBroker | UnfenceBroker | RegisterBroker | ReportLoss | NoOp
+        )
         deadline = self._clock.monotonic() + timeout
         self._proposals.add(envelope, urgent=urgent, deadline=deadline, done=done)
 

@@ -48,6 +48,7 @@ SAMPLES: list[c.Command] = [
     c.BeginMoves((m.Move(TOPIC, 0, _N(5)),)),
     c.UnregisterBroker(_N(1), _N(9)),
     c.ElectUnclean(TOPIC, 0, _N(1), _N(9), _N(4)),
+    c.ReportLoss(TOPIC, 0, _N(1), _N(9), _N(3)),
 ]
 ANSWERS: list[c.CommandResult] = [
     c.Done(),

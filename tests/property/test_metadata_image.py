@@ -168,6 +168,7 @@ def test_the_random_commands_reach_every_answer() -> None:
         "AlterReassignments not_enough_replicas", "AlterReassignments stale_partition_epoch", "BeginMoves ok",
         "BeginMoves no_reassignment_in_progress", "BeginMoves not_eligible", "UnregisterBroker ok",
         "UnregisterBroker invalid_request", "ElectUnclean ok", "ElectUnclean invalid_request",
+        "ReportLoss ok", "ReportLoss not_eligible", "ReportLoss fenced_leader_epoch", "ReportLoss stale_incarnation",
     }  # fmt: skip
     assert expected - set(answers) == set()
     assert answers["recovery ok"] > 5

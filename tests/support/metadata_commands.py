@@ -26,6 +26,7 @@ from metadata.commands import (
     decode,
     encode,
 )
+from metadata.commands_losses import ReportLoss
 from metadata.commands_moves import (
     AlterReassignments,
     BeginMoves,
@@ -66,7 +67,7 @@ class RandomCommands:
             (self._register, 4), (self._fence, 3), (self._unfence, 10), (self._create, 5), (self._delete, 0.5),
             (self._alter, 1), (self._grow, 1), (self._elect, 12), (self._alter_isr, 12), (self._grant, 1),
             (self._level, 1), (self._no_op, 1), (self._reassign, 4), (self._begin, 4), (self._unregister, 1),
-            (self._unclean, 3),
+            (self._unclean, 3), (self._lose, 3),
         ]  # fmt: skip
         self._prelude = [self._create, *[self._unfence] * 2 * BROKERS, *[self._register] * 2 * BROKERS]
 
@@ -239,3 +240,11 @@ class RandomCommands:
             return NoOp()
         tp, candidate = record.topic_partition, self.random.choice(record.replicas)
         return ElectUnclean(tp.topic_id, tp.partition, candidate, self._incarnation(candidate), self._epoch(record))
+
+    def _lose(self) -> Command:
+        record = self._partition()
+        if record is None:
+            return NoOp()
+        tp, broker = record.topic_partition, self.random.choice(record.replicas)
+        epoch = LeaderEpoch(max(0, record.leader_epoch + self.random.choice((0,) * 8 + (1, -1))))
+        return ReportLoss(tp.topic_id, tp.partition, broker, self._incarnation(broker), epoch)
