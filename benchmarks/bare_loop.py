@@ -11,9 +11,11 @@ disk as the cluster.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 
 from measuring import GB, console, machine, middle
 from rich.table import Table
@@ -23,22 +25,47 @@ CHUNKS = (256 * 1024, MIB, 4 * MIB, 16 * MIB)
 COPIES = 3
 
 
-def write_three_times(folder: str, content: memoryview, chunk_bytes: int) -> float:
-    """Seconds from the first write to the last fdatasync."""
-    with tempfile.TemporaryDirectory(prefix="bare-loop-", dir=folder) as place:
-        files = [os.open(os.path.join(place, f"{n}.log"), os.O_RDWR | os.O_CREAT, 0o644) for n in range(COPIES)]
-        try:
-            started = time.perf_counter()
-            for start in range(0, len(content), chunk_bytes):
-                chunk = content[start : start + chunk_bytes]
-                for file in files:
-                    assert os.pwrite(file, chunk, start) == len(chunk)
-                for file in files:
-                    os.fdatasync(file)
-            return time.perf_counter() - started
-        finally:
+def write_three_times(folder: str | None, content: memoryview, chunk_bytes: int, copies: int = COPIES) -> float:
+    """Seconds from the first write to the last fdatasync. (Or as many times as `copies` says.)"""
+    with open_files(folder, copies) as files:
+        started = time.perf_counter()
+        for start in range(0, len(content), chunk_bytes):
+            chunk = content[start : start + chunk_bytes]
             for file in files:
-                os.close(file)
+                assert os.pwrite(file, chunk, start) == len(chunk)
+            for file in files:
+                os.fdatasync(file)
+        return time.perf_counter() - started
+
+
+def write_single_records(folder: str | None, records: int, record_bytes: int = 170) -> list[float]:
+    """Seconds that each of so many lone records takes to be written and fdatasynced three times, rising."""
+    content, took = os.urandom(record_bytes), []
+    with open_files(folder, COPIES) as files:
+        for number in range(records):
+            started = time.perf_counter()
+            for file in files:
+                assert os.pwrite(file, content, number * record_bytes) == record_bytes
+                os.fdatasync(file)
+            took.append(time.perf_counter() - started)
+    return sorted(took)
+
+
+@contextlib.contextmanager
+def open_files(folder: str | None, count: int) -> Iterator[list[int]]:
+    """Empty ones, gone when the block ends."""
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="bare-loop-", dir=folder))
+        files = []
+        for number in range(count):
+            files.append(os.open(os.path.join(place, f"{number}.log"), os.O_RDWR | os.O_CREAT, 0o644))
+            stack.callback(os.close, files[-1])
+        yield files
+
+
+def incompressible(size: int) -> memoryview:
+    """So many bytes; the same again after each 256 MiB, which no disk notices."""
+    return memoryview(os.urandom(min(size, 256 * MIB)) * -(-size // (256 * MIB)))[:size]
 
 
 def main() -> None:
@@ -48,7 +75,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="of each chunk size; the median counts")
     arguments = parser.parse_args()
     size = int(arguments.bytes)
-    content = memoryview(os.urandom(min(size, 256 * MIB)) * -(-size // (256 * MIB)))[:size]
+    content = incompressible(size)
     console.print(machine())
     table = Table(
         "chunk", "MB/s of content", "100-byte records/s", "MB/s on disk", title=f"{size:,} bytes, three times"

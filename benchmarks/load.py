@@ -23,7 +23,6 @@ import gc
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +31,7 @@ from measuring import GB, Cores, a_cluster, console, cpu_seconds, machine, middl
 from rich.table import Table
 
 from raftlog import Admin, Consumer, Producer
+from raftlog.cli.bench_values import Pool, checksum, checksum_of
 from raftlog.cli.local_cluster import LocalCluster
 from raftlog.errors import RetriableError
 
@@ -41,43 +41,6 @@ MANY_STRIDE = 50_000
 """Records in one `send_many`."""
 RETENTION_BYTES = 2_000_000_000
 BARE_CHUNKS = (MIB, 16 * MIB)
-
-
-class Pool:
-    """Distinct values, their bytes one after the other, and a checksum that no order changes."""
-
-    def __init__(self, size: int, value_bytes: int) -> None:
-        self._value_bytes = value_bytes
-        self._piece = 10_000 * value_bytes
-        self.content = bytearray()
-        for start in range(0, size - size % value_bytes, self._piece):
-            self.content += os.urandom(min(self._piece, size - size % value_bytes - start))
-        self.values: list[bytes] = []
-        self._cut()
-
-    @property
-    def bytes(self) -> int:
-        return len(self.content)
-
-    def salt(self) -> None:
-        """Other values everywhere, as distinct as before: each is combined with the same random one."""
-        salt = int.from_bytes(os.urandom(self._value_bytes) * 10_000, "little")
-        self.values = []
-        for start in range(0, self.bytes, self._piece):
-            piece = self.content[start : start + self._piece]
-            mask = salt & ((1 << 8 * len(piece)) - 1)
-            mixed = int.from_bytes(piece, "little") ^ mask
-            self.content[start : start + len(piece)] = mixed.to_bytes(len(piece), "little")
-        self._cut()
-
-    def _cut(self) -> None:
-        whole, size = bytes(self.content), self._value_bytes
-        self.values = [whole[start : start + size] for start in range(0, len(whole), size)]
-        self.checksum = checksum(self.values)
-
-
-def checksum(values: Sequence[bytes | None]) -> int:
-    return sum(map(zlib.crc32, values))  # type: ignore[arg-type]
 
 
 @dataclass
@@ -141,7 +104,7 @@ async def verify(bootstrap: str, topic: str, begin: Sequence[int], end: Sequence
             count += len(values)
             total += checksum(values)
             position[batch.partition] = batch.end_offset
-    if (count, total) != (len(pool.values), pool.checksum):
+    if (count, total) != (len(pool.values), checksum_of(pool.values)):
         raise SystemExit(f"NOT VERIFIED: {count:,} records were read, {len(pool.values):,} acknowledged, or others")
 
 
@@ -223,7 +186,7 @@ async def measure(options: argparse.Namespace) -> None:
     console.print(machine())
     free = shutil.disk_usage(options.folder or "/tmp").free
     console.print(f"{free / GB:.0f} GB free; making {options.pool:,.0f} bytes of values ...")
-    pool = Pool(int(options.pool), options.value_bytes)
+    pool = Pool(int(options.pool) // options.value_bytes, options.value_bytes)
     results = []
     with a_cluster(options.folder) as cluster:
         for number in range(options.runs):

@@ -14,7 +14,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -95,10 +95,11 @@ def machine() -> str:
 
 
 @contextlib.contextmanager
-def a_cluster(folder: str | None, nodes: int = 3) -> Iterator[LocalCluster]:
-    """A cluster that takes requests, in a folder of its own below `folder`; gone when the block ends."""
+def a_cluster(folder: str | None, nodes: int = 3, settings: Mapping[str, str] | None = None) -> Iterator[LocalCluster]:
+    """A cluster that takes requests, in a folder of its own below `folder`; gone when the block ends. `settings`:
+    further lines of every `node.toml`."""
     place = tempfile.mkdtemp(prefix="raftlog-benchmark-", dir=folder)
-    cluster = LocalCluster(place, nodes, free_base_port(nodes))
+    cluster = LocalCluster(place, nodes, free_base_port(nodes), settings=settings or {})
     try:
         cluster.start()
         cluster.wait_ready()

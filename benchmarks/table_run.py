@@ -1,0 +1,288 @@
+"""One row of the throughput table: a fresh cluster, the load, the limit beside it, and what came of it.
+
+The clock runs from the first client's beginning of a pass until its last record is acknowledged (rows of `acks=1`:
+until every follower has it; rows of two kinds of clients: until it is read). It stands still while, between passes, a
+second consumer in a process of its own reads all of the pass back: number and checksum must agree, or the program ends.
+What is *not* here: clients and passes (`raftlog/cli/bench_runs.py`), which rows there are (`table_rows.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from bare_loop import MIB, incompressible, write_single_records, write_three_times
+from bare_sendfile import send_all
+from measuring import GB, Cores, a_cluster, calibration, console, cpu_seconds, pids, resident_mb, wait_in_sync
+from table_rows import PUBLISHED_LATENCY_MS, Row
+
+from raftlog import Admin
+from raftlog.cli.bench_fleet import Fleet
+from raftlog.cli.bench_histogram import Summary
+from raftlog.cli.bench_messages import ConsumeJob, Go, LatencyJob, Passed, ProduceJob, Progress
+from raftlog.cli.bench_runs import Between, Limits, Totals, consume, produce
+from raftlog.cli.local_cluster import LocalCluster
+
+VALUE_BYTES = 100
+PARTITIONS = 6
+RETENTION_BYTES = 2_000_000_000
+BARE_CHUNKS = (MIB, 16 * MIB)
+LONE_RECORDS = 1_000
+CATCH_UP_SECONDS = 120.0
+TOPIC = "table"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    pool_bytes: int
+    least_bytes: int
+    least_seconds: float
+    warm_up: float
+    log_bytes: int
+    """That consumers read again and again."""
+    bare_bytes: int
+
+
+FULL = Scale(1_000_000_000, 1_000_000_000, 60.0, 5.0, 4_000_000_000, 1_000_000_000)
+SMOKE = Scale(50_000_000, 1, 10.0, 1.0, 200_000_000, 200_000_000)
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """A row's result, as it is kept."""
+
+    row: str
+    smoke: bool
+    commit: str
+    when: str
+    """UTC."""
+    records: int
+    """Each of them read back, apart from those of consumer rows, whose log was."""
+    seconds: float
+    passes: int
+    records_per_second: float
+    megabytes_per_second: float
+    limit_megabytes_per_second: float | None
+    of_limit: float | None
+    of_published: float | None
+    cpu_seconds_per_gigabyte: float | None
+    cpu_seconds: dict[str, float]
+    peak_rss_mb: list[float]
+    checksum: str
+    cores: str
+    calibration_seconds: float
+    latency: Summary | None = None
+    """Latency row: until the record is read."""
+    acknowledged: Summary | None = None
+    """Latency row: until it is acknowledged."""
+    bare_p50_ms: float | None = None
+    """Latency row: a lone record written and fdatasynced three times by a bare loop."""
+
+
+class Watched(Between):
+    """Around each pass: processes' CPU time, the wait until all is where the row wants it, and the second consumer."""
+
+    def __init__(self, cluster: LocalCluster, admin: Admin, row: Row, records: int) -> None:
+        """`records` of one pass of all producers."""
+        self._cluster, self._admin, self._row, self._records = cluster, admin, row, records
+        self.processes: dict[str, int] = pids(cluster)
+        self.cpu: dict[str, float] = {}
+        self.checksum = 0
+        self.followers: Fleet | None = None
+        """Consumers that read while producers write."""
+        self._reading: asyncio.Task[list[Passed]] | None = None
+        self._begin: dict[int, int] = {}
+        self._before: dict[str, float] = {}
+
+    async def before(self) -> None:
+        self._begin = await ends(self._admin)
+        if self.followers is not None:
+            self._reading = asyncio.create_task(self.followers.go([Go(self._records, start=self._begin)]))
+        self._before = self._cpu_now()
+
+    async def after(self, passed: Sequence[Passed]) -> float:
+        ended = 0.0
+        if self._row.producers and not self._row.reads_a_log:
+            ended = await self._all_replicated(sum(one.records for one in passed))
+        if self._reading is not None:
+            (read,) = await self._reading
+            if read.records != self._records:
+                raise SystemExit(f"NOT VERIFIED: {read.records:,} of {self._records:,} records were read meanwhile")
+            ended = max(ended, read.ended)
+        for who, seconds in self._cpu_now().items():
+            self.cpu[who] = self.cpu.get(who, 0.0) + seconds - self._before[who]
+        if self._row.producers:
+            self.checksum += await read_back(self._cluster, self._begin, await ends(self._admin), passed)
+        return ended
+
+    async def stop(self) -> None:
+        """What still reads is of no interest any more."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _all_replicated(self, records: int) -> float:
+        """When all of the pass was below the high watermark. With acks=all that is so already, and costs no time."""
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while True:
+            found = sum((await ends(self._admin)).values()) - sum(self._begin.values())
+            now = time.monotonic()
+            if found == records:
+                return now if self._row.acks != "all" else 0.0
+            if found > records or now > deadline:
+                raise SystemExit(f"NOT VERIFIED: {records:,} records were acknowledged, {found:,} are in the log")
+            await asyncio.sleep(0.02)
+
+    def _cpu_now(self) -> dict[str, float]:
+        return {who: cpu_seconds(pid) for who, pid in self.processes.items()}
+
+
+async def ends(admin: Admin) -> dict[int, int]:
+    """The high watermark of every partition."""
+    found = await asyncio.gather(*(admin.offsets(TOPIC, partition) for partition in range(PARTITIONS)))
+    return {partition: offsets.latest for partition, offsets in enumerate(found)}
+
+
+async def read_back(
+    cluster: LocalCluster, begin: Mapping[int, int], end: Mapping[int, int], wrote: Sequence[Passed]
+) -> int:
+    """The checksum that producers and a second consumer agree on. Ends the program where they do not."""
+    async with Fleet([ConsumeJob(cluster.bootstrap, TOPIC, checksum=True)]) as fleet:
+        (read,) = await fleet.go([Go(start=dict(begin), end=dict(end))])
+    records, checksum = sum(one.records for one in wrote), sum(one.checksum for one in wrote)
+    if (read.records, read.checksum) != (records, checksum):
+        raise SystemExit(f"NOT VERIFIED: {read.records:,} records were read, {records:,} acknowledged, or others")
+    return checksum
+
+
+async def run_row(cluster: LocalCluster, row: Row, scale: Scale) -> tuple[Totals, Watched]:
+    """Everything that needs the cluster."""
+    producers = max(row.producers, 1)
+    pool_records = scale.pool_bytes // VALUE_BYTES // producers
+    async with contextlib.AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(Admin(cluster.bootstrap))
+        configs = {"retention.bytes": str(RETENTION_BYTES)}
+        await admin.create_topic(TOPIC, PARTITIONS, row.replication_factor, configs=configs)
+        await wait_in_sync(admin, [TOPIC])
+        watched = Watched(cluster, admin, row, pool_records * producers)
+        stack.push_async_callback(watched.stop)
+        if row.rate is not None:
+            return await measure_latency(stack, cluster, row, scale, watched), watched
+        limits = Limits(scale.least_bytes // VALUE_BYTES, scale.least_seconds, both=True)
+        if row.reads_a_log:
+            await fill(cluster, admin, scale, watched)
+            jobs = [ConsumeJob(cluster.bootstrap, TOPIC, row.decode)] * row.consumers
+            fleet = await enter(stack, watched, "consumer", Fleet(jobs))
+            span = (dict.fromkeys(range(PARTITIONS), 0), await ends(admin))
+            totals = await consume(fleet, row.consumers, limits, span, quiet, watched)
+            expected = sum(span[1].values()) * row.consumers * totals.passes
+            if totals.records != expected:
+                raise SystemExit(f"NOT VERIFIED: {totals.records:,} records were read of {expected:,}")
+            return totals, watched
+        job = ProduceJob(cluster.bootstrap, TOPIC, pool_records, VALUE_BYTES, row.send, row.acks, warm_up=scale.warm_up)
+        fleet = await enter(stack, watched, "producer", Fleet([job] * producers))
+        if row.consumers:
+            jobs = [ConsumeJob(cluster.bootstrap, TOPIC, row.decode)] * row.consumers
+            watched.followers = await enter(stack, watched, "consumer", Fleet(jobs))
+        await settled(admin)
+        return await produce(fleet, producers, limits, pool_records, quiet, watched), watched
+
+
+async def fill(cluster: LocalCluster, admin: Admin, scale: Scale, watched: Watched) -> None:
+    """The log that consumers read, itself read back once."""
+    records = min(scale.pool_bytes, scale.log_bytes) // VALUE_BYTES
+    async with Fleet([ProduceJob(cluster.bootstrap, TOPIC, records, VALUE_BYTES)]) as fleet:
+        written = 0
+        while written < scale.log_bytes // VALUE_BYTES:
+            begin = await ends(admin)
+            passed = await fleet.go([Go()])
+            watched.checksum += await read_back(cluster, begin, await ends(admin), passed)
+            written += sum(one.records for one in passed)
+            await fleet.salt()
+
+
+async def measure_latency(
+    stack: contextlib.AsyncExitStack, cluster: LocalCluster, row: Row, scale: Scale, watched: Watched
+) -> Totals:
+    """At a fixed rate; each record is read exactly once, or the client fails."""
+    assert row.rate is not None
+    fleet = await enter(stack, watched, "client", Fleet([LatencyJob(cluster.bootstrap, TOPIC, row.rate, VALUE_BYTES)]))
+    await fleet.go([Go(round(scale.warm_up * row.rate))])
+    totals = Totals()
+    await watched.before()
+    passed = await fleet.go([Go(round(scale.least_seconds * row.rate))])
+    totals.add(passed, await watched.after(passed))
+    return totals
+
+
+async def enter(stack: contextlib.AsyncExitStack, watched: Watched, name: str, fleet: Fleet) -> Fleet:
+    """Ready, and counted among the processes."""
+    await stack.enter_async_context(fleet)
+    watched.processes |= {f"{name} {number}": pid for number, pid in enumerate(fleet.pids)}
+    return fleet
+
+
+async def settled(admin: Admin) -> None:
+    """What the warm-up wrote is below the high watermark: two looks half a second apart find the same."""
+    deadline, last = time.monotonic() + CATCH_UP_SECONDS, await ends(admin)
+    while time.monotonic() < deadline:
+        await asyncio.sleep(0.5)
+        now = await ends(admin)
+        if now == last:
+            return
+        last = now
+    raise SystemExit(f"followers have not caught up after {CATCH_UP_SECONDS:.0f} s: {last}")
+
+
+def quiet(progress: Progress) -> None:
+    """A bar would be measured, too."""
+
+
+def measure(row: Row, scale: Scale, *, smoke: bool, commit: str, folder: str | None) -> Measured:
+    """One row, from an empty folder to its figures."""
+    mood, when, cores = calibration(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), Cores.now()
+    with a_cluster(folder, settings={"retention_check_ms": "5000"}) as cluster:
+        totals, watched = asyncio.run(run_row(cluster, row, scale))
+        peaks = [resident_mb(pid, peak=True) for pid in pids(cluster).values()]
+    spent = Cores.now().since(cores)
+    size = totals.records * VALUE_BYTES
+    rate = size / totals.seconds
+    console.print(f"{row.name}: {totals.records / totals.seconds:,.0f} records/s, verified; now the bare loop")
+    limit = bare_limit(row, scale, folder)
+    common = {
+        "row": row.name, "smoke": smoke, "commit": commit, "when": when, "records": totals.records,
+        "seconds": totals.seconds, "passes": totals.passes, "records_per_second": totals.records / totals.seconds,
+        "megabytes_per_second": rate / 1e6, "limit_megabytes_per_second": None if limit is None else limit / 1e6,
+        "of_limit": None if limit is None else rate / limit,
+        "of_published": None if row.published is None else totals.records / totals.seconds / row.published,
+        "cpu_seconds_per_gigabyte": None if row.rate else sum(watched.cpu.values()) / (size / GB),
+        "cpu_seconds": watched.cpu, "peak_rss_mb": peaks, "checksum": f"{watched.checksum:x}", "cores": spent,
+        "calibration_seconds": mood,
+    }  # fmt: skip
+    if row.rate is not None:
+        lone = write_single_records(folder, LONE_RECORDS)
+        summary = totals.latency.summary()
+        common |= {
+            "latency": summary,
+            "acknowledged": totals.acknowledged.summary(),
+            "bare_p50_ms": lone[len(lone) // 2] * 1000,
+            "of_published": PUBLISHED_LATENCY_MS[0] / summary.p50_ms,
+        }
+    return Measured(**common)
+
+
+def bare_limit(row: Row, scale: Scale, folder: str | None) -> float | None:
+    """Bytes a second of values that the machine could do at best: the better of two chunk sizes, or sendfile."""
+    if row.rate is not None:
+        return None
+    if row.reads_a_log:
+        return send_all(folder, scale.bare_bytes, 4 * scale.bare_bytes)
+    content = incompressible(scale.bare_bytes)
+    return max(
+        len(content) / write_three_times(folder, content, chunk, row.replication_factor) for chunk in BARE_CHUNKS
+    )
