@@ -15,7 +15,7 @@ from aiohttp import web
 
 from raftlog.record_batch import load_arrow
 
-from . import cluster, fetch, offsets, produce, topics
+from . import cluster, deletions, fetch, offsets, produce, topics
 from .context import CONTEXT, ApiContext, wall_ms
 from .hosts import HostPolicy
 from .limits import Limits
@@ -30,6 +30,7 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("PATCH", "/v1/topics/{topic}", topics.alter_topic),
     ("DELETE", "/v1/topics/{topic}", topics.delete_topic),
     ("POST", "/v1/topics/{topic}/partitions", topics.add_partitions),
+    ("POST", "/v1/topics/{topic}/delete-records", deletions.delete_records),
     ("POST", "/v1/topics/{topic}/records", produce.produce_records),
     ("GET", "/v1/topics/{topic}/partitions/{partition}/records", fetch.read_records),
     ("GET", "/v1/topics/{topic}/partitions/{partition}/offsets", offsets.read_offsets),

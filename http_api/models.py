@@ -6,14 +6,15 @@ What is *not* here: records (`codec.py`), problem documents (`problems.py`).
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, TopicConfig
+from raftlog.config import MAX_PARTITIONS_PER_TOPIC, MAX_PRODUCE_TIMEOUT_MS, TOPIC_CONFIG_NAMES, TopicConfig
 from raftlog.model import NO_BROKER, BrokerRecord, PartitionRecord, TopicRecord
 
+from .limits import DEFAULT_PRODUCE_TIMEOUT_MS
 from .service import EventLoop
 
 MAX_REPLICATION_FACTOR = 32
@@ -36,6 +37,30 @@ class AlterTopic(msgspec.Struct, forbid_unknown_fields=True):
 class AddPartitions(msgspec.Struct, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1, le=MAX_PARTITIONS_PER_TOPIC)]
     """How many there are to be, in all."""
+
+
+class DeleteBefore(msgspec.Struct, forbid_unknown_fields=True):
+    partition: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    before: Annotated[int, Meta(ge=0, le=2**62)] | Literal["latest"]
+    """Records below go; `latest`: all that consumers may read now."""
+
+
+class DeleteRecords(msgspec.Struct, forbid_unknown_fields=True):
+    partitions: Annotated[list[DeleteBefore], Meta(min_length=1, max_length=MAX_PARTITIONS_PER_TOPIC)]
+    timeout_ms: Annotated[int, Meta(ge=1, le=MAX_PRODUCE_TIMEOUT_MS)] = DEFAULT_PRODUCE_TIMEOUT_MS
+
+
+class PartitionDeletion(msgspec.Struct, omit_defaults=True):
+    """What became of one partition."""
+
+    partition: int
+    log_start_offset: int | None = None
+    error: dict[str, Any] | None = None
+
+
+class DeletedRecords(msgspec.Struct):
+    topic: str
+    partitions: list[PartitionDeletion]
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):

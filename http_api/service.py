@@ -15,6 +15,8 @@ from metadata.view import ClusterView
 from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus
 from raftlog.ports import Part
 from raftlog.wire import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     FetchRequest,
     FetchResponse,
     OffsetsRequest,
@@ -83,6 +85,11 @@ class BrokerService(Protocol):
 
     async def offsets(self, request: OffsetsRequest) -> OffsetsResponse:
         """Offsets by position or time."""
+        ...
+
+    async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        """Delete the records below an offset, partition by partition; waits until every in-sync replica has it on
+        disk, at most `timeout_ms`."""
         ...
 
     async def create_topic(

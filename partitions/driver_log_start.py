@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from raftlog.config import MAX_PRODUCE_TIMEOUT_MS
 from raftlog.errors import DiskFull, RaftlogError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
 
@@ -63,7 +64,7 @@ class LogStart:
         if refusal is not None:
             done(refusal)
             return
-        request = self._performer.requests.add(done, self._now() + timeout_ms / 1000)
+        request = self._performer.requests.add(done, self._now() + min(timeout_ms, MAX_PRODUCE_TIMEOUT_MS) / 1000)
         self._run(lambda: self._replica.delete_records(request, before))
         # What it moved may be known to all disks already.
         self._run(self._replica.on_log_start)

@@ -29,7 +29,7 @@ from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset
 
 from .driver import PartitionDriver
 from .driver_ports import Logger, Surroundings
-from .driver_requests import Produced
+from .driver_requests import Deleted, Produced
 from .effects import Fate, IsrProposal
 from .fetch_waiters import FetchWaiters
 from .log_writer import LogWriter
@@ -41,7 +41,16 @@ from .replication_client import Dialer, ReplicationClient
 from .replication_server import ReplicationServer
 from .retention import RetentionClock
 
-__all__ = ["Cancellable", "Dialer", "Logger", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
+__all__ = [
+    "Cancellable",
+    "Deleted",
+    "Dialer",
+    "Logger",
+    "MetadataChange",
+    "PartitionManager",
+    "Produced",
+    "TopicRemoved",
+]
 
 TICK_SECONDS = 0.1
 """How precisely deadlines, lag and retries are kept. Only replicas that wait for time to pass are looked at."""

@@ -159,6 +159,40 @@ class OffsetsResponse(msgspec.Struct, array_like=True, frozen=True, tag="offsets
     partitions: list[FoundOffset]
 
 
+class DeleteRecordsPartition(msgspec.Struct, array_like=True, frozen=True):
+    """Records of one partition below the offset `before` go; -1: all below the high watermark."""
+
+    topic_id: TopicIdBytes
+    partition: PartitionNumber
+    before: Annotated[int, msgspec.Meta(ge=-1, le=2**62)]
+
+
+class DeleteRecordsRequest(msgspec.Struct, array_like=True, frozen=True, tag="delete_records.1"):
+    """Answered when every in-sync replica has it on disk, at the latest after `timeout_ms`. Brokers pass it on to one
+    another; clients ask the HTTP API."""
+
+    correlation_id: Natural
+    timeout_ms: Natural
+    partitions: Annotated[list[DeleteRecordsPartition], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+    forwarded: bool = False
+
+
+class DeletedPartition(msgspec.Struct, array_like=True, frozen=True):
+    """Where one partition's records begin now."""
+
+    topic_id: TopicIdBytes
+    partition: PartitionNumber
+    error: str = ""
+    detail: str = ""
+    log_start_offset: int = -1
+    leader: int = -1
+
+
+class DeleteRecordsResponse(msgspec.Struct, array_like=True, frozen=True, tag="records_deleted.1"):
+    correlation_id: Natural
+    partitions: list[DeletedPartition]
+
+
 class ErrorResponse(msgspec.Struct, array_like=True, frozen=True, tag="error.1"):
     """The whole request was refused: it did not decode, or there was no room for it. `correlation_id` is -1 where the
     request's could not be read."""
@@ -168,11 +202,12 @@ class ErrorResponse(msgspec.Struct, array_like=True, frozen=True, tag="error.1")
     detail: str
 
 
-Request: TypeAlias = ProduceRequest | FetchRequest | OffsetsRequest
-Response: TypeAlias = ProduceResponse | FetchResponse | OffsetsResponse | ErrorResponse
+Request: TypeAlias = ProduceRequest | FetchRequest | OffsetsRequest | DeleteRecordsRequest
+Response: TypeAlias = ProduceResponse | FetchResponse | OffsetsResponse | DeleteRecordsResponse | ErrorResponse
 
 TIMESTAMP_LATEST = -1
 TIMESTAMP_EARLIEST = -2
+UP_TO_HIGH_WATERMARK = -1
 
 _encoder = msgspec.msgpack.Encoder()
 _request_decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
@@ -192,7 +227,9 @@ class _Tag(msgspec.Struct, array_like=True):
 _tag_decoder = msgspec.msgpack.Decoder(_Tag)
 _REQUEST_TAGS = {
     tag.partition(".")[0]: tag
-    for tag in (str(kind.__struct_config__.tag) for kind in (ProduceRequest, FetchRequest, OffsetsRequest))
+    for tag in (
+        str(kind.__struct_config__.tag) for kind in (ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest)
+    )
 }
 """A request's name without its version → with the one that is spoken here."""
 

@@ -20,6 +20,7 @@ from raftlog.errors import InvalidRequest
 from raftlog.http2 import Http2Stream, StreamAcceptor
 from raftlog.ports import Part
 from raftlog.wire import (
+    DeleteRecordsRequest,
     ErrorResponse,
     FetchRequest,
     FetchResponse,
@@ -55,7 +56,7 @@ def data_acceptors(local: LocalRequests, accepting: Callable[[], bool]) -> dict[
     return {
         PRODUCE_PATH: acceptor(ProduceRequest),
         FETCH_PATH: acceptor(FetchRequest, OffsetsRequest),
-        FORWARD_PATH: acceptor(ProduceRequest, FetchRequest, OffsetsRequest),
+        FORWARD_PATH: acceptor(ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest),
     }
 
 
@@ -92,6 +93,9 @@ class RequestStream:
             self._produce(request, body)
         elif isinstance(request, FetchRequest):
             self._fetch(request)
+        elif isinstance(request, DeleteRecordsRequest):
+            self._begin(0)
+            self._local.delete_records(request, lambda response: self._answer(response, 0))
         else:
             self._begin(0)
             self._local.offsets(request, lambda response: self._answer(response, 0))

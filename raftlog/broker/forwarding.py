@@ -21,6 +21,8 @@ from raftlog.http2 import Http2Connection, Http2Stream, connect
 from raftlog.http2.tls import DialTls
 from raftlog.model import BrokerId, Endpoint
 from raftlog.wire import (
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     ErrorResponse,
     FetchRequest,
     FetchResponse,
@@ -42,7 +44,7 @@ ANSWER_GRACE_SECONDS = 2.0
 """A peer answers by the request's own timeout; this much later it counts as lost. Dialing is part of that time."""
 OFFSETS_SECONDS = 10.0
 
-ResponseType = TypeVar("ResponseType", ProduceResponse, FetchResponse, OffsetsResponse)
+ResponseType = TypeVar("ResponseType", ProduceResponse, FetchResponse, OffsetsResponse, DeleteRecordsResponse)
 
 
 class Forwarder:
@@ -72,6 +74,12 @@ class Forwarder:
     async def offsets(self, peer: BrokerId, request: OffsetsRequest) -> OffsetsResponse:
         """Raises `RetriableError`."""
         response, _ = await self._ask(peer, request, (), OffsetsResponse, OFFSETS_SECONDS, "connection_lost")
+        return response
+
+    async def delete_records(self, peer: BrokerId, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        """Raises `RetriableError`: `connection_lost` or `overloaded` (not sent), `outcome_unknown` (sent)."""
+        seconds = request.timeout_ms / 1000 + ANSWER_GRACE_SECONDS
+        response, _ = await self._ask(peer, request, (), DeleteRecordsResponse, seconds, "outcome_unknown")
         return response
 
     async def close(self) -> None:

@@ -14,11 +14,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from partitions.manager import Cancellable, PartitionManager, Produced
+from partitions.manager import Cancellable, Deleted, PartitionManager, Produced
 from raftlog.errors import NotLeader, RaftlogError
-from raftlog.model import Acks, TopicId, TopicPartition
+from raftlog.model import Acks, Offset, TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler
 from raftlog.wire import (
+    DeletedPartition,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     FetchedPartition,
     FetchRequest,
     FetchResponse,
@@ -126,6 +130,40 @@ class LocalRequests:
                 query.timestamp_ms,
                 lambda answer, position=position: answered(position, answer),  # type: ignore[misc]
             )
+
+    def delete_records(self, request: DeleteRecordsRequest, done: Callable[[DeleteRecordsResponse], None]) -> None:
+        """`done` once every partition has answered: at the latest after the request's timeout."""
+        asked = request.partitions
+        answers: list[DeletedPartition | None] = [None] * len(asked)
+        missing = len(asked)
+
+        def answered(position: int, answer: Deleted | RaftlogError) -> None:
+            nonlocal missing
+            answers[position] = _deleted(asked[position], answer)
+            missing -= 1
+            if not missing:
+                done(DeleteRecordsResponse(request.correlation_id, [a for a in answers if a is not None]))
+
+        if not asked:
+            done(DeleteRecordsResponse(request.correlation_id, []))
+        for position, target in enumerate(asked):
+            tp = TopicPartition(TopicId(target.topic_id), target.partition)
+            driver = self._manager.driver(tp)
+            if driver is None:
+                answered(position, self._manager.missing(tp))
+                continue
+            driver.log_start.delete_records(
+                Offset(target.before),
+                lambda answer, position=position: answered(position, answer),  # type: ignore[misc]
+                request.timeout_ms,
+            )
+
+
+def _deleted(target: DeleteRecordsPartition, answer: Deleted | RaftlogError) -> DeletedPartition:
+    if isinstance(answer, RaftlogError):
+        leader = answer.leader if isinstance(answer, NotLeader) else -1
+        return DeletedPartition(target.topic_id, target.partition, answer.code, answer.detail, leader=leader)
+    return DeletedPartition(target.topic_id, target.partition, log_start_offset=answer.log_start_offset)
 
 
 def _produced(target: ProducePartition, answer: Produced | RaftlogError) -> ProducedPartition:

@@ -26,6 +26,9 @@ from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus, Top
 from raftlog.ports import Part
 from raftlog.record_batch import parse_header
 from raftlog.wire import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -42,6 +45,7 @@ from raftlog.wire import (
 from .forwarding import Forwarder
 from .health import health_of
 from .loop_stalls import LoopStalls
+from .routing_deletions import DeletionRouter
 from .routing_fetch import FetchRouter
 from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, Leaders, Slots, resolve
 from .topics import TopicAdministrator
@@ -69,6 +73,7 @@ class Router:
         self._stalls = stalls
         self._leaders = Leaders(broker.view)
         self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self.catch_up)
+        self._deletions = DeletionRouter(broker.identity.node_id, broker.local, forwarder, self._leaders)
         self._producer_ids = range(0)
         self._producer_ids_lock = asyncio.Lock()
 
@@ -171,6 +176,10 @@ class Router:
         for position, answer in zip(positions, response.partitions, strict=True):
             slots.settle(position, answer, final=answer.error not in {*ASKS_ELSEWHERE, "offset_not_available"})
 
+    async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        await self._know_topics(request.partitions)
+        return await self._deletions.delete_records(request)
+
     async def create_topic(
         self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
     ) -> None:
@@ -198,7 +207,9 @@ class Router:
             first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
         return ProducerId(first), ProducerEpoch(0)
 
-    async def _know_topics(self, asked: Sequence[ProducePartition | FetchPartition | OffsetQuery]) -> None:
+    async def _know_topics(
+        self, asked: Sequence[ProducePartition | FetchPartition | OffsetQuery | DeleteRecordsPartition]
+    ) -> None:
         """Ids are drawn at random, so whoever has one got it from a node that may know more than this one does yet."""
         if any(self.view.topic_by_id(TopicId(target.topic_id)) is None for target in asked):
             await self.catch_up()

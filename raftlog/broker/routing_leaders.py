@@ -14,7 +14,16 @@ from typing import Generic, TypeVar
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import NO_BROKER, NO_EPOCH, BrokerId, LeaderEpoch, TopicId, TopicPartition
-from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset, OffsetQuery, ProducedPartition, ProducePartition
+from raftlog.wire import (
+    DeletedPartition,
+    DeleteRecordsPartition,
+    FetchedPartition,
+    FetchPartition,
+    FoundOffset,
+    OffsetQuery,
+    ProducedPartition,
+    ProducePartition,
+)
 
 RETRY_SECONDS = 0.05
 """How long a retry waits where no change of the view wakes it earlier."""
@@ -24,8 +33,8 @@ READ_PATIENCE_SECONDS = 3.0
 ASKS_ELSEWHERE = frozenset({"not_leader", "leader_not_available", "stale_incarnation"})
 """Errors that say: nothing was done here, and another leader may do it."""
 
-Asked = TypeVar("Asked", ProducePartition, FetchPartition, OffsetQuery)
-Answer = TypeVar("Answer", ProducedPartition, FetchedPartition, FoundOffset)
+Asked = TypeVar("Asked", ProducePartition, FetchPartition, OffsetQuery, DeleteRecordsPartition)
+Answer = TypeVar("Answer", ProducedPartition, FetchedPartition, FoundOffset, DeletedPartition)
 T = TypeVar("T")
 
 

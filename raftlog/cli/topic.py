@@ -12,6 +12,7 @@ import rich_click as click
 from raftlog.config import MAX_PARTITIONS_PER_TOPIC
 from raftlog.errors import InvalidRequest
 
+from .deletions import deletions_table, parse_bounds, plan_deletions
 from .options import parse_settings
 from .output import fields, output_option, show, table
 
@@ -172,6 +173,35 @@ def alter(
 
     description = _with_admin(bootstrap, work)
     show(output, description, lambda wide: f"Altered topic {name}.\n{_describe_text([description], wide)}")
+
+
+@topic.command("delete-records")
+@click.argument("name")
+@click.option(
+    "--before",
+    "bounds",
+    multiple=True,
+    required=True,
+    metavar="PARTITION=OFFSET",
+    help="Delete what is below this offset; PARTITION=latest: all that consumers may read. As often as needed.",
+)
+@click.option("--plan", is_flag=True, help="Only show what would be deleted.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@click.pass_obj
+def delete_records(bootstrap: str, name: str, bounds: tuple[str, ...], plan: bool, yes: bool, output: str) -> None:
+    """Delete the oldest records of partitions, for good."""
+    before = parse_bounds(bounds)
+    planned = _with_admin(bootstrap, lambda admin: plan_deletions(admin, name, before))
+    if plan:
+        show(output, planned, lambda wide: deletions_table(name, planned))
+        return
+    if not yes:
+        total = sum(one.records for one in planned)
+        click.confirm(f"Delete {total} offsets of topic {name}, {len(planned)} partitions?", abort=True, err=True)
+    deleted = _with_admin(bootstrap, lambda admin: admin.delete_records(name, before))
+    columns = ("Topic", "Partition", "LogStartOffset")
+    show(output, deleted, lambda wide: table(columns, [(name, one.partition, one.log_start_offset) for one in deleted]))
 
 
 def _with_admin(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Literal
 
 import msgspec
 
@@ -25,6 +26,7 @@ __all__ = [
     "HealthInfo",
     "NodeInfo",
     "OffsetRange",
+    "PartitionDeletion",
     "PartitionInfo",
     "QuorumInfo",
     "TopicDescription",
@@ -32,6 +34,8 @@ __all__ = [
 ]
 
 CHANGE_TIMEOUT = 15.0
+ANSWER_GRACE = 6.0
+"""Seconds that a node may take beyond the time it was given."""
 
 
 class TopicSummary(msgspec.Struct, frozen=True):
@@ -53,6 +57,17 @@ class OffsetRange(msgspec.Struct, frozen=True):
     earliest: int
     latest: int
     leader_epoch: int = -1
+
+
+class PartitionDeletion(msgspec.Struct, frozen=True):
+    """Where a partition's records begin now."""
+
+    partition: int
+    log_start_offset: int
+
+
+class _Deletions(msgspec.Struct, frozen=True):
+    partitions: list[PartitionDeletion]
 
 
 class QuorumInfo(msgspec.Struct, frozen=True):
@@ -127,6 +142,20 @@ class Admin:
         """Grow to `count` partitions. Keys go to other partitions from then on. Raises `InvalidRequest`."""
         path = f"{topic_path(check_topic_name(name))}/partitions"
         return await self._api.change("POST", path, TopicDescription, {"count": count}, timeout=CHANGE_TIMEOUT)
+
+    async def delete_records(
+        self, name: str, before: Mapping[int, int | Literal["latest"]], *, timeout: float = CHANGE_TIMEOUT
+    ) -> list[PartitionDeletion]:
+        """Delete the records below an offset, by partition; `latest`: all that consumers may read now. Returns when
+        every in-sync replica has it on disk, at most `timeout` seconds later; asking again changes nothing.
+
+        Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`, `offset_out_of_range` beyond the high watermark)
+        or `RetriableError`; of several partitions some may then be done.
+        """
+        path = f"{topic_path(check_topic_name(name))}/delete-records"
+        asked = [{"partition": partition, "before": offset} for partition, offset in before.items()]
+        body = {"partitions": asked, "timeout_ms": max(int(timeout * 1000), 1)}
+        return (await self._api.change("POST", path, _Deletions, body, timeout=timeout + ANSWER_GRACE)).partitions
 
     # --- Cluster ------------------------------------------------------------------------------------------------------
 

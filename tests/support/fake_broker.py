@@ -42,6 +42,10 @@ from raftlog.model import (
 from raftlog.ports import FileRegion, Part
 from raftlog.record_batch import RecordBatch, parse_header, stamp, validate
 from raftlog.wire import (
+    DeletedPartition,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
@@ -352,6 +356,22 @@ class FakeBroker:
         return FoundOffset(
             asked.topic_id, asked.partition, offset=offset, timestamp_ms=timestamp, leader_epoch=LEADER_EPOCH
         )
+
+    async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        self._raise_if_asked("delete_records")
+        return DeleteRecordsResponse(request.correlation_id, [self._delete(asked) for asked in request.partitions])
+
+    def _delete(self, asked: DeleteRecordsPartition) -> DeletedPartition:
+        try:
+            log = self._log_of(asked.topic_id, asked.partition)
+        except RaftlogError as error:
+            return DeletedPartition(asked.topic_id, asked.partition, error.code, error.detail)
+        before = log.end_offset if asked.before < 0 else asked.before
+        if before > log.end_offset:
+            detail = f"{before} is not within {log.log_start_offset}..{log.end_offset}"
+            return DeletedPartition(asked.topic_id, asked.partition, "offset_out_of_range", detail)
+        log.log_start_offset = max(log.log_start_offset, before)
+        return DeletedPartition(asked.topic_id, asked.partition, log_start_offset=log.log_start_offset)
 
     async def create_topic(
         self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]

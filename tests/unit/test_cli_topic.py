@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from raftlog.errors import RetriableError
+from raftlog.model import TopicPartition
+from raftlog.record_batch import encode
 from tests.support.cli_runner import Background, Result, impatient, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, running_api
@@ -200,3 +202,41 @@ def test_an_address_that_is_none_is_one_line(bootstrap: str) -> None:
     result = run("topic", "list", bootstrap=bootstrap)
     assert result.code == 1
     assert "address" in result.stderr and result.stderr.count("\n") == 1
+
+
+class TestDeleteRecords:
+    def filled(self, broker: FakeBroker) -> None:
+        made = broker.add_topic("t", 2)
+        for partition in (0, 1):
+            log = broker.logs[TopicPartition(made.topic_id, partition)]
+            for _ in range(3):
+                log.append(encode([b"a", b"b"], base_timestamp_ms=0))
+
+    def test_a_plan_deletes_nothing(self, api: Api, broker: FakeBroker) -> None:
+        self.filled(broker)
+        plan = topic(api, "delete-records", "t", "--before", "0=4", "--before", "1=latest", "--plan")
+        assert plan.code == 0
+        assert [line.split() for line in plan.lines] == [
+            ["Topic", "Partition", "LogStartOffset", "Before", "HighWatermark", "Offsets"],
+            ["t", "0", "0", "4", "6", "4"],
+            ["t", "1", "0", "6", "6", "6"],
+        ]
+        assert {log.log_start_offset for log in broker.logs.values()} == {0}
+
+    def test_it_asks_first_and_shows_where_records_begin_now(self, api: Api, broker: FakeBroker) -> None:
+        self.filled(broker)
+        asked = topic(api, "delete-records", "t", "--before", "0=4", stdin=b"n\n")
+        assert asked.code == 130 and "Delete 4 offsets of topic t" in asked.stderr
+        assert {log.log_start_offset for log in broker.logs.values()} == {0}
+        done = topic(api, "delete-records", "t", "--before", "0=4", "--before", "1=latest", "--yes", "-o", "json")
+        assert done.json == [{"partition": 0, "log_start_offset": 4}, {"partition": 1, "log_start_offset": 6}]
+
+    @pytest.mark.parametrize("bound", ["0", "=4", "0=-1", "0=earliest", "x=4"])
+    def test_bounds_that_are_none_are_wrong_usage(self, api: Api, bound: str) -> None:
+        assert topic(api, "delete-records", "t", "--before", bound, "--yes").code == 2
+
+    def test_beyond_the_high_watermark_both_numbers_are_told(self, api: Api, broker: FakeBroker) -> None:
+        self.filled(broker)
+        refused = topic(api, "delete-records", "t", "--before", "1=7", "--yes")
+        assert refused.code == 1 and "[0, 6]" in refused.stderr
+        assert topic(api, "delete-records", "t", "--before", "9=7", "--yes").code == 1

@@ -1,0 +1,67 @@
+"""`POST /v1/topics/{topic}/delete-records`: everything below an offset goes, partition by partition.
+
+What is *not* here: how far a partition's start may move, and when that is durable everywhere (`partitions/`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
+from raftlog.model import TopicRecord
+from raftlog.wire import UP_TO_HIGH_WATERMARK, DeletedPartition, DeleteRecordsPartition, DeleteRecordsRequest
+
+from .bodies import read_json
+from .context import context_of
+from .models import DeletedRecords, DeleteRecords, PartitionDeletion
+from .problems import ApiError, error_member, worst
+from .query import Query, topic_of, unknown_partition
+from .replies import json_reply
+
+ANSWER_GRACE_S = 5.0
+"""Beyond `timeout_ms`: for finding leaders and passing it on."""
+
+
+async def delete_records(request: web.Request) -> web.StreamResponse:
+    """Answers when every in-sync replica of every partition has it on disk. Doing it again changes nothing."""
+    context = context_of(request)
+    Query(request)
+    topic = topic_of(request, context.service)
+    asked = await read_json(request, context, DeleteRecords)
+    wanted = DeleteRecordsRequest(0, asked.timeout_ms, _partitions(topic, asked))
+    deletion = context.service.delete_records(wanted)
+    answer = await context.finish(deletion, asked.timeout_ms / 1000 + ANSWER_GRACE_S)
+    outcomes = [_outcome(one) for one in answer.partitions]
+    errors = [_error(one) for one in answer.partitions if one.error]
+    if errors:
+        detail = f"{len(errors)} of {len(outcomes)} partitions failed: {worst(errors).detail}"
+        members: dict[str, Any] = {"partitions": outcomes}
+        if len(errors) < len(outcomes):
+            members["applied"] = "unknown"
+        raise ApiError(worst(errors).code, detail, members=members)
+    return json_reply(DeletedRecords(topic.name, outcomes))
+
+
+def _partitions(topic: TopicRecord, asked: DeleteRecords) -> list[DeleteRecordsPartition]:
+    """Raises `InvalidRequest`."""
+    found: dict[int, DeleteRecordsPartition] = {}
+    for one in asked.partitions:
+        if one.partition >= topic.partition_count:
+            raise unknown_partition(topic, one.partition)
+        if one.partition in found:
+            raise InvalidRequest("invalid_request", f"partition {one.partition} is named twice")
+        before = UP_TO_HIGH_WATERMARK if isinstance(one.before, str) else one.before
+        found[one.partition] = DeleteRecordsPartition(topic.topic_id, one.partition, before)
+    return list(found.values())
+
+
+def _outcome(told: DeletedPartition) -> PartitionDeletion:
+    if told.error:
+        return PartitionDeletion(told.partition, error=error_member(_error(told)))
+    return PartitionDeletion(told.partition, told.log_start_offset)
+
+
+def _error(told: DeletedPartition) -> RaftlogError:
+    return error_from_code(told.error, told.detail, told.leader)

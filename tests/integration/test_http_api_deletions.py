@@ -1,0 +1,92 @@
+"""`POST /v1/topics/{topic}/delete-records` and `Admin.delete_records`, in front of a broker in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from raftlog import Admin
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import TopicPartition
+from raftlog.record_batch import encode
+from tests.support.fake_broker import FakeBroker
+from tests.support.http_api_client import Api, running_api
+
+pytestmark = pytest.mark.integration
+
+PATH = "/v1/topics/t/delete-records"
+
+
+@pytest.fixture
+async def broker() -> FakeBroker:
+    made = FakeBroker()
+    topic = made.add_topic("t", 2)
+    for partition in (0, 1):
+        log = made.logs[TopicPartition(topic.topic_id, partition)]
+        for _ in range(3):
+            log.append(encode([b"a", b"b"], base_timestamp_ms=0))
+    return made
+
+
+@pytest.fixture
+async def api(broker: FakeBroker) -> AsyncIterator[Api]:
+    async with running_api(broker) as running:
+        yield running
+
+
+def starts(broker: FakeBroker) -> list[int]:
+    return [log.log_start_offset for _, log in sorted(broker.logs.items())]
+
+
+async def test_partitions_fare_by_themselves_and_a_failure_is_a_problem(api: Api, broker: FakeBroker) -> None:
+    asked = {"partitions": [{"partition": 0, "before": 4}, {"partition": 1, "before": "latest"}]}
+    answer = await api.post(PATH, asked)
+    assert answer.status == 200
+    assert answer.document == {
+        "topic": "t",
+        "partitions": [{"partition": 0, "log_start_offset": 4}, {"partition": 1, "log_start_offset": 6}],
+    }
+    assert starts(broker) == [4, 6]
+    asked = {"partitions": [{"partition": 0, "before": 5}, {"partition": 1, "before": 7}]}
+    failed = await api.post(PATH, asked)
+    assert (failed.status, failed.document["code"], failed.document["applied"]) == (
+        416,
+        "offset_out_of_range",
+        "unknown",
+    )
+    assert failed.document["partitions"][0] == {"partition": 0, "log_start_offset": 5}
+    assert failed.document["partitions"][1]["error"]["code"] == "offset_out_of_range"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "invalid_request"),
+        ({"partitions": []}, "invalid_request"),
+        ({"partitions": [{"partition": 0, "before": -1}]}, "invalid_request"),
+        ({"partitions": [{"partition": 0, "before": "earliest"}]}, "invalid_request"),
+        ({"partitions": [{"partition": 0, "before": 1}], "plan": True}, "invalid_request"),
+        ({"partitions": [{"partition": 0, "before": 1}, {"partition": 0, "before": 2}]}, "invalid_request"),
+        ({"partitions": [{"partition": 0, "before": 1}, {"partition": 2, "before": 2}]}, "unknown_partition"),
+    ],
+)
+async def test_bad_input_changes_nothing(api: Api, broker: FakeBroker, body: dict[str, object], code: str) -> None:
+    """S11."""
+    answer = await api.post(PATH, body)
+    assert answer.document["code"] == code
+    assert starts(broker) == [0, 0]
+
+
+async def test_the_client(api: Api, broker: FakeBroker) -> None:
+    async with Admin(f"127.0.0.1:{api.port}") as admin:
+        deleted = await admin.delete_records("t", {0: 2, 1: "latest"})
+        assert [(one.partition, one.log_start_offset) for one in deleted] == [(0, 2), (1, 6)]
+        assert (await admin.offsets("t", 0)).earliest == 2
+        with pytest.raises(InvalidRequest) as refused:
+            await admin.delete_records("t", {0: 7})
+        assert refused.value.code == "offset_out_of_range"
+        broker.fail["delete_records"] = RetriableError("not_enough_replicas", "too few")
+        with pytest.raises(RaftlogError) as waiting:
+            await admin.delete_records("t", {0: 3})
+        assert waiting.value.code == "not_enough_replicas"
