@@ -231,12 +231,14 @@ def missing_capability() -> str | None:
 
 
 def remove_leftovers() -> None:
-    """Unmount and delete what processes that are gone have left."""
+    """Unmount and delete what processes that are gone have left. What their own children still use waits for the next
+    time."""
     parent = tempfile.gettempdir()
     for name in os.listdir(parent):
         pid = name.removeprefix(FOLDER_PREFIX).partition("-")[0]
         if name.startswith(FOLDER_PREFIX) and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
-            _remove(os.path.join(parent, name))
+            with suppress(PowerLossUnavailable):
+                _remove(os.path.join(parent, name))
 
 
 def _remove(folder: str) -> None:

@@ -27,6 +27,7 @@ import contextlib
 import functools
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -49,6 +50,7 @@ BASE_MS = 3_600_000
 
 
 BARRIER = "barrier"
+EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 @functools.cache
@@ -189,7 +191,7 @@ class PoweredCluster:
         async with Admin(self.cluster.bootstrap) as admin:
             await admin.create_topic(topic, 3, 3)
             await all_in_sync(admin, topic)
-            async with Traffic(self.cluster.bootstrap, topic, 3) as traffic:
+            async with Traffic(self.cluster.bootstrap, topic, 3, records=10, pause=0.02) as traffic:
                 await self._change(admin, changes, rng, functools.partial(self._cut, rng, survivors, result))
                 result.changes_acknowledged = sum(one.acknowledged for one in self.administrators)
                 result.records_acknowledged = sum(traffic.acknowledged_counts)
@@ -289,6 +291,8 @@ def main() -> int:
     if missing is not None:
         print(f"power cannot be cut here: {missing}", file=sys.stderr)  # noqa: T201
         return 2
+    # The disks are unmounted also when somebody's patience ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     with powered_cluster() as powered:
         kept = asyncio.run(run(powered, arguments.rounds, arguments.seed, arguments.changes, arguments.results))
     return 0 if kept else 1

@@ -119,6 +119,9 @@ def test_what_a_dead_process_left_is_removed(monkeypatch: pytest.MonkeyPatch) ->
     volume = abandoned.add("disk", SMALL)
     assert os.path.ismount(volume.path)
     monkeypatch.undo()
+    with open(os.path.join(volume.data, "in use"), "wb"):
+        power_loss.remove_leftovers()
+        assert os.path.ismount(volume.path), "somebody uses it"
     power_loss.remove_leftovers()
     assert not os.path.exists(abandoned.folder)
 
