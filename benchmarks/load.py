@@ -31,7 +31,7 @@ from measuring import GB, Cores, a_cluster, console, cpu_seconds, machine, middl
 from rich.table import Table
 
 from raftlog import Admin, Consumer, Producer
-from raftlog.cli.bench_values import Pool, checksum, checksum_of
+from raftlog.cli.bench_values import Pool, checksum
 from raftlog.cli.local_cluster import LocalCluster
 from raftlog.errors import RetriableError
 
@@ -104,7 +104,7 @@ async def verify(bootstrap: str, topic: str, begin: Sequence[int], end: Sequence
             count += len(values)
             total += checksum(values)
             position[batch.partition] = batch.end_offset
-    if (count, total) != (len(pool.values), checksum_of(pool.values)):
+    if (count, total) != (len(pool.values), checksum(pool.values)):
         raise SystemExit(f"NOT VERIFIED: {count:,} records were read, {len(pool.values):,} acknowledged, or others")
 
 

@@ -139,4 +139,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on with the row that was not finished")
+        raise SystemExit(130) from None

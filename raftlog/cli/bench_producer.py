@@ -20,7 +20,7 @@ from raftlog.errors import RetriableError
 from .bench_histogram import Histogram
 from .bench_messages import Go, Passed, ProduceJob
 from .bench_pacing import Pacer
-from .bench_values import Pool, checksum_of
+from .bench_values import Pool, checksum
 from .bench_worker import Tally, Worker
 
 ONE_STRIDE = 1_000
@@ -69,7 +69,7 @@ class ProducingWorker(Worker):
         sent = await self._send(values, None if go.seconds is None else began + go.seconds, rate=self._job.rate)
         await self._producer.flush()
         ended = time.monotonic()
-        total = checksum_of(values[:sent])
+        total = checksum(values[:sent])
         return Passed(sent, sent * self._job.value_bytes, began, ended, total, self._latency.state())
 
     async def close(self) -> None:
