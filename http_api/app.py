@@ -2,8 +2,8 @@
 
 `openapi.json` describes it; a test holds the two together, both ways. The broker is behind `service.BrokerService`.
 
-What is *not* here: handlers (`topics.py`, `produce.py`, `fetch.py`, `offsets.py`, `cluster.py`) and what surrounds them
-(`middleware.py`, `server.py`).
+What is *not* here: handlers (`topics.py`, `produce.py`, `fetch.py`, `offsets.py`, `cluster.py`, `moves.py`) and what
+surrounds them (`middleware.py`, `server.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiohttp import web
 
 from raftlog.record_batch import load_arrow
 
-from . import cluster, deletions, fetch, offsets, produce, topics
+from . import cluster, deletions, fetch, moves, offsets, produce, topics
 from .context import CONTEXT, ApiContext, wall_ms
 from .hosts import HostPolicy
 from .limits import Limits
@@ -39,6 +39,12 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/offsets", offsets.find_offsets),
     ("POST", "/v1/producers", offsets.allocate_producer),
     ("GET", "/v1/cluster", cluster.describe_cluster),
+    ("GET", "/v1/cluster/reassignments", moves.list_reassignments),
+    ("POST", "/v1/cluster/reassignments", moves.alter_reassignments),
+    ("POST", "/v1/cluster/plans", moves.plan_moves),
+    ("POST", "/v1/cluster/elections", moves.elect_leaders),
+    ("DELETE", "/v1/cluster/brokers/{broker}", moves.unregister_broker),
+    ("GET", "/v1/replicas", moves.list_replicas),
     ("GET", "/v1/quorum", cluster.describe_quorum),
     ("GET", "/v1/health", cluster.health),
     ("HEAD", "/v1/health", cluster.health),

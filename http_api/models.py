@@ -89,6 +89,9 @@ class PartitionDescription(msgspec.Struct):
     commit_set: tuple[int, ...]
     not_eligible: tuple[int, ...]
     min_insync_replicas: int
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
+    unclean_leader_epochs: tuple[int, ...] = ()
 
 
 class TopicDescription(msgspec.Struct):
@@ -131,6 +134,9 @@ def _partition_description(partition: PartitionRecord) -> PartitionDescription:
         commit_set=partition.commit_set,
         not_eligible=partition.not_eligible,
         min_insync_replicas=partition.min_insync_replicas,
+        adding_replicas=partition.adding_replicas,
+        removing_replicas=partition.removing_replicas,
+        unclean_leader_epochs=partition.unclean_leader_epochs,
     )
 
 

@@ -25,6 +25,8 @@ from raftlog.wire import (
     ProduceResponse,
 )
 
+from .service_moves import MoveService
+
 
 @dataclass(frozen=True, slots=True)
 class EventLoop:
@@ -119,6 +121,11 @@ class BrokerService(Protocol):
         ...
 
     def health(self) -> Health: ...
+
+    @property
+    def moves(self) -> MoveService:
+        """Reassignments, elections by hand, brokers that go."""
+        ...
 
     async def quorum_status(self) -> QuorumStatus:
         """As the quorum's leader sees it where it can be asked, otherwise as this node does."""

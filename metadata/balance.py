@@ -150,10 +150,10 @@ class _Layout:
 
     def empty(self, leaving: Collection[BrokerId]) -> None:
         gone = sorted(set(leaving))
-        for tp, replicas in self._fixed.items():
-            if set(gone).intersection(replicas):
+        for tp, fixed in self._fixed.items():
+            if set(gone).intersection(fixed):
                 raise InvalidRequest(
-                    "reassignment_in_progress", f"{tp} is being moved to {replicas}: wait for it, or cancel it"
+                    "reassignment_in_progress", f"{tp} is being moved to {fixed}: wait for it, or cancel it"
                 )
         for broker in gone:
             for tp in sorted(self._on[broker]):

@@ -20,7 +20,7 @@ A call costs little when nothing changed, and is bounded when everything did.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
 
@@ -219,7 +219,7 @@ class Controller:
     def _heard_of(
         self,
         record: PartitionRecord,
-        candidates: tuple[BrokerId, ...] | list[BrokerId],
+        candidates: Sequence[BrokerId],
         now: float,
         *,
         recovery: bool = False,

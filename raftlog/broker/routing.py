@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import structlog
 
 from http_api.service import Health
 from metadata.commands import GrantProducerIds, ProducerIdsGranted
@@ -45,6 +46,7 @@ from raftlog.wire import (
 from .forwarding import Forwarder
 from .health import health_of
 from .loop_stalls import LoopStalls
+from .moves import MoveAdministrator
 from .routing_deletions import DeletionRouter
 from .routing_fetch import FetchRouter
 from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, Leaders, Slots, resolve
@@ -70,6 +72,9 @@ class Router:
         self._quorum = quorum
         self._forwarder = forwarder
         self._administrator = administrator
+        self._moves = MoveAdministrator(
+            broker.view, lambda: broker.manager.drivers, administrator, structlog.get_logger()
+        )
         self._stalls = stalls
         self._leaders = Leaders(broker.view)
         self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self.catch_up)
@@ -88,6 +93,10 @@ class Router:
     @property
     def knows_cluster(self) -> bool:
         return self._broker.manager.active
+
+    @property
+    def moves(self) -> MoveAdministrator:
+        return self._moves
 
     @property
     def view(self) -> ClusterView:

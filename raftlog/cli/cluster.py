@@ -15,6 +15,7 @@ import rich_click as click
 
 from raftlog.errors import InvalidRequest, RaftlogError
 
+from .cluster_moves import balance, drain, elect, reassign, unregister
 from .exit_codes import EXIT_UNHEALTHY
 from .output import fields, output_option, show, table
 
@@ -47,7 +48,11 @@ class HealthReport(msgspec.Struct, frozen=True):
 
 @click.group()
 def cluster() -> None:
-    """Nodes, and whether all is well."""
+    """Nodes, whether all is well, and what should be where."""
+
+
+for move in (reassign, drain, balance, elect, unregister):
+    cluster.add_command(move)
 
 
 @cluster.command()

@@ -3,7 +3,7 @@
 Reads are asked of any node, and of the next one when the answer is late. Changes are sent once: where the answer is
 lost the error is `outcome_unknown`, and looking is the only way to learn what happened.
 
-What is *not* here: deciding anything; the cluster does that.
+What is *not* here: deciding anything (the cluster does that); where things are (`admin_moves.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 
 from raftlog.config import check_topic_name
 
+from .admin_moves import AdminMoves, MoveInfo, PartitionOutcome, ReassignmentInfo, ReplicaInfo
 from .api import HttpApi
 from .metadata import ClusterInfo, NodeInfo, PartitionInfo, TopicDescription, topic_path
 from .offsets import query_offsets
@@ -24,11 +25,15 @@ __all__ = [
     "Admin",
     "ClusterInfo",
     "HealthInfo",
+    "MoveInfo",
     "NodeInfo",
     "OffsetRange",
     "PartitionDeletion",
     "PartitionInfo",
+    "PartitionOutcome",
     "QuorumInfo",
+    "ReassignmentInfo",
+    "ReplicaInfo",
     "TopicDescription",
     "TopicSummary",
 ]
@@ -92,7 +97,7 @@ class HealthInfo(msgspec.Struct, frozen=True):
     problems: list[str] = []
 
 
-class Admin:
+class Admin(AdminMoves):
     """Belongs to one event loop; `close` it, or use it with `async with`. Every call raises a `RaftlogError`."""
 
     def __init__(self, bootstrap: str | Sequence[str]) -> None:

@@ -65,6 +65,12 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     commit_set: list[int] = []
     not_eligible: list[int] = []
     min_insync_replicas: int = 0
+    adding_replicas: list[int] = []
+    """Those of `replicas` that a reassignment added."""
+    removing_replicas: list[int] = []
+    """Those of `replicas` that go when it is complete."""
+    unclean_leader_epochs: list[int] = []
+    """Leader epochs that an operator began although records may have been lost."""
 
 
 class TopicDescription(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from http_api import fetch, models, offsets, produce, records_in, records_out
+from http_api import fetch, models, models_moves, offsets, produce, records_in, records_out
 from http_api.app import ROUTES, build_app
 from http_api.cluster import OPENAPI
 from http_api.limits import (
@@ -157,6 +157,19 @@ MODELS: dict[str, type[msgspec.Struct]] = {
     "Header": records_in.HeaderIn,
     "ReadRecord": records_out.ReadRecord,
     "ReadRecords": fetch._Records,
+    "Reassignment": models_moves.Reassignment,
+    "AlterReassignments": models_moves.AlterReassignments,
+    "Plan": models_moves.Plan,
+    "NamedPartition": models_moves.NamedPartition,
+    "Elect": models_moves.Elect,
+    "PartitionOutcome": models_moves.PartitionOutcome,
+    "PartitionOutcomes": models_moves.PartitionOutcomes,
+    "ReassignmentDescription": models_moves.ReassignmentDescription,
+    "Reassignments": models_moves.Reassignments,
+    "PlannedMove": models_moves.PlannedMove,
+    "PlannedMoves": models_moves.PlannedMoves,
+    "Replica": models_moves.Replica,
+    "Replicas": models_moves.Replicas,
 }
 
 

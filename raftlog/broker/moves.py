@@ -1,0 +1,216 @@
+"""What an operator asks for, as commands: reassignments, elections by hand, brokers that go.
+
+Each command names the partition epoch that this node's view shows. Where the view was behind, the refusal says so and
+the command is made anew from the view that has caught up, a few times. What was decided at an attempt whose answer got
+lost is recognized by what the view then shows.
+
+What is *not* here: plans (`metadata/balance.py`), whether any of it is right (`metadata/image_reassignments.py`), HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from http_api.service_moves import LocalReplica, SuggestedMove, WantedReassignment
+from metadata.balance import balance, drain
+from metadata.commands import (
+    MAX_ELECTIONS_PER_COMMAND,
+    Command,
+    CommandResult,
+    Elected,
+    Election,
+    ElectLeaders,
+    ReassignmentsAltered,
+    Refused,
+)
+from metadata.commands_moves import (
+    MAX_REASSIGNMENTS_PER_COMMAND,
+    AlterReassignments,
+    ElectUnclean,
+    Reassignment,
+    UnregisterBroker,
+)
+from metadata.view import ClusterView
+from partitions.driver import PartitionDriver
+from partitions.driver_ports import Logger
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import BrokerId, PartitionRecord, TopicPartition
+
+ATTEMPTS = 5
+"""Of a partition whose record changes meanwhile: its leader alters the ISR now and then, not all the time."""
+
+
+class Decides(Protocol):
+    """The part of `TopicAdministrator` that is needed here."""
+
+    async def decide(self, command: Command) -> CommandResult: ...
+
+
+class MoveAdministrator:
+    """See `http_api.service_moves.MoveService`. Lives on the broker's loop."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        drivers: Callable[[], Mapping[TopicPartition, PartitionDriver]],
+        administrator: Decides,
+        logger: Logger,
+    ) -> None:
+        """`drivers`: the replicas on this node, as they are when it is called."""
+        self._view = view
+        self._drivers = drivers
+        self._decide = administrator.decide
+        self._logger = logger
+
+    async def plan(self, drain_brokers: Sequence[BrokerId]) -> list[SuggestedMove]:
+        brokers, partitions = self._view.brokers(), self._view.partitions()
+        if drain_brokers:
+            moves = await asyncio.to_thread(drain, brokers, partitions, drain_brokers)
+        else:
+            moves = await asyncio.to_thread(balance, brokers, partitions)
+        return [SuggestedMove(move.topic_partition, move.replicas, move.target) for move in moves]
+
+    async def reassign(self, wanted: Sequence[WantedReassignment]) -> list[RaftlogError | None]:
+        targets = {one.topic_partition: one.target_replicas for one in wanted}
+        if len(targets) != len(wanted):
+            raise InvalidRequest("invalid_request", "a partition is named twice")
+
+        async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
+            asked = tuple(
+                Reassignment(
+                    r.topic_partition.topic_id,
+                    r.topic_partition.partition,
+                    r.partition_epoch,
+                    targets[r.topic_partition] or (),
+                )
+                for r in records
+            )
+            result = await self._decide(AlterReassignments(asked))
+            assert isinstance(result, ReassignmentsAltered), result
+            return result.refusals
+
+        def is_done(record: PartitionRecord) -> bool:
+            target = targets[record.topic_partition]
+            if target is None:
+                return False  # It may have completed, rather than been cancelled.
+            return record.target_replicas == target or (record.replicas == target and not record.target_replicas)
+
+        return await self._ask_all(list(targets), MAX_REASSIGNMENTS_PER_COMMAND, ask, is_done)
+
+    async def elect_preferred(self, asked: Sequence[TopicPartition]) -> list[RaftlogError | None]:
+        async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
+            result = await self._decide(ElectLeaders(tuple(map(self._preferred, records))))
+            assert isinstance(result, Elected), result
+            return result.refusals
+
+        def is_done(record: PartitionRecord) -> bool:
+            return record.leader == record.replicas[0]
+
+        return await self._ask_all(asked, MAX_ELECTIONS_PER_COMMAND, ask, is_done)
+
+    async def elect_unclean(
+        self, asked: Sequence[TopicPartition], candidate: BrokerId | None
+    ) -> list[RaftlogError | None]:
+        async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
+            (record,) = records
+            chosen = self._least_loss(record) if candidate is None else candidate
+            broker = self._view.broker(chosen)
+            if broker is None:
+                return (Refused("not_eligible", f"no live broker has a replica of {self._name(record)}"),)
+            tp = record.topic_partition
+            self._logger.warning("unclean_election", partition=self._name(record), candidate=chosen, record=str(record))
+            command = ElectUnclean(tp.topic_id, tp.partition, chosen, broker.incarnation, record.partition_epoch)
+            try:
+                await self._decide(command)
+            except RaftlogError as error:
+                self._logger.warning("unclean_election_refused", partition=self._name(record), error=str(error))
+                return (Refused(error.code, error.detail),)
+            self._logger.warning("records_may_be_lost", partition=self._name(record), leader=chosen)
+            return (None,)
+
+        return await self._ask_all(asked, 1, ask, lambda record: False)
+
+    async def unregister(self, broker_id: BrokerId) -> None:
+        broker = self._view.broker(broker_id)
+        if broker is None:
+            raise InvalidRequest("not_found", f"broker {broker_id} is not registered")
+        await self._decide(UnregisterBroker(broker_id, broker.incarnation))
+
+    def replicas(self) -> list[LocalReplica]:
+        found = []
+        for topic_partition, driver in sorted(self._drivers().items()):
+            log, replica = driver.log, driver.replica
+            role = "offline" if replica.offline else "leader" if replica.leader else "follower"
+            role = role if replica.offline or replica.leader or replica.follower else "idle"
+            found.append(LocalReplica(topic_partition, log.size_bytes, log.log_end_offset, role))
+        return found
+
+    # --- Inside ------------------------------------------------------------------------------------------------------
+
+    async def _ask_all(
+        self,
+        asked: Sequence[TopicPartition],
+        at_once: int,
+        ask: Callable[[Sequence[PartitionRecord]], Awaitable[Sequence[Refused | None]]],
+        is_done: Callable[[PartitionRecord], bool],
+    ) -> list[RaftlogError | None]:
+        """Ask about each until it is answered, by the latest record each time."""
+        answers: dict[TopicPartition, RaftlogError | None] = {}
+        left = list(dict.fromkeys(asked))
+        for _ in range(ATTEMPTS):
+            known: list[PartitionRecord] = []
+            for tp in left:
+                record = self._view.partition(tp)
+                if record is None:
+                    answers[tp] = InvalidRequest("unknown_partition", f"there is no partition {tp}")
+                elif is_done(record):
+                    answers[tp] = None
+                else:
+                    known.append(record)
+            left = []
+            for start in range(0, len(known), at_once):
+                some = known[start : start + at_once]
+                for record, refused in zip(some, await self._answers(ask, some), strict=True):
+                    answers[record.topic_partition] = None if refused is None else refused.error()
+                    if refused is not None and refused.code == "stale_partition_epoch":
+                        left.append(record.topic_partition)
+            if not left:
+                break
+        return [answers[tp] for tp in asked]
+
+    async def _answers(
+        self,
+        ask: Callable[[Sequence[PartitionRecord]], Awaitable[Sequence[Refused | None]]],
+        records: Sequence[PartitionRecord],
+    ) -> Sequence[Refused | None]:
+        """A quorum that does not answer is an answer about these; others were decided, and that is worth knowing."""
+        try:
+            return await ask(records)
+        except RetriableError as error:
+            return [Refused(error.code, error.detail)] * len(records)
+
+    def _preferred(self, record: PartitionRecord) -> Election:
+        tp, preferred = record.topic_partition, record.replicas[0]
+        broker = self._view.broker(preferred)
+        assert broker is not None, "a replica of no broker"
+        return Election(tp.topic_id, tp.partition, preferred, broker.incarnation, record.partition_epoch)
+
+    def _least_loss(self, record: PartitionRecord) -> BrokerId:
+        """Of the live replicas, one that was a member before one that was not, then the greatest reported log."""
+        tickets = {ticket.broker_id: ticket for ticket in self._view.tickets_of(record.topic_partition)}
+        live = [replica for replica in record.replicas if self._view.alive(replica)]
+
+        def worth(replica: BrokerId) -> tuple[bool, bool, int, int]:
+            ticket = tickets.get(replica)
+            member = replica in record.isr or replica in record.commit_set
+            if ticket is None:
+                return (member, True, -1, -1)
+            return (member, ticket.has_directory, ticket.last_epoch, ticket.stable_end_offset)
+
+        return max(live, key=worth, default=BrokerId(-1))
+
+    def _name(self, record: PartitionRecord) -> str:
+        topic = self._view.topic_by_id(record.topic_partition.topic_id)
+        return f"{topic.name if topic else '?'}/{record.topic_partition.partition}"

@@ -1,0 +1,301 @@
+"""Moves as an operator asks for them: command line, `Admin` and HTTP API, down to the real image, without a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from http_api.service_moves import WantedReassignment
+from metadata.commands import (
+    AlterIsr,
+    Command,
+    CommandResult,
+    CreateTopic,
+    Election,
+    ElectLeaders,
+    IsrMember,
+    NoOp,
+    Refused,
+)
+from metadata.commands_moves import AlterReassignments, BeginMoves, Move
+from metadata.view import BrokerChanged
+from raftlog import Admin
+from raftlog.broker.moves import ATTEMPTS, MoveAdministrator
+from raftlog.cli.cluster_progress import missing_bytes
+from raftlog.client.admin import MoveInfo, ReassignmentInfo, ReplicaInfo
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.model import BrokerId, Endpoint, TopicPartition
+from tests.support.cli_runner import Background, Result, run
+from tests.support.fake_broker import FakeBroker
+from tests.support.http_api_client import Api, running_api
+from tests.support.metadata_cluster import TOPIC, Cluster
+
+
+class Moving(FakeBroker):
+    """The API in front of a real `MoveAdministrator` and a real image of five brokers; what `decide` carries out is
+    followed by what controller and leaders would do, as long as `helped`."""
+
+    def __init__(self, partitions: int = 4) -> None:
+        super().__init__()
+        self.cluster = Cluster(0)
+        self.helped = True
+        self.decided: list[Command] = []
+        self.before_deciding: list[Command] = []
+        self.silent = False
+        self.warnings: list[str] = []
+        for broker in range(5):
+            self.cluster.restart(broker)
+        replicas = tuple(map(BrokerId, (0, 1, 2)))
+        self.cluster.do(CreateTopic("orders", TOPIC, (replicas,) * partitions))
+        self.view = self.cluster.view
+        self.moves = MoveAdministrator(self.view, dict, self, self)
+
+    def move_to(self, port: int) -> None:
+        """Every node is where the API is."""
+        for broker in self.view.brokers():
+            here = replace(broker, api=Endpoint("127.0.0.1", port))
+            self.view.on_events(self.view.index, [BrokerChanged(here)])
+
+    async def decide(self, command: Command) -> CommandResult:
+        if self.silent:
+            raise RetriableError("quorum_unavailable", "nobody answers")
+        for other in self.before_deciding:
+            self.cluster.apply(other)
+        self.decided.append(command)
+        result = self.cluster.apply(command)
+        if self.helped and isinstance(command, AlterReassignments):
+            self._help()
+        if isinstance(result, Refused):
+            raise result.error()
+        return result
+
+    def _help(self) -> None:
+        image = self.cluster.image
+        for tp in list(image.reassigning):
+            record = image.partitions[tp]
+            self.cluster.apply(BeginMoves((Move(tp.topic_id, tp.partition, record.partition_epoch),)))
+            self.catch_up_one(tp.partition)
+            record = image.partitions[tp]
+            if record.target_replicas:
+                self.elect(tp.partition, record.target_replicas[0])
+
+    def catch_up_one(self, number: int) -> None:
+        record = self.record(number)
+        isr = tuple(IsrMember(b, self.cluster.incarnation(b)) for b in sorted(record.replicas))
+        leader = (record.leader, record.leader_incarnation, record.leader_epoch, record.partition_epoch)
+        self.cluster.do(AlterIsr(TOPIC, number, *leader, isr))
+
+    def elect(self, number: int, candidate: int) -> None:
+        epoch = self.record(number).partition_epoch
+        election = Election(TOPIC, number, BrokerId(candidate), self.cluster.incarnation(candidate), epoch)
+        self.cluster.do(ElectLeaders((election,)))
+
+    def record(self, number: int) -> Any:
+        return self.cluster.image.partitions[TopicPartition(TOPIC, number)]
+
+    # The administrator's logger.
+    def info(self, event: str, **fields: Any) -> None: ...
+    def error(self, event: str, **fields: Any) -> None: ...
+    def warning(self, event: str, **fields: Any) -> None:
+        self.warnings.append(event)
+
+
+@pytest.fixture
+def broker() -> Moving:
+    return Moving()
+
+
+@pytest.fixture
+def api(broker: Moving) -> Iterator[Api]:
+    with Background(running_api(broker)) as background:
+        broker.move_to(background.cluster.port)
+        yield background.cluster
+
+
+def ask(api: Api, *arguments: str) -> Result:
+    return run("cluster", *arguments, bootstrap=f"127.0.0.1:{api.port}")
+
+
+class TestReassign:
+    def test_a_plan_shows_from_and_to_and_changes_nothing(self, api: Api, broker: Moving) -> None:
+        result = ask(api, "reassign", "orders/0=3,1,2", "--plan")
+        assert result.table("Topic")[1] == ["orders", "0", "0,1,2", "3,1,2", "0"]
+        assert broker.decided == []
+
+    def test_it_is_carried_out_and_waited_for(self, api: Api, broker: Moving) -> None:
+        result = ask(api, "reassign", "orders/0=3,1,2", "orders/1=0,1,4")
+        assert (result.code, result.text) == (0, "2 partitions moved.\n")
+        assert [broker.record(n).replicas for n in range(3)] == [(3, 1, 2), (0, 1, 4), (0, 1, 2)]
+        assert broker.record(0).leader == 3
+
+    def test_what_is_under_way_is_listed_and_can_be_cancelled(self, api: Api, broker: Moving) -> None:
+        broker.helped = False
+        assert ask(api, "reassign", "orders/0=3,1,2", "--no-wait").text == "1 partition asked for.\n"
+        listed = ask(api, "reassign", "--list").table("Topic")
+        assert listed[1] == ["orders", "0", "0", "0,1,2", "3,1,2", "0,1,2", "waiting"]
+        assert ask(api, "reassign", "--cancel", "orders/0").text == "1 partition cancelled.\n"
+        assert ask(api, "reassign", "--list").text == "Nothing is being moved.\n"
+        again = ask(api, "reassign", "--cancel", "orders/0")
+        assert again.code == 1 and "not being reassigned" in again.stderr
+
+    def test_watching_ends_in_time_and_says_how_to_go_on(self, api: Api, broker: Moving) -> None:
+        broker.helped = False
+        result = ask(api, "reassign", "orders/0=3,1,2", "--timeout", "0")
+        assert result.code == 1 and "reassign --list" in result.stderr
+
+    def test_what_is_refused_is_said_by_partition(self, api: Api, broker: Moving) -> None:
+        broker.cluster.fence(4)
+        result = ask(api, "reassign", "orders/0=0,1,4", "orders/1=0,1,3")
+        assert result.code == 1
+        assert result.text == "1 partition moved.\n" and "orders/0: broker 4 is fenced" in result.stderr
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            (), ("orders",), ("orders/0",), ("orders/x=1",), ("orders/0=a",), ("orders/0=1", "orders/0=2"),
+            ("--cancel", "orders/0=1"), ("--cancel", "--plan", "orders/0"),
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_understood(self, api: Api, arguments: tuple[str, ...]) -> None:
+        assert ask(api, "reassign", *arguments).code == 2
+
+    @pytest.mark.parametrize("name", ["nowhere/0=1", "orders/9=1"])
+    def test_what_does_not_exist(self, api: Api, name: str) -> None:
+        assert ask(api, "reassign", name).code == 1
+
+
+class TestDrainAndBalance:
+    def test_a_drained_broker_holds_nothing_and_a_balanced_cluster_is_left_alone(
+        self, api: Api, broker: Moving
+    ) -> None:
+        plan = ask(api, "drain", "0", "--plan", "-o", "json").json
+        assert [(move["partition"], move["replicas"]) for move in plan] == [(n, [0, 1, 2]) for n in range(4)]
+        assert broker.decided == []
+        assert ask(api, "drain", "0").code == 0
+        assert broker.cluster.image.replicas_of(BrokerId(0)) == []
+        assert ask(api, "balance").code == 0
+        held = [len(broker.cluster.image.replicas_of(BrokerId(b))) for b in range(5)]
+        assert max(held) - min(held) <= 1
+        assert all(broker.record(n).leader == broker.record(n).replicas[0] for n in range(4))
+        assert ask(api, "balance").text == ask(api, "balance", "--plan").text == "Nothing to move.\n"
+
+    def test_what_cannot_be_drained_is_refused_and_nothing_changes(self, api: Api, broker: Moving) -> None:
+        result = ask(api, "drain", "0", "3", "4")
+        assert result.code == 1 and "only 2 live brokers would stay" in result.stderr
+        assert ask(api, "drain", "9").code == 1
+        assert broker.decided == []
+
+    def test_a_drained_broker_is_unregistered_when_it_has_stopped(self, api: Api, broker: Moving) -> None:
+        assert ask(api, "unregister", "4").code == 1
+        broker.cluster.fence(4)
+        assert ask(api, "unregister", "4").text == "Unregistered broker 4.\n"
+        assert ask(api, "unregister", "4").code == 1
+
+
+class TestElect:
+    def test_preferred_leaders(self, api: Api, broker: Moving) -> None:
+        broker.elect(0, 1)
+        broker.elect(2, 2)
+        assert ask(api, "elect", "--plan").table("Topic")[1:] == [["orders", "0", "1", "0"], ["orders", "2", "2", "0"]]
+        assert ask(api, "elect", "orders/2").text == "1 partition led by its preferred leader.\n"
+        assert [broker.record(n).leader for n in range(4)] == [1, 0, 0, 0]
+        assert ask(api, "elect").code == 0
+        assert ask(api, "elect", "--plan").text == "Every partition is led by its preferred leader.\n"
+
+    def test_a_preferred_leader_out_of_sync_is_refused(self, api: Api, broker: Moving) -> None:
+        broker.elect(0, 1)
+        broker.cluster.fence(0)
+        result = ask(api, "elect", "orders/0")
+        assert result.code == 1 and "may lead" in result.stderr
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ("--unclean", "orders/0"), ("--unclean", "--i-accept-data-loss"), ("--i-accept-data-loss",),
+            ("--candidate", "1"), ("--unclean", "--i-accept-data-loss", "orders/0", "--plan"),
+        ],
+    )  # fmt: skip
+    def test_data_is_not_lost_by_a_slip(self, api: Api, broker: Moving, arguments: tuple[str, ...]) -> None:
+        assert ask(api, "elect", *arguments).code == 2
+        assert broker.decided == []
+
+    def test_the_last_resort_is_loud_and_kept(self, api: Api, broker: Moving) -> None:
+        loudly = ("elect", "--unclean", "--i-accept-data-loss", "orders/0")
+        refused = ask(api, *loudly)
+        assert refused.code == 1 and "has a leader" in refused.stderr
+        broker.cluster.set_isr(0, 1)
+        broker.cluster.fence(0, 1)
+        assert ask(api, *loudly).text == "1 partition led again; records may be lost.\n"
+        assert (broker.record(0).leader, len(broker.record(0).unclean_leader_epochs)) == (2, 1)
+        assert broker.warnings[-2:] == ["unclean_election", "records_may_be_lost"]
+        (info, *_) = run("topic", "describe", "orders", "-o", "json", bootstrap=f"127.0.0.1:{api.port}").json
+        assert info["partitions"][0]["unclean_leader_epochs"] == list(broker.record(0).unclean_leader_epochs)
+
+    def test_the_api_wants_the_loss_accepted_too(self, api: Api) -> None:
+        async def elect(accept: bool) -> None:
+            async with Admin(f"127.0.0.1:{api.port}") as admin:
+                await admin.elect_unclean([("orders", 0)], accept_data_loss=accept)
+
+        with pytest.raises(InvalidRequest, match="accept it"):
+            asyncio.run(elect(False))
+
+
+# --- The administrator by itself -------------------------------------------------------------------------------------
+
+
+def wanted(number: int, *target: int) -> Any:
+    return WantedReassignment(TopicPartition(TOPIC, number), tuple(map(BrokerId, target)))
+
+
+def test_a_record_that_changed_meanwhile_is_asked_about_again(broker: Moving) -> None:
+    broker.before_deciding = [broker.cluster.isr_proposal(0, 1)]
+    assert asyncio.run(broker.moves.reassign([wanted(0, 3, 1, 2)])) == [None]
+    assert len(broker.decided) == 2
+
+
+def test_it_is_not_asked_for_ever(broker: Moving) -> None:
+    class Restless(Moving):
+        async def decide(self, command: Command) -> CommandResult:
+            now = self.record(0).isr
+            self.cluster.set_isr(*((0, 1) if len(now) == 3 else (0, 1, 2)))
+            return await super().decide(command)
+
+    restless = Restless()
+    (error,) = asyncio.run(restless.moves.reassign([wanted(0, 3, 1, 2)]))
+    assert error is not None and error.code == "stale_partition_epoch"
+    assert len(restless.decided) == ATTEMPTS
+
+
+def test_a_silent_quorum_is_an_error_of_each(broker: Moving) -> None:
+    broker.silent = True
+    errors = asyncio.run(broker.moves.reassign([wanted(0, 3, 1, 2), wanted(1, 3, 1, 2)]))
+    assert [error and error.code for error in errors] == ["quorum_unavailable"] * 2
+    assert broker.decided == []
+
+
+def test_many_are_asked_for_in_commands_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raftlog.broker.moves.MAX_REASSIGNMENTS_PER_COMMAND", 3)
+    broker = Moving(partitions=7)
+    assert asyncio.run(broker.moves.reassign([wanted(n, 3, 1, 2) for n in range(7)])) == [None] * 7
+    assert [len(command.reassignments) for command in broker.decided] == [3, 3, 1]  # type: ignore[union-attr]
+
+
+def test_a_partition_that_is_not_there(broker: Moving) -> None:
+    broker.cluster.do(NoOp())
+    (error,) = asyncio.run(broker.moves.reassign([wanted(9, 3, 1, 2)]))
+    assert error is not None and error.code == "unknown_partition"
+
+
+def test_missing_bytes_are_those_of_added_replicas() -> None:
+    left = [ReassignmentInfo("t", 0, [0, 1, 2], [1, 2], adding_replicas=[2], moving=True)]
+
+    def held(size: int) -> list[ReplicaInfo]:
+        return [ReplicaInfo("t", 0, size, 1, "follower")]
+
+    assert missing_bytes(left, {0: held(100), 1: held(90), 2: held(30)}) == 70
+    assert missing_bytes(left, {0: held(100)}) == 100
+    assert MoveInfo("t", 0, [0, 1], [1, 2]).adding == [2]
