@@ -42,9 +42,9 @@ from .commands import (
     ProducerIdsGranted,
     Refused,
     RegisterBroker,
+    ReportLoss,
     SetFeatureLevel,
     UnfenceBroker,
-    ReportLoss,
     UnregisterBroker,
 )
 from .image_events import (

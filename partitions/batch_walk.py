@@ -137,11 +137,19 @@ def skip_to(walk: HeaderWalk, offset: Offset) -> BatchHeader | None:
 
 
 def find_region(
-    walk: HeaderWalk, start_offset: Offset, end_offset: Offset, max_bytes: int, max_batches: int, *, min_one: bool
+    walk: HeaderWalk,
+    start_offset: Offset,
+    end_offset: Offset,
+    max_bytes: int,
+    max_batches: int,
+    *,
+    min_one: bool,
+    up_to_damage: bool = False,
 ) -> Region | None:
     """The batches from the one that holds `start_offset` on, none beyond `end_offset`; None where that is none.
 
-    At most `max_bytes` (the first apart, with `min_one`) and `max_batches`. Raises `Cold` and `CorruptBatch`.
+    At most `max_bytes` (the first apart, with `min_one`) and `max_batches`. Raises `Cold` and `CorruptBatch`; with
+    `up_to_damage` it ends before a bad header, for who checks the CRCs: the length of the last batch may be the lie.
     """
     header = skip_to(walk, start_offset)
     position, first_offset, length, count = walk.position, walk.offset, 0, 0
@@ -151,8 +159,13 @@ def find_region(
         length += header.total_bytes
         count += 1
         walk.step(header)
-        # Nothing beyond the end asked for is looked at: those bytes may not be written yet.
-        header = walk.peek() if walk.offset < end_offset else None
+        try:
+            # Nothing beyond the end asked for is looked at: those bytes may not be written yet.
+            header = walk.peek() if walk.offset < end_offset else None
+        except CorruptBatch:
+            if not up_to_damage:
+                raise
+            break
     return Region(position, length, first_offset, walk.offset, count) if count else None
 
 

@@ -59,6 +59,7 @@ class PartitionDriver:
         self._performer = EffectPerformer(self, self.replica, log, producers, surroundings)
         self._incoming = IncomingBatches(surroundings.worker, self._performer.requests.is_waiting, self._on_checked)
         self.log_start = LogStart(self, self.replica, self._performer, self._run, self._now)
+        log.on_damage = lambda error: surroundings.damaged(self, error)
         self._followed: tuple[BrokerId, Incarnation, LeaderEpoch] | None = None
         self._depth = 0
         self._closed = False
@@ -188,7 +189,8 @@ class PartitionDriver:
         try:
             return self.log.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch, copying=copying)
         except DiskFailed as error:
-            self.go_offline(str(error))
+            if self.log.failed is not None:
+                self.go_offline(str(error))
             raise
 
     def on_load_failed(self, error: BaseException) -> RaftlogError:
@@ -207,6 +209,8 @@ class PartitionDriver:
         """A worker has read the producers' state again, or could not."""
         if self._closed or self.replica.offline:
             return
+        if isinstance(error, LogDamaged):
+            self.log.damage_found(error, fatal=True)
         if error is not None:
             self.on_load_failed(error)
         self.log.producers.replayed(replay, good=error is None)

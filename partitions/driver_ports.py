@@ -14,7 +14,7 @@ from raftlog.model import BrokerId, BrokerRecord, Incarnation, TopicPartition
 from raftlog.ports import Clock, Worker
 
 from .effects import Answer, Fate, IsrProposal, ReportStable, Subscribe
-from .log import PartitionLog
+from .log import LogDamaged, PartitionLog
 
 if TYPE_CHECKING:
     from .driver import PartitionDriver
@@ -93,3 +93,5 @@ class Surroundings:
     offline: Callable[[TopicPartition, str], None]
     lag_max: float
     """Seconds."""
+    damaged: Callable[[PartitionDriver, LogDamaged], bool] = lambda driver, error: False
+    """Damage was found in this driver's log; True: it is dealt with, and the log lives on."""

@@ -127,6 +127,8 @@ class LogReader:
         hold = segment.file.hold()
         file, taken = hold.file, False
         try:
+            if segment.suspect:
+                raise Cold
             floor_offset, floor_position = self._index_of(segment).offsets.floor(wanted.start_offset)
             epochs = self._segments.epochs
             walk = HeaderWalk(file.pread_cached, epochs, floor_position, floor_offset, segment.size)
@@ -211,17 +213,23 @@ class ColdRead:
     def _read(self, file: File) -> LogSlice:
         floor_offset, floor_position = self.floor or self._floor_from_files(file)
         walk = HeaderWalk(file.pread, self.epochs, floor_position, floor_offset, self.size)
-        region = _find(walk, self.wanted)
+        region = _find(walk, self.wanted, up_to_damage=True)
         start = self.wanted.start_offset
         if region is None:
             return LogSlice(start, start)
         data = memoryview(file.pread(region.length, region.position))
         position, offset = 0, region.first_offset
+        count = 0
         while position < region.length:
-            header = parse_header(data, position)
-            check_whole(data[position : position + header.total_bytes], offset, self.epochs.epoch_at(offset))
-            position, offset = position + header.total_bytes, Offset(header.end_offset)
-        return LogSlice(region.first_offset, region.next_offset, [data], region.length, region.batch_count)
+            try:
+                header = parse_header(data, position)
+                check_whole(data[position : position + header.total_bytes], offset, self.epochs.epoch_at(offset))
+            except CorruptBatch:
+                if not count:
+                    raise
+                break  # What lies before the damage is good; the next read begins at the damage and says so.
+            position, offset, count = position + header.total_bytes, Offset(header.end_offset), count + 1
+        return LogSlice(region.first_offset, offset, [data[:position]], position, count)
 
     def _floor_from_files(self, file: File) -> tuple[Offset, FilePosition]:
         base_offset = self.segment.base_offset
@@ -232,10 +240,9 @@ class ColdRead:
         return index.offsets.floor(self.wanted.start_offset)
 
 
-def _find(walk: HeaderWalk, wanted: Wanted) -> Region | None:
-    return find_region(
-        walk, wanted.start_offset, wanted.end_offset, wanted.max_bytes, wanted.max_batches, min_one=wanted.min_one
-    )
+def _find(walk: HeaderWalk, wanted: Wanted, *, up_to_damage: bool = False) -> Region | None:
+    bounds = wanted.start_offset, wanted.end_offset, wanted.max_bytes, wanted.max_batches
+    return find_region(walk, *bounds, min_one=wanted.min_one, up_to_damage=up_to_damage)
 
 
 def _extend(found: LogSlice, first_offset: Offset, next_offset: Offset, count: int) -> None:

@@ -1,7 +1,9 @@
 """What readers ask of a partition's log, and what follows when what they find is not what was written.
 
-The part of `PartitionLog` that changes nothing of it, but for the one thing that a reader can find out: damage. Then
-the log has failed, and the damaged segment's indexes are removed, so that the next recovery reads all of it.
+The part of `PartitionLog` that changes nothing of it, but for the one thing that a reader can find out: damage. The
+owner may deal with it (`on_damage`): then the log lives on, and the damaged segment is read with its CRCs only, so that
+what is good of it can be had. Otherwise the log has failed, and the damaged segment's indexes are removed, so that the
+next recovery reads all of it.
 
 What is *not* here: where the bytes come from (`log_reader.py`), how far a reader may see (`driver.py`).
 """
@@ -9,6 +11,7 @@ What is *not* here: where the bytes come from (`log_reader.py`), how far a reade
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, RaftlogError
 from raftlog.model import Offset
@@ -36,6 +39,8 @@ class LogReads:
     _generation: int
     _suspect: Offset | None
     _closed: bool
+    on_damage: Callable[[LogDamaged], bool] | None = None
+    """Told of damage; True: the owner deals with it, and the log goes on."""
 
     # --- Reads ---
 
@@ -53,7 +58,8 @@ class LogReads:
         there, for a follower.
 
         Raises `InvalidRequest("offset_out_of_range")` below the start or beyond the end of the log, and `DiskFailed`
-        where the disk fails or what it gives is damaged; the log is then `failed`.
+        where the disk fails or what it gives is damaged (`LogDamaged`); the log is then `failed`, unless its owner
+        deals with the damage.
         """
         self._refuse_if_failed()
         first = self._segments.all[0].base_offset if copying else self.log_start_offset
@@ -72,14 +78,26 @@ class LogReads:
         except RaftlogError as error:
             raise self._fail(error) from None
 
-    def damage_found(self, error: LogDamaged) -> None:
-        """A worker's read says that the log is not what was written. The log fails, unless batches went since: then
-        the reader is to ask again."""
-        if error.generation == self._generation:
-            self._fail(error)
+    def damage_found(self, error: LogDamaged, *, fatal: bool = False) -> None:
+        """A worker's read says that the log is not what was written. The log fails where nobody deals with that, or
+        nobody can go on without what was to be read (`fatal`). Where batches went since nothing happens: the reader is
+        to ask again."""
+        if error.generation != self._generation:
+            return
+        self._segments.holding(max(error.base_offset, self._segments.all[0].base_offset)).suspect = True
+        dealt_with = self.on_damage is not None and self.on_damage(error)
+        if dealt_with and not fatal:
+            return
+        self._fail(error)
+        if not dealt_with:
             self._suspect = error.base_offset
             if self._pending.outstanding is None:
                 self._distrust()
+
+    @property
+    def is_damaged(self) -> bool:
+        """Damage was found in what the log still has."""
+        return isinstance(self.failed, LogDamaged) or any(segment.suspect for segment in self._segments.all)
 
     def timestamp_search(self, timestamp_ms: int, end_offset: Offset) -> TimeSearch:
         """Work for a worker (`run` touches only files and copies): (offset, timestamp) of the first record below

@@ -36,6 +36,7 @@ from .log_writer import LogWriter
 from .offset_search import not_found, search_offset
 from .partition_view import MetadataChange, PartitionView, TopicRemoved, Touched
 from .replica_folders import OpenedReplica
+from .replica_repair import ReplicaRepairs, ReportLoss
 from .replica_shelf import MOVED_SECONDS, ReplicaShelf
 from .replication_client import Dialer, ReplicationClient
 from .replication_server import ReplicationServer
@@ -85,6 +86,7 @@ class PartitionManager:
         retention_check_ms: int = 30_000,
         fetch_cache_bytes: int = 64 * MIB,
         on_replica_offline: Callable[[TopicPartition, str], None] | None = None,
+        report_loss: ReportLoss | None = None,
     ) -> None:
         """`log_worker` writes and fsyncs, so that no read of a cold file ever waits in front of an acknowledgement;
         `worker` does all else that blocks. `on_replica_offline` is told when a disk error or a broken invariant took a
@@ -98,7 +100,6 @@ class PartitionManager:
         self._logger = logger
         self._timing = timing
         self._retention_seconds = retention_check_ms / 1000
-        self._on_replica_offline = on_replica_offline or (lambda topic_partition, reason: None)
         self._view = PartitionView()
         self._registered = NO_INCARNATION
         self._active = False
@@ -109,6 +110,9 @@ class PartitionManager:
         self._retention_clock = RetentionClock(clock)
         self._shelf = ReplicaShelf(
             disk, scheduler, worker, self._writer, logger, self._on_shelf, cache_bytes=fetch_cache_bytes
+        )
+        self.repairs = ReplicaRepairs(
+            self._drivers, scheduler, logger, self._shelf, report_loss, self._place, on_replica_offline
         )
         self._fetches = FetchWaiters(self, scheduler, worker)
         self._server = ReplicationServer(
@@ -306,7 +310,8 @@ class PartitionManager:
             if opened is None:
                 return
             driver = self._drivers[tp] = self._new_driver(opened)
-        driver.on_record(record)
+        if not self.repairs.holds(driver):
+            driver.on_record(record)
 
     def _new_driver(self, opened: OpenedReplica) -> PartitionDriver:
         tp = opened.topic_partition
@@ -321,7 +326,8 @@ class PartitionManager:
             links=self._client,
             propose_isr=self._propose_isr,
             wants_tick=self._wants_tick,
-            offline=self._on_replica_offline,
+            offline=self.repairs.on_offline,
+            damaged=self.repairs.on_damage,
             lag_max=self._timing.replica_lag_max_ms / 1000,
         )
         return PartitionDriver(tp, self._view.name(tp), opened.log, opened.producers, surroundings)
@@ -348,7 +354,8 @@ class PartitionManager:
             self._server.on_replica(tp)
 
     def _close_drivers(self, error: RaftlogError) -> None:
-        drivers, self._drivers = list(self._drivers.values()), {}
+        drivers = list(self._drivers.values())
+        self._drivers.clear()
         self._ticking.clear()
         for driver in drivers:
             driver.close(error)

@@ -17,18 +17,20 @@ from functools import partial
 
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
-from raftlog.model import ReplicaReport, TopicPartition
+from raftlog.model import Offset, ReplicaReport, TopicPartition
 from raftlog.ports import Disk, Scheduler, Worker
 
 from .batch_tail import FetchCache
 from .driver_ports import Logger
 from .log import PartitionLog
 from .log_writer import LogWriter
+from .replica_distrust import distrust
 from .replica_folders import (
     OpenedReplica,
     delete_set_aside,
     find_replicas,
     find_set_aside,
+    folder_of,
     open_replica,
     prepare_folders,
     set_aside,
@@ -119,6 +121,21 @@ class ReplicaShelf:
             self._logger.warning("stray replica set aside", partition=str(tp), kept_seconds=STRAY_SECONDS)
             self._removing[tp] = None
             self._discard(tp, self._loaded.pop(tp).log, keep_seconds=STRAY_SECONDS)
+
+    def reopen(self, tp: TopicPartition, log: PartitionLog, suspects: Collection[Offset]) -> None:
+        """Damage was found at these offsets, and nobody counts on the replica: recover it, and open it again. The log
+        is closed here; the quorum was told already of what recovery will find."""
+        config = log.config
+        self._opening[tp] = None
+        log.close(clean=False)
+
+        def work() -> OpenedReplica:
+            distrust(self._disk, folder_of(tp), suspects)
+            opened = open_replica(self._disk, tp, config, self._cache, clean_shutdown=False)
+            opened.log.loss_is_reported()
+            return opened
+
+        self._writer.forget(log, lambda: self._open(tp, work))
 
     def put_back(self, tp: TopicPartition, log: PartitionLog) -> None:
         """A driver ended with the broker: its log is to be closed with the others."""

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raftlog.config import PUSH_MESSAGE_BYTES
-from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError
+from raftlog.errors import DiskFailed, InvalidRequest, RaftlogError, RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
 from raftlog.ports import Link, Part, Scheduler, Worker
 
 from .driver import PartitionDriver
-from .effects import Answer, Diverged, Matched, StartAt
+from .effects import Answer, Diverged, Matched, Refused, StartAt
 from .log_slice import LogSlice
 from .replication_protocol import (
     MAX_ENTRIES,
@@ -233,7 +233,9 @@ class Pusher:
             slot.on_answer(StartAt(log.first_batch_offset))
             return None
         except RaftlogError:
-            return None  # The replica went offline, and told its followers.
+            # The replica went offline and told its followers; or this part of the log is damaged.
+            self._refuse(slot)
+            return None
         return self._load(slot, piece) if piece.load is not None else piece
 
     def _load(self, slot: FollowerSlot, cold: LogSlice) -> LogSlice | None:
@@ -249,11 +251,20 @@ class Pusher:
             slot.loading = False
             if error is not None:
                 slot.driver.on_load_failed(error)
+            if isinstance(error, DiskFailed):
+                self._refuse(slot)
+                return
             slot.loaded = piece
             self.add_data(slot)
 
         self._worker.submit(cold.load, done)
         return None
+
+    def _refuse(self, slot: FollowerSlot) -> None:
+        """The follower asks again, by itself and not at once."""
+        if slot.matched:
+            slot.driver.on_unsubscribe(slot.follower, slot)
+            slot.on_answer(Refused("replica_not_available"))
 
     def _entry(self, slot: FollowerSlot, length: int) -> PushEntry:
         slot.sent_marks = slot.marks

@@ -185,6 +185,8 @@ class Segment:
     """Bytes were written that no fsync covers yet (`flush=os`)."""
     dropped: bool = False
     """No longer a part of the log."""
+    suspect: bool = False
+    """Damage was found in it: it is read with its CRCs only, never sent as a region of the file."""
 
     def add(self, header: BatchHeader) -> int:
         """The next batch, in memory so far; its position."""

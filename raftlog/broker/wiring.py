@@ -23,6 +23,7 @@ from metadata.commands import (
     Refused,
     RegisterBroker,
     Registered,
+    ReportLoss,
 )
 from metadata.engine import Fate, Outcome
 from metadata.view import (
@@ -38,9 +39,10 @@ from metadata.view import (
 from partitions import effects
 from partitions.manager import Dialer, Logger, MetadataChange, PartitionManager
 from partitions.manager import TopicRemoved as TopicIsGone
+from partitions.replica_repair import LossAnswer
 from raftlog.config import NodeConfig
 from raftlog.errors import InvalidRequest
-from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, ReplicaReport, TopicPartition
+from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, LeaderEpoch, ReplicaReport, TopicPartition
 from raftlog.ports import Clock, Disk, Random, Scheduler, Worker
 from raftlog.version import FEATURE_LEVEL
 
@@ -101,6 +103,7 @@ class Broker:
             retention_check_ms=config.retention_check_ms,
             fetch_cache_bytes=config.fetch_cache_bytes,
             on_replica_offline=self._on_replica_offline,
+            report_loss=self._report_loss,
         )
         self.local = LocalRequests(self.manager, scheduler)
 
@@ -207,6 +210,29 @@ class Broker:
                 done(effects.Fate.REFUSED if outcome.fate is Fate.REFUSED else effects.Fate.UNKNOWN)
 
         assert self._quorum is not None, "no partition is led before the registration"
+        self._quorum.propose(command, answered)
+
+    def _report_loss(
+        self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, done: Callable[[LossAnswer], None]
+    ) -> None:
+        command = ReportLoss(
+            topic_partition.topic_id,
+            topic_partition.partition,
+            self.identity.node_id,
+            self.incarnation,
+            leader_epoch,
+        )
+
+        def answered(outcome: Outcome) -> None:
+            if outcome.fate is not Fate.APPLIED:
+                done(LossAnswer.AGAIN)
+            elif isinstance(outcome.result, Refused):
+                last = outcome.result.code == "not_eligible"
+                done(LossAnswer.LAST_COPY if last else LossAnswer.AGAIN)
+            else:
+                self.when_view_reaches(outcome.index, lambda: done(LossAnswer.ACCEPTED))
+
+        assert self._quorum is not None, "no replica is in service before the registration"
         self._quorum.propose(command, answered)
 
     def _on_replica_offline(self, topic_partition: TopicPartition, reason: str) -> None:

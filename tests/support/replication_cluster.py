@@ -12,6 +12,7 @@ from jepsen_like.simulator.disk import SimDisk, SimFile
 from partitions import replication_protocol as rp
 from partitions.effects import Fate, IsrProposal
 from partitions.manager import MetadataChange, PartitionManager, Produced
+from partitions.replica_repair import LossAnswer
 from raftlog.config import TimingConfig
 from raftlog.errors import DiskFull, RaftlogError
 from raftlog.model import (
@@ -146,15 +147,25 @@ class Member:
     """Dialed, by peer."""
     proposals: list[tuple[IsrProposal, Callable[[Fate], None]]] = field(default_factory=list)
     offline: list[tuple[TopicPartition, str]] = field(default_factory=list)
+    losses: list[tuple[TopicPartition, LeaderEpoch, Callable[[LossAnswer], None]]] = field(default_factory=list)
+    """Reported and not answered, where the cluster has `repairs`."""
 
 
 class ReplicationCluster:
     """Broker 0 leads every partition of one topic; `configs` are the topic's. Nobody decides anything by himself."""
 
     def __init__(
-        self, partitions: int = 1, *, brokers: int = 2, minimum: int = 2, cache_bytes: int = 1 << 20, **configs: str
+        self,
+        partitions: int = 1,
+        *,
+        brokers: int = 2,
+        minimum: int = 2,
+        cache_bytes: int = 1 << 20,
+        repairs: bool = False,
+        **configs: str,
     ) -> None:
         self.scheduler = ManualScheduler()
+        self.repairs = repairs
         self.members: dict[int, Member] = {}
         self.cache_bytes = cache_bytes
         self.minimum = minimum
@@ -205,6 +216,7 @@ class ReplicationCluster:
             timing=TimingConfig(),
             fetch_cache_bytes=self.cache_bytes,
             on_replica_offline=lambda tp, reason: member.offline.append((tp, reason)),
+            report_loss=(lambda *report: member.losses.append(report)) if self.repairs else None,
         )
         member = self.members[number] = Member(number, disk, worker, manager, logger)
         manager.load(clean_shutdown=clean_shutdown)
