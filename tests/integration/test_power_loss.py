@@ -39,10 +39,15 @@ async def test_nodes_that_do_not_fsync_do_not_pass() -> None:
     skip_unless_power_can_be_cut()
     program = (sys.executable, "-P", WITHOUT_FSYNC)
     found: list[str] = []
+    cuts = 0
     try:
         with powered_cluster(program) as powered:
             await powered.prepare()
-            found = (await powered.round(SEEDS[0], changes=200)).acknowledged_lost
+            try:
+                found = (await powered.round(SEEDS[0], changes=200)).acknowledged_lost
+            finally:
+                cuts = powered.cuts
     except (AssertionError, RaftlogError) as error:
         found.append(str(error))
     assert found
+    assert cuts == 1, f"it failed before anything was cut: {found}"

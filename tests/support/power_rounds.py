@@ -166,6 +166,8 @@ class PoweredCluster:
             os.symlink(volume.data, os.path.join(node.folder, DATA_FOLDER))
         self.administrators = [Administrator(number) for number in range(ADMINISTRATORS)]
         self.rounds = 0
+        self.cuts = 0
+        """Of all disks."""
         self._barriers = 0
 
     def start(self) -> None:
@@ -229,6 +231,7 @@ class PoweredCluster:
         for volume, kept in rng.sample(disks, len(disks)):
             volume.cut(kept, rng)
         self.cluster.kill_all()
+        self.cuts += 1
         lost = [volume.restore() for volume in self.volumes.volumes]
         result.witness_bytes_lost = sum(proof.witness for proof in lost)
         result.node_bytes_lost = [sum(proof.files.values()) for proof in lost]
