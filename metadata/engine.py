@@ -19,9 +19,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from raftlog.model import BrokerId, QuorumStatus
+from raftlog.model import BrokerId, DirectoryId, Endpoint, QuorumStatus
 
 from .commands import Command, CommandResult
+from .quorum_changes import QuorumFacts
+from .quorum_configuration import Configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +66,14 @@ class Ready:
 
 
 class Engine(Protocol):
-    """One voter's consensus core. Single-threaded; every call is followed by the caller taking the `Ready`."""
+    """One node's consensus core. Single-threaded; every call is followed by the caller taking the `Ready`."""
 
     def propose(self, command: bytes, token: int) -> None:
         """Append a command, if this node leads; otherwise `Lost(token, certain=True)` comes."""
         ...
 
     def step(self, sender: BrokerId, message: bytes) -> None:
-        """A message from another voter. Raises `RemoteProtocolError`."""
+        """A message from another voter, or from an observer. Raises `RemoteProtocolError`."""
         ...
 
     def tick(self, now: float) -> None:
@@ -82,6 +84,14 @@ class Engine(Protocol):
 
     def peer_disconnected(self, peer: BrokerId) -> None: ...
 
+    def meet(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None:
+        """The peer is there, with this disk, and can be dialed there."""
+        ...
+
+    def forget(self, peer: BrokerId) -> None:
+        """The peer is gone; where it is a voter, its disk is remembered."""
+        ...
+
     def ready(self) -> Ready:
         """Sync the journal, then hand over what became due. Raises `DiskFailed`: the node must stop."""
         ...
@@ -91,6 +101,24 @@ class Engine(Protocol):
         ...
 
     def status(self) -> QuorumStatus: ...
+
+    @property
+    def configuration(self) -> Configuration:
+        """Who votes, by the latest word of this node's log."""
+        ...
+
+    def facts(self) -> QuorumFacts:
+        """What a leader decides about a change of voters by."""
+        ...
+
+    def append_configuration(self, configuration: Configuration, token: int) -> None:
+        """Append it, as the leader; it is in effect from now on. Raises `InvariantViolation` unless `facts` allow it
+        and it is a single step."""
+        ...
+
+    def resign(self) -> None:
+        """Lead no more, in favour of whoever is elected."""
+        ...
 
     @property
     def is_leader(self) -> bool:
@@ -142,4 +170,6 @@ class MetadataQuorum(Protocol):
         """As this node knows it now."""
         ...
 
-    def voters(self) -> Sequence[BrokerId]: ...
+    def voters(self) -> Sequence[BrokerId]:
+        """As this node knows it now."""
+        ...

@@ -9,6 +9,8 @@ is dropped, the rest goes to a new *generation* (`journal-<number>.log`): writte
 the folder fsynced, and only then is the old generation removed. So there is always one file that is whole, and the
 highest number is the one that counts.
 
+`configurations` are those that the log holds, by index: the one in effect at the base, then each entry that changes it.
+
 `entries[0]` is the base: the entry before the first that the log still has, known by index and term only. Index 1 of
 term 0 is the base of an empty log.
 
@@ -28,6 +30,7 @@ from raftlog.ports import Buffer, Disk, File
 from . import journal_format as fmt
 from .journal_format import Header, Kind
 from .journal_recovery import Recovered, recover
+from .quorum_configuration import Configuration, decode_configuration, decode_entry, encode_configuration
 from .quorum_identity import FOLDER, QuorumIdentity
 
 FIRST_INDEX = 1
@@ -43,12 +46,15 @@ def generation_path(generation: int) -> str:
 
 
 def prepare_journal(disk: Disk, identity: QuorumIdentity) -> None:
-    """Write the journal of a first start, durably. Raises `InvalidRequest` where there is one already."""
+    """Write the empty journal of a first start, durably. `raftlog server init` calls it, before it writes `node.json`;
+    nothing else does, so that a lost journal never looks like a first start (S9). Raises `InvalidRequest` where there
+    is one already."""
     if disk.exists(FOLDER):
         raise InvalidRequest("invalid_config", f"{FOLDER}/ exists already; it is left as it is")
     disk.make_directory(FOLDER)
     disk.fsync_directory("")
-    content, _ = _generation(identity, [(b"", FIRST_INDEX, 0)], term=0, vote=fmt.NO_VOTE)
+    initial = Configuration.initial(identity.voters)
+    content, _ = _generation(identity, [(b"", FIRST_INDEX, 0)], term=0, vote=fmt.NO_VOTE, configuration=initial)
     _write_generation(disk, 0, content).close()
 
 
@@ -87,6 +93,10 @@ class Journal:
         self.vote = recovered.vote
         self.cut_bytes = recovered.cut_bytes
         """What recovery cut: a group that was never promised."""
+        self.configurations = self._configurations_of(
+            self.entries, self._configuration_in(recovered.header.configuration)
+        )
+        """(index, configuration), the latest last; the first is in effect at the base."""
         self._end = recovered.end
         self._records = recovered.records
         self._staged: list[Buffer] = []
@@ -120,8 +130,11 @@ class Journal:
         if index != self.last_index + 1 or not self.last_term <= term <= self.term:
             last = f"{self.last_index} of term {self.last_term}"
             raise InvariantViolation(f"entry {index} of term {term} appended after {last} in term {self.term}")
+        configuration = decode_entry(command)
         self._stage(Kind.ENTRY, fmt.encode_entry(index, term, command))
         self.entries.append((command, index, term))
+        if configuration is not None:
+            self.configurations.append((index, configuration))
 
     def truncate_from(self, index: int) -> None:
         """Stage the removal of the entries from `index` on."""
@@ -129,6 +142,12 @@ class Journal:
             raise InvariantViolation(f"truncation from {index} of a log of {self.base_index} to {self.last_index}")
         self._stage(Kind.TRUNCATE, fmt.encode_index(index))
         del self.entries[index - self.base_index :]
+        while self.configurations[-1][0] >= index:
+            self.configurations.pop()
+
+    def configuration_at(self, index: int) -> Configuration:
+        """The one in effect once the log has come to `index`."""
+        return next(configuration for at, configuration in reversed(self.configurations) if at <= index)
 
     def set_hard_state(self, term: int, vote: int) -> None:
         """Stage term and vote. Within a term a vote is given once."""
@@ -200,15 +219,32 @@ class Journal:
             raise InvariantViolation(f"base {index} for a log of {self.base_index} to {self.last_index}")
         if index > self.base_index:
             _, _, term = self.entries[index - self.base_index]
-            self._rewrite([(b"", index, term), *self.entries[index - self.base_index + 1 :]])
+            entries = [(b"", index, term), *self.entries[index - self.base_index + 1 :]]
+            self._rewrite(entries, self.configuration_at(index))
 
-    def reset(self, index: int, term: int) -> None:
-        """The whole log gives way to a snapshot that ends with this entry. Durable when this returns."""
-        self._rewrite([(b"", index, term)])
+    def reset(self, index: int, term: int, configuration: bytes = b"") -> None:
+        """The whole log gives way to a snapshot that ends with this entry, and with this configuration. Durable when
+        this returns."""
+        self._rewrite([(b"", index, term)], self._configuration_in(configuration))
 
-    def _rewrite(self, entries: list[tuple[bytes, int, int]]) -> None:
+    def _configuration_in(self, packed: bytes) -> Configuration:
+        return decode_configuration(packed) if packed else Configuration.initial(self._identity.voters)
+
+    @staticmethod
+    def _configurations_of(
+        entries: list[tuple[bytes, int, int]], base: Configuration
+    ) -> list[tuple[int, Configuration]]:
+        found = [(entries[0][1], base)]
+        for command, index, _ in entries[1:]:
+            configuration = decode_entry(command)
+            if configuration is not None:
+                found.append((index, configuration))
+        return found
+
+    def _rewrite(self, entries: list[tuple[bytes, int, int]], base: Configuration) -> None:
         self._check_usable()
-        content, records = _generation(self._identity, entries, self.term, self.vote)
+        configurations = self._configurations_of(entries, base)
+        content, records = _generation(self._identity, entries, self.term, self.vote, base)
         try:
             file = _write_generation(self._disk, self._generation + 1, content)
             self._file.close()
@@ -219,6 +255,7 @@ class Journal:
         self._file = file
         self._generation += 1
         self.entries = entries
+        self.configurations = configurations
         self._end = len(content)
         self._records = records
         self._staged = []
@@ -243,7 +280,11 @@ def _generations(disk: Disk) -> list[int]:
 
 
 def _generation(
-    identity: QuorumIdentity, entries: list[tuple[bytes, int, int]], term: int, vote: int
+    identity: QuorumIdentity,
+    entries: list[tuple[bytes, int, int]],
+    term: int,
+    vote: int,
+    configuration: Configuration,
 ) -> tuple[bytes, int]:
     """A file's first content, (bytes, records). It ends with a witness of itself: the file gets its name only when it
     is durable."""
@@ -258,6 +299,7 @@ def _generation(
         base_term=base_term,
         term=term,
         vote=vote,
+        configuration=encode_configuration(configuration),
     )
     buffers = fmt.encode(Kind.HEADER, fmt.encode_header(header), sequence=0, synced=0)
     for number, (command, index, entry_term) in enumerate(entries[1:], start=1):

@@ -25,7 +25,9 @@ from crc32c import crc32c
 from raftlog.errors import InvariantViolation
 from raftlog.ports import Buffer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""1 knew no configurations: its voters were fixed."""
 MAGIC = 0x8A524C4A
 _MAGIC_BYTES = struct.pack(">I", MAGIC)
 
@@ -74,6 +76,8 @@ class Header(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields
     base_term: Annotated[int, msgspec.Meta(ge=0)]
     term: Annotated[int, msgspec.Meta(ge=0)]
     vote: Annotated[int, msgspec.Meta(ge=NO_VOTE)]
+    configuration: bytes = b""
+    """In effect at `base_index`; empty: `voters`, the initial ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ def decode_header(payload: bytes) -> Header:
         header = _header_decoder.decode(payload)
     except (msgspec.MsgspecError, ValueError) as error:
         raise InvariantViolation(f"the quorum's journal begins with a header that cannot be read: {error}") from None
-    if header.version != FORMAT_VERSION:
+    if header.version not in READABLE_VERSIONS:
         raise InvariantViolation(
             f"the quorum's journal has format {header.version}, this raftlog knows {FORMAT_VERSION}"
         )

@@ -1,8 +1,8 @@
 """The snapshot file: the state machine after one entry of the log, replaced as a whole.
 
-`quorum/snapshot` is `8 bytes magic | u32 CRC-32C of the rest | msgpack [version, cluster id, index, term, state]`. It
-is replaced atomically and durably *before* the journal drops what it covers; so a journal whose log begins after the
-snapshot's index was robbed of its snapshot, and the node does not start.
+`quorum/snapshot` is `8 bytes magic | u32 CRC-32C of the rest | msgpack [version, cluster id, index, term, state,
+configuration]`. It is replaced atomically and durably *before* the journal drops what it covers; so a journal whose log
+begins after the snapshot's index was robbed of its snapshot, and the node does not start.
 
 What is *not* here: how it travels to a voter that is behind (`quorum_snapshot.py`), what the state means.
 """
@@ -37,6 +37,7 @@ class _Body(msgspec.Struct, array_like=True, frozen=True):
     index: Annotated[int, msgspec.Meta(ge=1)]
     term: Annotated[int, msgspec.Meta(ge=0)]
     state: bytes
+    configuration: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +49,27 @@ class Snapshot:
     state: bytes
     crc: int
     """CRC-32C of `state`."""
+    configuration: bytes = b""
+    """In effect at `index`; empty: the initial voters."""
 
     @staticmethod
-    def of(index: int, term: int, state: bytes) -> Snapshot:
+    def of(index: int, term: int, state: bytes, configuration: bytes = b"") -> Snapshot:
         if len(state) > MAX_SNAPSHOT_BYTES:
             raise InvariantViolation(f"a snapshot of {len(state)} bytes is larger than {MAX_SNAPSHOT_BYTES}")
-        return Snapshot(index, term, state, crc32c(state))
+        return Snapshot(index, term, state, crc32c(state), configuration)
 
 
 def save_snapshot(disk: Disk, identity: QuorumIdentity, snapshot: Snapshot) -> None:
     """Replace the snapshot; durable when this returns. Raises `DiskFailed` or `DiskFull`: the old one is there then."""
     body = msgspec.msgpack.encode(
-        _Body(FORMAT_VERSION, identity.cluster_id, snapshot.index, snapshot.term, snapshot.state)
+        _Body(
+            FORMAT_VERSION,
+            identity.cluster_id,
+            snapshot.index,
+            snapshot.term,
+            snapshot.state,
+            snapshot.configuration,
+        )
     )
     disk.replace(PATH, b"".join([MAGIC, _CRC.pack(crc32c(body)), body]))
 
@@ -82,7 +92,7 @@ def load_snapshot(disk: Disk, identity: QuorumIdentity) -> Snapshot | None:
         raise InvariantViolation(f"{PATH} has format {decoded.version}, this raftlog knows {FORMAT_VERSION}")
     if decoded.cluster_id != identity.cluster_id:
         raise InvariantViolation(f"{PATH} belongs to cluster {decoded.cluster_id!r}")
-    return Snapshot.of(decoded.index, decoded.term, decoded.state)
+    return Snapshot.of(decoded.index, decoded.term, decoded.state, decoded.configuration)
 
 
 def reconcile(journal: Journal, snapshot: Snapshot | None) -> None:
@@ -99,4 +109,4 @@ def reconcile(journal: Journal, snapshot: Snapshot | None) -> None:
         )
     if journal.term_at(snapshot.index) != snapshot.term:
         # Installed from a leader, and stopped before the log gave way: nothing in it was committed beyond.
-        journal.reset(snapshot.index, snapshot.term)
+        journal.reset(snapshot.index, snapshot.term, snapshot.configuration)

@@ -7,70 +7,73 @@ with their answers, what it stores, and when it applies.
 The class is called `_SyncObj` on purpose: Python mangles `self.__x` in it to `_SyncObj__x`, which is the name of
 pysyncobj's own private `__x`. So its state and its private methods are named here as they are named there, and a
 method `__x` below overrides pysyncobj's. `pysyncobj_engine.py` refuses to start when any of them is not the source
-that this was written against. Subclasses must not be made of this class: the mangling would be lost.
+that this was written against. There are two such classes of one name, this one on top of the one that elects;
+subclasses of any other name must not be made: the mangling would be lost.
+
+Membership is what the log's latest configuration says, from its append on; pysyncobj's own way of changing it is
+forbidden. Whoever is connected and no voter is an observer: it is sent what is committed, and counts nowhere.
 
 Attributes are set before pysyncobj's constructor, which looks at every attribute of the object; for the same reason
 there are no properties here.
 
 What is *not* here: messages' shapes (`quorum_messages.py`), what to send next (`quorum_progress.py`), who may campaign
-(`quorum_election.py`), chunks (`quorum_snapshot.py`), bytes on disk (`journal*.py`).
+(`pysyncobj_elections.py`), which change of voters is wise (`quorum_changes.py`), chunks (`quorum_snapshot.py`), bytes
+on disk (`journal*.py`).
 """
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
-from pysyncobj.syncobj import _COMMAND_TYPE, _RAFT_STATE, SyncObj
+from pysyncobj.syncobj import _COMMAND_TYPE, _RAFT_STATE
 from pysyncobj.transport import Transport
 
-from raftlog.config import majority
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 
+from . import pysyncobj_elections
 from . import quorum_messages as messages
 from .engine import Committed, InstalledSnapshot, Lost
 from .journal import Journal
 from .journal_snapshot import Snapshot
+from .quorum_configuration import CONFIGURATION, Configuration, encode_entry, is_single_step
 from .quorum_election import Patience, PreVotes
 from .quorum_follower import Accepted, accept
-from .quorum_messages import Append, AppendReply, PreVote, PreVoteReply, RequestVote, SnapshotChunk, SnapshotReply, Vote
+from .quorum_lanes import Waiting
+from .quorum_membership import Membership
+from .quorum_messages import (
+    Append,
+    AppendReply,
+    PreVote,
+    PreVoteReply,
+    RequestVote,
+    Resign,
+    SnapshotChunk,
+    SnapshotReply,
+    Vote,
+)
 from .quorum_replication import Replication
 from .quorum_snapshot import IncomingSnapshot
 
 APPLY_MAX = 2048
 """Entries applied in one tick: what is left waits for the next."""
 
-LINK_LOST_HEARTBEATS = 1.5
-"""Within so many heartbeat intervals of losing the link to the leader a voter asks for pre-votes."""
-
 REGULAR = bytes([_COMMAND_TYPE.REGULAR])
 NO_OP = bytes([_COMMAND_TYPE.NO_OP])
+KINDS = (REGULAR, NO_OP, CONFIGURATION)
+assert bytes([_COMMAND_TYPE.MEMBERSHIP]) == CONFIGURATION
 
 
-class Waiting:
-    """pysyncobj's callback of one proposal: remembers whose it is, and hears of its refusal."""
-
-    __slots__ = ("lost", "token")
-
-    def __init__(self, token: int, lost: list[Lost]) -> None:
-        self.token = token
-        self.lost = lost
-
-    def __call__(self, result: object, reason: int) -> None:
-        """pysyncobj reports that the command was not appended."""
-        self.lost.append(Lost(self.token, certain=True))
-
-
-class _SyncObj(SyncObj):  # type: ignore[misc]
+class _SyncObj(pysyncobj_elections._SyncObj):
     """One voter. Calls are made while the engine's ports are active."""
 
     def __init__(
         self,
         node: Node,
-        peers: Sequence[Node],
+        membership: Membership,
         configuration: SyncObjConf,
         transport: Transport,
         *,
@@ -80,116 +83,32 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         save_snapshot: Callable[[Snapshot], None],
         now: Callable[[], float],
     ) -> None:
-        self.journal: Final = journal
+        self.journal = journal
         self.snapshot = snapshot
         self.applied: list[Committed | InstalledSnapshot] = []
         self.lost: list[Lost] = []
         self.replication: Replication | None = None
         """While this node leads."""
-        self._peers: Final[dict[int, Node]] = {peer.id: peer for peer in peers}
-        self._transport: Final = transport
-        self._now: Final = now
-        self._heartbeat: Final = heartbeat
+        self.membership = membership
+        self._transport = transport
+        self._now = now
+        self._heartbeat = heartbeat
         self._save_snapshot: Final = save_snapshot
-        self._patience: Final = Patience(configuration.raftMinTimeout, now())
-        self._pre_votes: Final = PreVotes(majority(len(peers) + 1))
-        self._incoming: Final = IncomingSnapshot()
-        self.distrusted: set[int] = set()
-        """Voters that come back without the disk they voted with: they follow, and count nowhere."""
+        self._patience = Patience(configuration.raftMinTimeout, now())
+        self._pre_votes = PreVotes(self._majority())
+        self._incoming = IncomingSnapshot()
         self._votes: set[int] = set()
         """Who gave this candidate a vote in the current term."""
-        super().__init__(node, peers, configuration, transport=transport)
+        super().__init__(node, [Node(int(voter)) for voter in membership.others], configuration, transport=transport)
         applied = snapshot.index if snapshot is not None else journal.base_index
         self.__raftCommitIndex: int = applied
         self.__raftLastApplied: int = applied
-        if not self._peers:
+        if not membership.others:
             self.__raftElectionDeadline: float = now()  # nobody else could lead
         if snapshot is not None:
             self.applied.append(InstalledSnapshot(snapshot.index, snapshot.term, snapshot.state))
 
-    # --- Elections ---
-
-    def __connectedToAnyone(self) -> bool:  # noqa: N802
-        """pysyncobj asks this when the election timer ran out, and campaigns on yes: here, on a majority's pre-vote."""
-        if not self._peers or self._pre_votes.is_won(self.__raftCurrentTerm):
-            self._pre_votes.forget()
-            return True
-        now = self._now()
-        if now >= self._pre_votes.next_question_at:
-            self.__raftLeader: Node | None = None
-            again_after = self._heartbeat * (0.5 + self._draw() / 2)
-            number = self._pre_votes.ask(self.__raftCurrentTerm, now, again_after)
-            last_index, last_term = self.journal.last_index, self.journal.last_term
-            self._tell_all(PreVote(self.__raftCurrentTerm + 1, number, last_index, last_term))
-        return False
-
-    def _draw(self) -> float:
-        """From 0 to 1, at random: so that two voters do not act in step."""
-        shortest, longest = self.conf.raftMinTimeout, self.conf.raftMaxTimeout
-        return float((self.__generateRaftTimeout() - shortest) / (longest - shortest))
-
-    def _believes_in_leader(self) -> bool:
-        return bool(self.__raftState == _RAFT_STATE.LEADER) or self._patience.lasts(self._now())
-
-    def _log_is_current(self, last_index: int, last_term: int) -> bool:
-        """A candidate's log is at least as complete as this one (Raft, 5.4.1)."""
-        return (last_term, last_index) >= (self.journal.last_term, self.journal.last_index)
-
-    def _on_pre_vote(self, node: Node, message: PreVote) -> None:
-        granted = (
-            message.term > self.__raftCurrentTerm
-            and self._log_is_current(message.last_index, message.last_term)
-            and not self._believes_in_leader()
-        )
-        self._tell(node, PreVoteReply(self.__raftCurrentTerm, message.round, granted))
-
-    def _on_pre_vote_reply(self, node: Node, message: PreVoteReply) -> None:
-        if not self._step_down_if_behind(message.term):
-            self._pre_votes.on_reply(node.id, message)
-
-    def _on_request_vote(self, node: Node, message: RequestVote) -> None:
-        if message.term > self.__raftCurrentTerm:
-            if self._believes_in_leader():
-                return
-            self._step_down_if_behind(message.term)
-        granted = (
-            message.term == self.__raftCurrentTerm
-            and self.__raftState != _RAFT_STATE.LEADER
-            and self.__votedForNodeId in (None, node.id)
-            and self._log_is_current(message.last_index, message.last_term)
-        )
-        if granted:
-            self.__setCurrentTerm(message.term, node.id)
-            self._restart_election_timer()
-        self._tell(node, Vote(self.__raftCurrentTerm, granted))
-
-    def _on_vote(self, node: Node, message: Vote) -> None:
-        if self._step_down_if_behind(message.term) or message.term < self.__raftCurrentTerm:
-            return
-        if self.__raftState == _RAFT_STATE.CANDIDATE and message.granted:
-            self._votes.add(node.id)
-            self.__votesCount: int = 1 + len(self._votes)
-            if self.__votesCount >= majority(len(self._peers) + 1):
-                self.__onBecomeLeader()
-
-    def _restart_election_timer(self) -> None:
-        self.__raftElectionDeadline = self._now() + self.__generateRaftTimeout()
-
-    def _step_down_if_behind(self, term: int) -> bool:
-        """Somebody is in a later term: this node follows it there. Returns whether that was so."""
-        if term <= self.__raftCurrentTerm:
-            return False
-        self.__setCurrentTerm(term, None)
-        self.__setState(_RAFT_STATE.FOLLOWER)
-        self.__raftLeader = None
-        return True
-
-    def __setCurrentTerm(self, term: int, vote: int | None) -> None:  # noqa: N802
-        if term != self.__raftCurrentTerm:
-            self._votes.clear()
-            self._pre_votes.forget()
-            self._incoming.forget()
-        super().__setCurrentTerm(term, vote)
+    # --- Leading and not ---
 
     def __setState(self, state: int) -> None:  # noqa: N802
         led = self.__raftState == _RAFT_STATE.LEADER
@@ -203,14 +122,17 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self.__commandsWaitingCommit.clear()
 
     def __onBecomeLeader(self) -> None:  # noqa: N802
-        tell = lambda peer, message: self._tell(self._peers[peer], message)  # noqa: E731
-        self.replication = Replication(self.__raftCurrentTerm, list(self._peers), self.journal, tell)
+        tell = lambda peer, message: self._tell(Node(peer), message)  # noqa: E731
+        self.replication = Replication(self.__raftCurrentTerm, self.membership.others, self.journal, tell)
+        for node in sorted(self.__connectedNodes, key=lambda node: node.id):
+            self.replication.track(node.id)
+        self.__raftMatchIndex.clear()  # of this leadership only, for observers too
         super().__onBecomeLeader()
 
     # --- Messages ---
 
     def __onMessageReceived(self, node: Node, message: messages.Message) -> None:  # noqa: N802
-        if node.id in self.distrusted and not isinstance(message, AppendReply | SnapshotReply):
+        if not self._is_heard(node, message):
             return
         match message:
             case Append():
@@ -229,27 +151,17 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
                 self._on_snapshot_chunk(node, message)
             case SnapshotReply():
                 self._on_snapshot_reply(node, message)
+            case Resign():
+                self._on_resign(node, message)
 
-    def _tell(self, node: Node, message: messages.Message) -> None:
-        self._transport.send(node, message)
-
-    def _tell_all(self, message: messages.Message) -> None:
-        for peer in self._peers.values():
-            self._tell(peer, message)
+    def _is_heard(self, node: Node, message: messages.Message) -> bool:
+        """All are, but for the elections of nodes that are no voters, or came without the disk that they vote with;
+        and those too where the candidate was made a voter and this node has not heard of it yet."""
+        if isinstance(message, PreVote | RequestVote):
+            return self.membership.counts(node.id) or message.configuration_index > self.membership.index
+        return True
 
     # --- Following ---
-
-    def _follow(self, node: Node, term: int) -> None:
-        """A leader of the current term, or of a later one, spoke."""
-        if term > self.__raftCurrentTerm:
-            self.__setCurrentTerm(term, None)
-        elif self.__raftState == _RAFT_STATE.LEADER:
-            raise InvariantViolation(f"nodes {self.selfNode.id} and {node.id} both lead term {term}")
-        self.__setState(_RAFT_STATE.FOLLOWER)
-        self.__raftLeader = node
-        self._patience.heard(self._now())
-        self._pre_votes.forget()
-        self._restart_election_timer()
 
     def _on_append(self, node: Node, message: Append) -> None:
         if message.term < self.__raftCurrentTerm:
@@ -257,10 +169,11 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self._tell(node, AppendReply(self.__raftCurrentTerm, False, message.prev_index, message.prev_index))
             return
         for entry in message.entries:
-            if entry.command[:1] not in (REGULAR, NO_OP):
+            if entry.command[:1] not in KINDS:
                 raise RemoteProtocolError(f"an entry of kind {entry.command[0]} is none of ours")
         self._follow(node, message.term)
         answer = accept(self.journal, self.__raftCommitIndex, message)
+        self._adopt_configuration()
         if isinstance(answer, Accepted):
             self.__raftCommitIndex = max(self.__raftCommitIndex, min(message.commit_index, answer.index))
             self.__leaderCommitIndex: int = message.commit_index
@@ -287,7 +200,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         self.journal.sync()  # the term first: no snapshot on disk is of a term that the journal does not know
         self._save_snapshot(snapshot)
         if self.journal.term_at(snapshot.index) != snapshot.term:
-            self.journal.reset(snapshot.index, snapshot.term)
+            self.journal.reset(snapshot.index, snapshot.term, snapshot.configuration)
+            self._adopt_configuration()
         self.snapshot = snapshot
         self.__raftCommitIndex = self.__raftLastApplied = snapshot.index
         self.applied.append(InstalledSnapshot(snapshot.index, snapshot.term, snapshot.state))
@@ -295,31 +209,36 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
     # --- Leading ---
 
     def _on_append_reply(self, node: Node, message: AppendReply) -> None:
-        if self._is_answer(message.term) and self.replication is not None:
+        if self._is_answer_of(node, message.term) and self.replication is not None:
             self._count(node, self.replication.on_append_reply(node.id, message))
 
     def _on_snapshot_reply(self, node: Node, message: SnapshotReply) -> None:
-        if self._is_answer(message.term) and self.replication is not None:
+        if self._is_answer_of(node, message.term) and self.replication is not None:
             self._count(node, self.replication.on_snapshot_reply(node.id, message))
 
-    def distrust(self, node: Node, distrusted: bool) -> None:
-        """Whether the voter is on another disk than it votes with. What it acknowledged on one, the other may lack."""
-        changed = distrusted or node.id in self.distrusted
-        (self.distrusted.add if distrusted else self.distrusted.discard)(node.id)
-        if changed and self.replication is not None:
-            self.replication.forget(node.id)
+    def begin_anew_with(self, node: Node) -> None:
+        """The peer is on another disk than before: what it acknowledged on one, the other may lack."""
+        if self.replication is not None:
+            if node.id in self.replication.progress:
+                self.replication.forget(node.id)
             self.__raftMatchIndex[node] = 0
+            self.__lastResponseTime[node] = float("-inf")
 
     def _count(self, node: Node, match: int) -> None:
-        """What pysyncobj counts commits and its own quorum by."""
-        if node.id not in self.distrusted:
+        """What pysyncobj counts commits and its own quorum by: of all peers, of which it asks for voters only."""
+        if not self.membership.is_distrusted(node.id):
             self.__raftMatchIndex[node] = match
             self.__lastResponseTime[node] = self._now()
 
-    def _is_answer(self, term: int) -> bool:
+    def answered_since(self, peer: int, moment: float) -> bool:
+        """Whether the peer, on its own disk, answered this leader after that."""
+        return bool(self.__lastResponseTime.get(Node(peer), float("-inf")) > moment)
+
+    def _is_answer_of(self, node: Node, term: int) -> bool:
         """Of exactly this term; a later one ends the leadership, an earlier one counts nothing."""
-        behind = self._step_down_if_behind(term)
-        return not behind and term == self.__raftCurrentTerm
+        if self._step_down_if_behind(term) or term != self.__raftCurrentTerm:
+            return False
+        return self.replication is not None and node.id in self.replication.progress
 
     def __sendAppendEntries(self) -> None:  # noqa: N802
         """pysyncobj's periodic broadcast: the heartbeat."""
@@ -331,14 +250,49 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         if self.replication is not None:
             self.replication.send(self.__raftCommitIndex, self.snapshot, heartbeat=heartbeat)
 
+    def __onNodeConnected(self, node: Node) -> None:  # noqa: N802
+        super().__onNodeConnected(node)
+        if self.replication is not None:
+            self.replication.track(node.id)
+
     def __onNodeDisconnected(self, node: Node) -> None:  # noqa: N802
         super().__onNodeDisconnected(node)
         if self.replication is not None:
             self.replication.on_link_lost(node.id)
         elif node == self.__raftLeader:
-            self._patience.ends()
-            soon = self._now() + self._draw() * LINK_LOST_HEARTBEATS * self._heartbeat
-            self.__raftElectionDeadline = min(self.__raftElectionDeadline, soon)
+            self._leader_is_gone()
+
+    # --- Membership ---
+
+    def _adopt_configuration(self) -> None:
+        """The log's latest configuration is in effect, from its append on and until it is cut away."""
+        if not self.membership.refresh():
+            return
+        former = self.__otherNodes
+        self.__otherNodes: set[Node] = {Node(int(voter)) for voter in self.membership.others}
+        self._pre_votes.majority = self._majority()
+        self._pre_votes.forget()
+        if self.replication is not None:
+            self.replication.set_voters(self.membership.others)
+            for node in self.__otherNodes - former:
+                # What it acknowledged as an observer, on the disk that it is named with.
+                self.__raftMatchIndex[node] = self.replication.progress[node.id].match
+                self.__lastResponseTime.setdefault(node, self._now())
+
+    def append_configuration(self, configuration: Configuration, token: int) -> None:
+        """Append what was decided, as the leader. Raises `InvariantViolation` where that may not be."""
+        before, last = self.membership.configuration, self.journal.last_index
+        if not self.may_change() or not is_single_step(before, configuration):
+            raise InvariantViolation(f"from voters {before} to {configuration} at {last}, in term {self.journal.term}")
+        if configuration.voter(self.selfNode.id) is None:
+            raise InvariantViolation(f"node {self.selfNode.id} leads and would remove itself")
+        self.journal.append(encode_entry(configuration), last + 1, self.__raftCurrentTerm)
+        self.__commandsWaitingCommit[last + 1].append((self.__raftCurrentTerm, Waiting(token, self.lost)))
+        self._adopt_configuration()
+
+    def may_change(self) -> bool:
+        """It leads, an entry of its own term is committed, and so is the latest configuration: one step at a time."""
+        return self.leads_and_is_current() and self.membership.index <= self.__raftCommitIndex
 
     def leads_and_is_current(self) -> bool:
         """It leads, and what was committed before its term is applied here: its first own entry is."""
@@ -382,9 +336,9 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         return False
 
     def __doApplyCommand(self, command: bytes) -> bytes:  # noqa: N802
-        """The bytes that were proposed; empty for the entry that begins a leadership."""
+        """The bytes that were proposed; empty for what begins a leadership and for a configuration."""
         kind = command[:1]
-        if kind not in (REGULAR, NO_OP):
+        if kind not in KINDS:
             raise InvariantViolation(f"an entry of kind {kind!r} is committed")
         return command[1:] if kind == REGULAR else b""
 

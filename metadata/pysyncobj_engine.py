@@ -19,12 +19,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pysyncobj.syncobj
 from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj
@@ -33,7 +31,7 @@ from pysyncobj.version import VERSION
 
 from raftlog.config import TimingConfig
 from raftlog.errors import InvariantViolation, RemoteProtocolError
-from raftlog.model import NO_BROKER, BrokerId, QuorumStatus
+from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, QuorumStatus
 from raftlog.ports import Disk, Random
 
 from . import quorum_messages as messages
@@ -42,7 +40,11 @@ from .journal import Journal
 from .journal_face import JournalFace
 from .journal_snapshot import Snapshot, load_snapshot, reconcile, save_snapshot
 from .pysyncobj_core import _SyncObj
+from .pysyncobj_ports import Ports, install_dispatchers, running
+from .quorum_changes import ObserverState, QuorumFacts
+from .quorum_configuration import Configuration, encode_configuration
 from .quorum_identity import QuorumIdentity
+from .quorum_membership import Membership
 
 PINNED_VERSION = "0.3.17"
 
@@ -73,6 +75,7 @@ PINNED_SOURCES: dict[str, str] = {
     "_SyncObj__parseChangeClusterRequest": "b2d5d695b12e592f",
     "_SyncObj__changeCluster": "66b42884f9d2dbd1",
     "_SyncObj__doChangeCluster": "247d4d4101b8cd3c",
+    "_SyncObj__onNodeConnected": "2655afb481b4c69b",
     "_checkCommandsToApply": "a386a8079361d204",
     # Relied on as they are.
     "__init__": "09df12cd7fd7d727",
@@ -85,7 +88,6 @@ PINNED_SOURCES: dict[str, str] = {
     "_SyncObj__getEntries": "e29c4b33293b2101",
     "_SyncObj__callErrCallback": "6037c14ef64c2763",
     "_SyncObj__onLeaderChanged": "53b7685e1d897887",
-    "_SyncObj__onNodeConnected": "2655afb481b4c69b",
     "_SyncObj__onSetCodeVersion": "17b050edb193c853",
     "_getLeader": "90e3b8391a79e851",
 }
@@ -116,54 +118,6 @@ def check_pysyncobj() -> None:
         )
 
 
-# --- pysyncobj's module globals --------------------------------------------------------------------------------------
-
-
-class _Ports:
-    """What pysyncobj may see of the world while one engine's call runs."""
-
-    __slots__ = ("journal", "now", "random")
-
-    def __init__(self, now: float, random: Random) -> None:
-        self.now = now
-        self.random = random
-        self.journal: JournalFace | None = None
-
-
-class _Running(threading.local):
-    ports: _Ports | None = None
-
-
-class _RandomModule:
-    """Stands where pysyncobj expects the module `random`."""
-
-    def random(self) -> float:
-        ports = _running.ports
-        return ports.random.random() if ports is not None else float(_originals["random"].random())
-
-
-def _monotonic() -> float:
-    ports = _running.ports
-    return ports.now if ports is not None else float(_originals["monotonicTime"]())
-
-
-def _create_journal(path: str | None = None) -> Any:
-    ports = _running.ports
-    return ports.journal if ports is not None else _originals["createJournal"](path)
-
-
-_running = _Running()
-_originals: dict[str, Any] = {}
-
-
-def _install_dispatchers() -> None:
-    replaced = {"random": _RandomModule(), "monotonicTime": _monotonic, "createJournal": _create_journal}
-    if not _originals:
-        _originals.update({name: getattr(pysyncobj.syncobj, name) for name in replaced})
-        for name, dispatcher in replaced.items():
-            setattr(pysyncobj.syncobj, name, dispatcher)
-
-
 # --- What pysyncobj is given ------------------------------------------------------------------------------------------
 
 
@@ -173,13 +127,15 @@ class Outbox(Transport):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(None, None, [])
         self.messages: list[tuple[BrokerId, bytes]] = []
+        self.membership: Membership | None = None
 
     def send(self, node: Node, message: messages.Message | dict[str, Any]) -> None:
         """Queue a message. The one that pysyncobj still builds itself is its request for votes."""
         if isinstance(message, dict):
             if message["type"] != "request_vote":
                 raise InvariantViolation(f"pysyncobj sends {message['type']!r}")
-            asked = (message["term"], message["last_log_index"], message["last_log_term"])
+            assert self.membership is not None
+            asked = (message["term"], message["last_log_index"], message["last_log_term"], self.membership.claim)
             message = messages.RequestVote(*asked)
         if len(self.messages) >= OUTBOX_MAX:
             raise InvariantViolation(f"{OUTBOX_MAX} messages were queued in one tick")
@@ -219,22 +175,23 @@ class PySyncObjEngine:
         """Opens journal and snapshot. Raises `InvalidRequest`, `InvariantViolation` or `DiskFailed` where this voter
         must not start. `now` is monotonic, in seconds."""
         check_pysyncobj()
-        _install_dispatchers()
+        install_dispatchers()
         self._disk = disk
         self._identity = identity
-        self._ports = _Ports(now, random)
+        self._ports = Ports(now, random)
         self._journal = Journal(disk, identity)
         self._quiet_since = now
         snapshot = load_snapshot(disk, identity)
         reconcile(self._journal, snapshot)
         self._outbox = Outbox()
-        self._peers = {peer: Node(int(peer)) for peer in identity.peers}
+        self._timing = timing
+        self._membership = self._outbox.membership = Membership(identity, self._journal)
         commit_index = snapshot.index if snapshot is not None else self._journal.base_index
         self._ports.journal = JournalFace(self._journal, commit_index)
         with self._running():
             self._core = _SyncObj(
                 Node(int(identity.node_id)),
-                list(self._peers.values()),
+                self._membership,
                 configuration(timing),
                 self._outbox,
                 heartbeat=timing.quorum_heartbeat_ms / 1000,
@@ -246,12 +203,12 @@ class PySyncObjEngine:
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        outer = _running.ports
-        _running.ports = self._ports
+        outer = running.ports
+        running.ports = self._ports
         try:
             yield
         finally:
-            _running.ports = outer
+            running.ports = outer
 
     # --- Engine ---
 
@@ -262,12 +219,11 @@ class PySyncObjEngine:
 
     def step(self, sender: BrokerId, message: bytes) -> None:
         """See `Engine`."""
-        node = self._peers.get(sender)
-        if node is None:
-            raise RemoteProtocolError(f"node {sender} is no other voter of this cluster")
+        if sender == self._identity.node_id:
+            raise RemoteProtocolError(f"node {sender} is this node")
         decoded = messages.decode(message)
         with self._running():
-            self._outbox._onMessageReceived(node, decoded)
+            self._outbox._onMessageReceived(Node(int(sender)), decoded)
 
     def tick(self, now: float) -> None:
         """See `Engine`."""
@@ -285,17 +241,29 @@ class PySyncObjEngine:
     def peer_connected(self, peer: BrokerId) -> None:
         """See `Engine`."""
         with self._running():
-            self._outbox._onNodeConnected(self._peers[peer])
+            self._outbox._onNodeConnected(Node(int(peer)))
 
     def peer_disconnected(self, peer: BrokerId) -> None:
         """See `Engine`."""
         with self._running():
-            self._outbox._onNodeDisconnected(self._peers[peer])
+            self._outbox._onNodeDisconnected(Node(int(peer)))
+
+    def meet(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None:
+        """See `Engine`."""
+        with self._running():
+            if self._membership.meet(peer, directory_id, endpoint):
+                self._core.begin_anew_with(Node(int(peer)))
 
     def distrust(self, peer: BrokerId, distrusted: bool) -> None:
-        """Whether a voter's votes and acknowledgements count nothing: it lost the disk that it gave them with (S9)."""
+        """Whether the votes and acknowledgements of a voter whose disk is not agreed upon yet count nothing: it came
+        with another one before (S9)."""
         with self._running():
-            self._core.distrust(self._peers[peer], distrusted)
+            if self._membership.distrust(peer, distrusted):
+                self._core.begin_anew_with(Node(int(peer)))
+
+    def forget(self, peer: BrokerId) -> None:
+        """See `Engine`."""
+        self._membership.forget(peer)
 
     def ready(self) -> Ready:
         """See `Engine`."""
@@ -312,7 +280,9 @@ class PySyncObjEngine:
         if term is None or applied_index > self._core.raftLastApplied:
             raise InvariantViolation(f"a snapshot at {applied_index}, applied is {self._core.raftLastApplied}")
         self._journal.sync()
-        snapshot = Snapshot.of(applied_index, term, state)
+        snapshot = Snapshot.of(
+            applied_index, term, state, encode_configuration(self._journal.configuration_at(applied_index))
+        )
         save_snapshot(self._disk, self._identity, snapshot)
         self._core.snapshot = snapshot
         self._journal.drop_before(self._trailing_base(applied_index))
@@ -343,9 +313,49 @@ class PySyncObjEngine:
             commit_index=core.raftCommitIndex,
             applied_index=core.raftLastApplied,
             last_index=self._journal.last_index,
-            voters=self._identity.voters,
+            voters=self._membership.configuration.node_ids,
             match_index=match,
         )
+
+    # --- Membership ---
+
+    @property
+    def configuration(self) -> Configuration:
+        """See `Engine`."""
+        return self._membership.configuration
+
+    def facts(self) -> QuorumFacts:
+        """See `Engine`."""
+        core, membership = self._core, self._membership
+        recently = self._ports.now - self._timing.election_timeout_max_ms / 1000
+        progress = core.replication.progress if core.replication is not None else {}
+        answering = {peer for peer in progress if core.answered_since(peer, recently)}
+        observers = {}
+        for peer in sorted(set(progress) - set(membership.others)):
+            met = membership.as_voter(peer)
+            if met is not None:
+                observers[peer] = ObserverState(met, progress[peer].match, peer in answering)
+        own = membership.as_voter(self._identity.node_id)
+        assert own is not None
+        return QuorumFacts(
+            leader=own,
+            may_change=core.may_change(),
+            configuration=membership.configuration,
+            pinned=membership.pinned(),
+            answering=frozenset(peer for peer in answering if membership.counts(peer)) | {int(own.node_id)},
+            observers=observers,
+            commit_index=core.raftCommitIndex,
+        )
+
+    def append_configuration(self, configuration: Configuration, token: int) -> None:
+        """See `Engine`."""
+        with self._running():
+            self._core.append_configuration(configuration, token)
+
+    def resign(self) -> None:
+        """See `Engine`."""
+        with self._running():
+            self._core.resign()
 
     @property
     def is_leader(self) -> bool:

@@ -19,6 +19,20 @@ OTHERS_PER_TICK = 1_000
 """Proposals that are not urgent and enter the log in one tick."""
 
 
+class Waiting:
+    """A proposal that is in an engine's hands: whose it is, for when it is committed, cut away or never appended."""
+
+    __slots__ = ("lost", "token")
+
+    def __init__(self, token: int, lost: list[Lost]) -> None:
+        self.token = token
+        self.lost = lost
+
+    def __call__(self, result: object, reason: int) -> None:
+        """pysyncobj's callback: the command was not appended."""
+        self.lost.append(Lost(self.token, certain=True))
+
+
 class Lanes:
     """Two queues in front of one engine, and the outcomes of what went through them."""
 
@@ -47,10 +61,14 @@ class Lanes:
             self._enter(*self._others.popleft())
 
     def _enter(self, envelope: bytes, done: Callable[[Outcome], None]) -> None:
+        self._propose(envelope, self.expect(done))
+
+    def expect(self, done: Callable[[Outcome], None]) -> int:
+        """A token for what its caller hands to the engine by itself; `done` gets its outcome."""
         token = self._next_token
         self._next_token += 1
         self._waiting[token] = done
-        self._propose(envelope, token)
+        return token
 
     def lost(self, lost: Lost) -> None:
         """A proposal gets no answer here."""

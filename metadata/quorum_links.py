@@ -5,6 +5,10 @@ that it accepted, so that a fault on the link from A to B is a fault of exactly 
 hello goes the other way.) Both ends begin with a hello; whoever does not belong is dropped before a byte of his
 reaches the engine. A newer link from the same node takes the place of the older one, on either side.
 
+Any other node of the cluster belongs, a voter or not: what it may do is the engine's question. Which disk a node is on
+is told by the hello of the link on which its messages come, and by no other. A hello says as well where its node can
+be dialed: an observer is in no list of voters.
+
 What is *not* here: dialing again (the shell's), what frames mean (`quorum_node.py`).
 """
 
@@ -14,20 +18,21 @@ from collections.abc import Callable
 from typing import Protocol
 
 from raftlog.errors import InvariantViolation, RemoteProtocolError
-from raftlog.model import NO_BROKER, BrokerId, DirectoryId
+from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Buffer, Link, LinkHandler
 
 from .quorum_identity import QuorumIdentity
-from .quorum_protocol import PROTOCOL_VERSION, Hello, decode, encode
+from .quorum_protocol import PEERS_MAX, PROTOCOL_VERSION, Hello, decode, encode
 
 
 class LinkOwner(Protocol):
     """What links need of a `QuorumNode`."""
 
-    def on_hello(self, peer: BrokerId, directory_id: DirectoryId) -> None: ...
+    def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None: ...
     def on_connected(self, peer: BrokerId) -> None: ...
     def on_disconnected(self, peer: BrokerId) -> None: ...
     def on_message(self, peer: BrokerId, message: Buffer) -> None: ...
+    def on_gone(self, peer: BrokerId) -> None: ...
 
 
 class QuorumLinks:
@@ -38,15 +43,19 @@ class QuorumLinks:
         identity: QuorumIdentity,
         *,
         on_dropped: Callable[[RemoteProtocolError], None] = lambda error: None,
-        on_heard: Callable[[BrokerId], None] = lambda peer: None,
+        on_heard: Callable[[BrokerId, Endpoint | None], None] = lambda peer, endpoint: None,
+        on_gone: Callable[[BrokerId], None] = lambda peer: None,
     ) -> None:
         """`on_dropped` is told of each link that was closed because its peer broke the protocol (for the log),
-        `on_heard` of each peer that dialed this node: it is there, so it may be worth dialing."""
+        `on_heard` of each peer that dialed this node: it is there, so it may be worth dialing where it says;
+        `on_gone` when that link is over."""
         self._on_heard = on_heard
+        self._on_gone = on_gone
         self._identity = identity
         self._on_dropped = on_dropped
+        where = (identity.data.host, identity.data.port) if identity.data is not None else ("", 0)
         self._hello = encode(
-            Hello(PROTOCOL_VERSION, identity.cluster_id, identity.node_id, bytes(identity.directory_id))
+            Hello(PROTOCOL_VERSION, identity.cluster_id, identity.node_id, bytes(identity.directory_id), *where)
         )
         self._node: LinkOwner | None = None
         self._sending: dict[BrokerId, Link] = {}
@@ -90,9 +99,9 @@ class QuorumLinks:
         """Say who is here."""
         link.send([self._hello])
 
-    def check(self, message: memoryview, proven: int = NO_BROKER) -> BrokerId:
-        """The first frame of a link: the peer it proves. `proven`: what its certificate said already, if it had one.
-        Raises `RemoteProtocolError`."""
+    def check(self, message: memoryview, proven: int = NO_BROKER) -> Hello:
+        """The first frame of a link. `proven`: what its certificate said already, if it had one. Raises
+        `RemoteProtocolError`."""
         hello = decode(message)
         if not isinstance(hello, Hello):
             raise RemoteProtocolError("a link must begin with a hello")
@@ -102,11 +111,9 @@ class QuorumLinks:
             raise RemoteProtocolError(f"node {proven}, by its certificate, says that it is node {hello.node_id}")
         if hello.protocol_version < 1:
             raise RemoteProtocolError(f"node {hello.node_id} speaks protocol {hello.protocol_version}")
-        peer = BrokerId(hello.node_id)
-        if peer not in self._identity.peers:
-            raise RemoteProtocolError(f"node {peer} is no other voter of this cluster")
-        self.node.on_hello(peer, DirectoryId(hello.directory_id))
-        return peer
+        if hello.node_id == self._identity.node_id:
+            raise RemoteProtocolError(f"node {hello.node_id} says that it is this node")
+        return hello
 
     def may_send(self, peer: BrokerId, link: Link) -> None:
         """The peer answered on a link that we dialed."""
@@ -123,13 +130,18 @@ class QuorumLinks:
             del self._sending[BrokerId(link.peer)]
             self.node.on_disconnected(BrokerId(link.peer))
 
-    def may_receive(self, peer: BrokerId, link: Link) -> None:
-        """The peer said hello on a link that it dialed."""
+    def may_receive(self, hello: Hello, link: Link) -> None:
+        """The peer said hello on a link that it dialed. Raises `RemoteProtocolError` where there are too many."""
+        peer = BrokerId(hello.node_id)
         former = self._receiving.get(peer)
+        if former is None and len(self._receiving) >= PEERS_MAX:
+            raise RemoteProtocolError(f"node {peer} is one too many: {PEERS_MAX} nodes have links to this one")
         self._receiving[peer] = link
         if former is not None and former is not link:
             former.close()
-        self._on_heard(peer)
+        endpoint = Endpoint(hello.host, hello.port) if hello.host else None
+        self.node.on_hello(peer, DirectoryId(hello.directory_id), endpoint)
+        self._on_heard(peer, endpoint)
 
     def peer_of(self, link: Link) -> BrokerId | None:
         """Who may send on this accepted link: None before its hello, or after a newer link took its place."""
@@ -140,6 +152,8 @@ class QuorumLinks:
         peer = self.peer_of(link)
         if peer is not None:
             del self._receiving[peer]
+            self.node.on_gone(peer)
+            self._on_gone(peer)
 
 
 class _Dialed:
@@ -153,7 +167,7 @@ class _Dialed:
 
     def on_message(self, link: Link, message: memoryview) -> None:
         try:
-            peer = self._links.check(message)
+            peer = BrokerId(self._links.check(message).node_id)
             if peer != link.peer:
                 raise RemoteProtocolError(f"node {peer} answers where node {link.peer} was dialed")
         except RemoteProtocolError as error:

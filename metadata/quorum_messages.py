@@ -19,6 +19,8 @@ import msgspec
 from raftlog.errors import RemoteProtocolError
 from raftlog.ports import Buffer
 
+from .quorum_configuration import decode_configuration, decode_entry
+
 MAX_APPEND_BYTES = 256 * 1024
 """An append carries entries up to this size, or one larger entry."""
 
@@ -30,6 +32,8 @@ MAX_ENTRY_BYTES = 5 * 1024 * 1024
 MAX_ENGINE_MESSAGE_BYTES = MAX_ENTRY_BYTES + MAX_APPEND_BYTES + 64 * 1024
 
 SNAPSHOT_CHUNK_BYTES = 256 * 1024
+
+MAX_CONFIGURATION_BYTES = 32 * 1024
 
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Crc: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -46,6 +50,8 @@ class PreVote(_Message, frozen=True, tag="pre_vote.1"):
     round: _Natural
     last_index: _Natural
     last_term: _Natural
+    configuration_index: _Natural = 0
+    """At which index the candidate's log names it a voter, by its disk; 0 where it does not."""
 
 
 class PreVoteReply(_Message, frozen=True, tag="pre_vote_reply.1"):
@@ -62,6 +68,8 @@ class RequestVote(_Message, frozen=True, tag="request_vote.1"):
     term: _Natural
     last_index: _Natural
     last_term: _Natural
+    configuration_index: _Natural = 0
+    """As in `PreVote`."""
 
 
 class Vote(_Message, frozen=True, tag="vote.1"):
@@ -112,6 +120,8 @@ class SnapshotChunk(_Message, frozen=True, tag="snapshot_chunk.1"):
     offset: _Natural
     chunk_crc: _Crc
     data: Annotated[bytes, msgspec.Meta(max_length=SNAPSHOT_CHUNK_BYTES)]
+    configuration: Annotated[bytes, msgspec.Meta(max_length=MAX_CONFIGURATION_BYTES)] = b""
+    """In effect at `index`; empty: the initial voters."""
 
 
 class SnapshotReply(_Message, frozen=True, tag="snapshot_reply.1"):
@@ -123,7 +133,15 @@ class SnapshotReply(_Message, frozen=True, tag="snapshot_reply.1"):
     installed: bool
 
 
-Message: TypeAlias = PreVote | PreVoteReply | RequestVote | Vote | Append | AppendReply | SnapshotChunk | SnapshotReply
+class Resign(_Message, frozen=True, tag="resign.1"):
+    """The leader of `term` leads no more, on purpose: whoever can may campaign at once."""
+
+    term: _Natural
+
+
+Message: TypeAlias = (
+    PreVote | PreVoteReply | RequestVote | Vote | Append | AppendReply | SnapshotChunk | SnapshotReply | Resign
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
@@ -155,6 +173,7 @@ def _check_append(message: Append) -> None:
         if not term <= entry.term <= message.term:
             raise RemoteProtocolError(f"entry of term {entry.term} after term {term} from a leader of {message.term}")
         term = entry.term
+        decode_entry(entry.command)
     if message.prev_index < 1 or message.prev_term > message.term:
         raise RemoteProtocolError(f"append after entry {message.prev_index} of term {message.prev_term}")
 
@@ -162,5 +181,7 @@ def _check_append(message: Append) -> None:
 def _check_chunk(message: SnapshotChunk) -> None:
     if message.index < 1 or message.last_term > message.term:
         raise RemoteProtocolError(f"snapshot up to {message.index} of term {message.last_term}")
+    if message.configuration:
+        decode_configuration(message.configuration)
     if message.offset + len(message.data) > message.size:
         raise RemoteProtocolError(f"{len(message.data)} bytes at {message.offset} of a snapshot of {message.size}")

@@ -6,26 +6,30 @@ answers. So the shell's whole duty is: hand in what arrived, then call `tick`, a
 
 Outputs are callbacks: `send(peer, message)`; `on_events(index, events)`, in the order of the log, every applied index
 exactly once, or (after an installed snapshot) the image's difference at the snapshot's index; `on_leader(leader)` as a
-hint for people.
+hint for people; `on_configuration(configuration)` when the log names other voters, for whoever dials them.
+
+A node that the log does not name as a voter is an *observer*: it gets what is committed from the leader, proposes and
+reads as any other, and is counted nowhere.
 
 Errors: `RemoteProtocolError` from `on_message` means that the peer broke the protocol: drop that link, nothing else
 happened. `InvariantViolation`, `DiskFailed` and `DiskFull` from any call mean that the node must stop: it no longer
 knows what it promised. They are never retried, and every later call raises the same again.
 
 What is *not* here: consensus (`pysyncobj_engine.py`), frames (`quorum_protocol.py`), links and handshakes
-(`quorum_links.py`), a proposal's way (`quorum_proposals.py`), the state machine (`quorum_machine.py`), threads and
+(`quorum_links.py`), a proposal's way (`quorum_proposals.py`), a change of voters
+(`quorum_change_requests.py`), the state machine (`quorum_machine.py`), threads and
 sockets (`quorum_thread.py`), decisions (`controller.py`) and their rules (`image.py`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from raftlog.config import MIB, TimingConfig
+from raftlog.config import TimingConfig
 from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError
-from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Incarnation, QuorumStatus
+from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Incarnation, QuorumStatus
 from raftlog.ports import Buffer, Clock, Disk, Random
 
 from . import quorum_protocol as protocol
@@ -46,16 +50,21 @@ from .commands import (
 from .engine import Fate, Outcome
 from .image import ClusterImage
 from .image_events import MetadataEvent
-from .journal import prepare_journal
+from .journal import prepare_journal as prepare_quorum
 from .pysyncobj_engine import PySyncObjEngine
 from .quorum_broker import OwnBroker
+from .quorum_change_requests import ChangeDesk, VoterChanges
+from .quorum_changes import VoterChange
+from .quorum_configuration import Configuration
 from .quorum_controlling import Controlling
 from .quorum_identity import FOLDER, QuorumIdentity
 from .quorum_lanes import Lanes
+from .quorum_limits import QuorumLimits
 from .quorum_machine import StateMachine
 from .quorum_proposals import Done, Proposals
 from .quorum_protocol import (
     BrokerHeartbeat,
+    ChangeVoters,
     EngineFrame,
     Frame,
     HeartbeatAnswer,
@@ -63,6 +72,7 @@ from .quorum_protocol import (
     Proposed,
     StatusAnswer,
     StatusQuestion,
+    VotersChanged,
 )
 from .quorum_questions import Barriers, StatusQuestions
 from .quorum_voters import VoterDirectories
@@ -73,27 +83,8 @@ ROUNDS_PER_TICK = 3
 """What a tick's own decisions stage is carried out in the same tick, so often: the only voter commits at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumLimits:
-    """What bounds memory and disk."""
-
-    snapshot_entries: int = 10_000
-    """A snapshot is taken after this many applied entries..."""
-    snapshot_bytes: int = 16 * MIB
-    """...or when the journal has this many bytes."""
-    proposals_max: int = 10_000
-    """Proposals of this node, or of a peer at this node, without an outcome; one more is refused."""
-
-
-def prepare_quorum(disk: Disk, identity: QuorumIdentity) -> None:
-    """Write the empty journal of a first start, durably. `raftlog server init` calls it, before it writes `node.json`;
-    nothing else does, so that a lost journal never looks like a first start (S9). Raises `InvalidRequest` where there
-    is one already."""
-    prepare_journal(disk, identity)
-
-
 class QuorumNode:
-    """A voter of the metadata quorum and the broker beside it. Single-threaded."""
+    """A node of the metadata quorum and the broker beside it. Single-threaded."""
 
     def __init__(
         self,
@@ -106,21 +97,19 @@ class QuorumNode:
         send: Callable[[BrokerId, bytes], None],
         on_events: Callable[[int, Sequence[MetadataEvent]], None],
         on_leader: Callable[[BrokerId], None] | None = None,
+        on_configuration: Callable[[Configuration], None] | None = None,
         limits: QuorumLimits | None = None,
     ) -> None:
         """Opens the journal (blocking). Raises `InvalidRequest` where the folder was never prepared or is another
         node's, `InvariantViolation` where it is damaged, `DiskFailed`. The state found on disk comes through
         `on_events` at the first `tick`."""
-        if identity.node_id not in identity.voters:
-            voters = ", ".join(map(str, identity.voters))
-            raise InvalidRequest(
-                "invalid_config", f"node {identity.node_id} is none of the voters {voters}; others cannot run yet"
-            )
         self._identity = identity
         self._clock = clock
         self._limits = limits if limits is not None else QuorumLimits()
         self._send = send
         self._on_leader = on_leader
+        self._on_configuration = on_configuration
+        self._configuration: Configuration | None = None
         self._leader: BrokerId = NO_BROKER
         self._engine = PySyncObjEngine(identity, disk=disk, now=clock.monotonic(), random=random, timing=timing)
         self._directories = VoterDirectories(disk, identity)
@@ -133,20 +122,30 @@ class QuorumNode:
         self._broker = OwnBroker(identity.node_id, timing, self._proposals)
         self._connected: set[BrokerId] = set()
         self._frames: list[tuple[BrokerId, Frame]] = []
-        self._forwarded: dict[BrokerId, int] = dict.fromkeys(identity.peers, 0)
+        self._forwarded: Counter[BrokerId] = Counter()
         """Proposals of each peer that have no outcome yet."""
         self._session_id = random.randbytes(16)
         self._sequence = 0
         self._barriers = Barriers(self._propose_barrier)
         self._questions = StatusQuestions(first_id)
+        self._changes = VoterChanges(first_id, self._ask_change)
+        self._desk = ChangeDesk(self._engine, self._lanes)
         self._stopped_by: BaseException | None = None
 
     # --- Links -------------------------------------------------------------------------------------------------------
 
-    def on_hello(self, peer: BrokerId, directory_id: DirectoryId) -> None:
-        """A link's handshake names the peer's disk: whether it is the one that the peer votes with."""
+    def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None = None) -> None:
+        """The handshake of a link on which the peer sends names its disk: whether it is the one that it votes with."""
         with self._or_stop():
-            self._engine.distrust(peer, not self._directories.is_the_same(peer, directory_id))
+            voter = self._engine.configuration.voter(peer)
+            if voter is not None and not voter.pinned:
+                self._engine.distrust(peer, not self._directories.is_the_same(peer, directory_id))
+            self._engine.meet(peer, directory_id, endpoint)
+
+    def on_gone(self, peer: BrokerId) -> None:
+        """The peer sends nothing any more."""
+        with self._or_stop():
+            self._engine.forget(peer)
 
     def on_connected(self, peer: BrokerId) -> None:
         """Messages can be sent to this peer."""
@@ -163,8 +162,6 @@ class QuorumNode:
     def on_message(self, peer: BrokerId, message: Buffer) -> None:
         """A message from a peer whose handshake was accepted. Raises `RemoteProtocolError`."""
         with self._or_stop():
-            if peer not in self._forwarded:
-                raise RemoteProtocolError(f"node {peer} is no other voter of this cluster")
             frame = protocol.decode(message)
             match frame:
                 case EngineFrame(packed):
@@ -181,6 +178,10 @@ class QuorumNode:
                     self._queue(peer, StatusAnswer.of(request_id, self.status()))
                 case StatusAnswer(request_id):
                     self._questions.answer(request_id, frame.status)
+                case ChangeVoters():
+                    self._desk.answer(frame, lambda answer: self._queue(peer, answer))
+                case VotersChanged():
+                    self._changes.on_answer(frame, self._clock.monotonic())
                 case _:
                     raise RemoteProtocolError("a second hello")
 
@@ -223,6 +224,19 @@ class QuorumNode:
         else:
             self._questions.ask(now, done)
 
+    def change_voters(
+        self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
+    ) -> None:
+        """Have the leader add or remove one voter, or with `plan` only say what would become of it. `done` is called
+        once, within `timeout` seconds."""
+        self._changes.add(change, plan=plan, deadline=self._clock.monotonic() + timeout, done=done)
+
+    def _ask_change(self, leader: BrokerId, asked: ChangeVoters, told: Callable[[VotersChanged], None]) -> None:
+        if leader == self._identity.node_id:
+            self._desk.answer(asked, told)
+        else:
+            self._queue(leader, asked)
+
     def register(self, command: RegisterBroker, done: Done) -> None:
         """Propose this registration until the state machine answers it, then send the broker's heartbeats. `done` is
         called once: applied (whose result may be a refusal: then another process holds the name and this one must
@@ -253,6 +267,8 @@ class QuorumNode:
                 if not self._round(now):
                     break
             self._tell_controller(now)
+            self._desk.pin(now)
+            self._notice_configuration()
             self._snapshot_if_due()
             frames, self._frames = self._frames, []
             for peer, frame in frames:
@@ -265,7 +281,9 @@ class QuorumNode:
         """Stage, sync, send, apply, decide. Returns whether that staged more."""
         self._barriers.pump(now)
         leader = self._engine.leader
-        self._proposals.pump(now, leader, leader == self._identity.node_id or leader in self._connected)
+        reachable = leader == self._identity.node_id or leader in self._connected
+        self._proposals.pump(now, leader, reachable)
+        self._changes.pump(now, leader, reachable)
         self._lanes.drain()
         self._engine.tick(now)
         ready = self._engine.ready()
@@ -287,6 +305,13 @@ class QuorumNode:
             if self._on_leader is not None:
                 self._on_leader(leader)
 
+    def _notice_configuration(self) -> None:
+        configuration = self._engine.configuration
+        if configuration != self._configuration:
+            self._configuration = configuration
+            if self._on_configuration is not None:
+                self._on_configuration(configuration)
+
     def _snapshot_if_due(self) -> None:
         entries = self._machine.entries_since_snapshot
         due = entries >= self._limits.snapshot_entries or self._engine.journal_bytes >= self._limits.snapshot_bytes
@@ -307,6 +332,8 @@ class QuorumNode:
 
         def answer(outcome: Outcome) -> None:
             self._forwarded[peer] -= 1
+            if not self._forwarded[peer]:
+                del self._forwarded[peer]
             result = encode_result(outcome.result) if outcome.result is not None else b""
             detail = outcome.detail[:1024]
             self._queue(peer, Proposed(frame.request_id, outcome.fate.value, outcome.index, result, detail))
@@ -367,6 +394,7 @@ class QuorumNode:
 
     def close(self) -> None:
         """Sync and let go of the files; every waiting proposal ends as unknown (or refused, where nobody got it)."""
+        self._changes.close()
         self._barriers.close()
         self._proposals.close()
         self._engine.close(sync=self._stopped_by is None)

@@ -28,6 +28,9 @@ QUORUM_PATH = "/raftlog.quorum"
 
 PROTOCOL_VERSION = 1
 
+PEERS_MAX = 1_000
+"""Nodes that one node has links with: as many as there can be brokers."""
+
 MAX_FRAME_BYTES = MAX_ENGINE_MESSAGE_BYTES + 1024
 
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -47,6 +50,9 @@ class Hello(_Frame, frozen=True, tag="hello.1"):
     cluster_id: Annotated[str, msgspec.Meta(max_length=64)]
     node_id: _NodeId
     directory_id: Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+    host: Annotated[str, msgspec.Meta(max_length=255)] = ""
+    """Where this end's data listener can be dialed; empty where that is not known."""
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
 
 
 class EngineFrame(_Frame, frozen=True, tag="engine.1"):
@@ -106,7 +112,7 @@ class StatusAnswer(_Frame, frozen=True, tag="status_answer.1"):
     applied_index: _Natural
     last_index: _Natural
     voters: Annotated[tuple[_NodeId, ...], msgspec.Meta(max_length=64)]
-    match_index: Annotated[tuple[tuple[_NodeId, _Natural], ...], msgspec.Meta(max_length=64)]
+    match_index: Annotated[tuple[tuple[_NodeId, _Natural], ...], msgspec.Meta(max_length=PEERS_MAX)]
 
     @staticmethod
     def of(request_id: int, status: QuorumStatus) -> StatusAnswer:
@@ -137,8 +143,39 @@ class StatusAnswer(_Frame, frozen=True, tag="status_answer.1"):
         )
 
 
+class ChangeVoters(_Frame, frozen=True, tag="change_voters.1"):
+    """Add or remove one voter, if you lead; with `plan`, only say what would become of it."""
+
+    request_id: _Natural
+    action: Annotated[str, msgspec.Meta(pattern="^(add|remove)$")]
+    node_id: _NodeId
+    plan: bool
+
+
+class VotersChanged(_Frame, frozen=True, tag="voters_changed.1"):
+    """What became of a `ChangeVoters`. `verdict`: `applied` at `index` (or nothing was to be changed, -1), `planned`,
+    `refused` by `code`, `again` (certainly not done: ask the next leader), or `unknown`."""
+
+    request_id: _Natural
+    verdict: Annotated[str, msgspec.Meta(pattern="^(applied|planned|refused|again|unknown)$")]
+    index: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
+    before: Annotated[tuple[_NodeId, ...], msgspec.Meta(max_length=64)] = ()
+    after: Annotated[tuple[_NodeId, ...], msgspec.Meta(max_length=64)] = ()
+    code: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    detail: _Detail = ""
+
+
 Frame: TypeAlias = (
-    Hello | EngineFrame | BrokerHeartbeat | HeartbeatAnswer | Propose | Proposed | StatusQuestion | StatusAnswer
+    Hello
+    | EngineFrame
+    | BrokerHeartbeat
+    | HeartbeatAnswer
+    | Propose
+    | Proposed
+    | StatusQuestion
+    | StatusAnswer
+    | ChangeVoters
+    | VotersChanged
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,4 +1,8 @@
-"""The leader's side of replication: what to send to each voter, and what their answers prove.
+"""The leader's side of replication: what to send to each voter and observer, and what their answers prove.
+
+Observers are sent what is committed, and nothing else: so an observer's log needs no cutting, and a voter that is
+being removed does not hold the entry that removes it before those who stay have agreed to it (its log would be the
+longest, and it could give nobody its vote).
 
 One `Replication` lives as long as one leadership. It reads the journal, keeps a `Progress` per voter and tells the
 core how far each voter's log agrees; the core counts.
@@ -36,19 +40,36 @@ class Replication:
         self._term = term
         self._journal = journal
         self._tell = tell
-        self.progress = {voter: Progress(match=0, next=journal.last_index + 1) for voter in voters}
-        """By voter, this one apart."""
+        self._voters = frozenset(voters)
+        self.progress: dict[int, Progress] = {}
+        """By voter and observer, this node apart."""
+        for voter in voters:
+            self.track(voter)
+
+    def track(self, peer: int) -> None:
+        """Begin to send to this peer."""
+        if peer not in self.progress:
+            self.forget(peer)
+
+    def set_voters(self, voters: Sequence[int]) -> None:
+        """The configuration changed. Whoever is no voter any more is an observer now."""
+        self._voters = frozenset(voters)
+        for voter in voters:
+            self.track(voter)
 
     # --- Sending ---
 
     def send(self, commit_index: int, snapshot: Snapshot | None, *, heartbeat: bool) -> None:
-        """Send what each voter may be sent now; with `heartbeat`, something to everyone."""
+        """Send what each peer may be sent now; with `heartbeat`, something to everyone."""
         for voter, progress in self.progress.items():
             self._send_to(voter, progress, commit_index, snapshot, heartbeat=heartbeat)
 
     def _send_to(
         self, voter: int, progress: Progress, commit_index: int, snapshot: Snapshot | None, *, heartbeat: bool
     ) -> None:
+        last = self._journal.last_index if voter in self._voters else commit_index
+        if voter not in self._voters and progress.state is State.PROBE:
+            progress.next = max(progress.match + 1, min(progress.next, last + 1))
         if progress.state is not State.SNAPSHOT and progress.next <= self._journal.base_index:
             self._needs_snapshot(progress, snapshot)
         if progress.snapshot is not None:
@@ -57,8 +78,8 @@ class Replication:
                 self._tell(voter, chunk)
             return
         spoke = False
-        while progress.next <= self._journal.last_index and progress.may_send_entries():
-            entries, size = self._batch(progress.next)
+        while progress.next <= last and progress.may_send_entries():
+            entries, size = self._batch(progress.next, last)
             self._append(voter, progress, commit_index, entries, size)
             spoke = True
         news = progress.state is State.REPLICATE and commit_index > progress.commit_sent
@@ -73,12 +94,13 @@ class Replication:
         self._tell(voter, Append(self._term, prev_index, prev_term, commit_index, entries))
         progress.on_sent(prev_index + len(entries), size, commit_index)
 
-    def _batch(self, first: int) -> tuple[tuple[Entry, ...], int]:
-        """Entries from `first` on that fit into one append: at least one. Returns them and their size."""
+    def _batch(self, first: int, last: int) -> tuple[tuple[Entry, ...], int]:
+        """Entries from `first` to `last` that fit into one append: at least one. Returns them and their size."""
         start = first - self._journal.base_index
+        end = min(start + MAX_APPEND_ENTRIES, last - self._journal.base_index + 1)
         batch: list[Entry] = []
         size = 0
-        for command, _, term in self._journal.entries[start : start + MAX_APPEND_ENTRIES]:
+        for command, _, term in self._journal.entries[start:end]:
             if batch and size + len(command) > MAX_APPEND_BYTES:
                 break
             batch.append(Entry(term, command))
@@ -117,9 +139,12 @@ class Replication:
         return progress.match
 
     def forget(self, voter: int) -> None:
-        """What this voter acknowledged is lost with its disk: begin with it as with an unknown one."""
+        """What this peer acknowledged is lost with its disk: begin with it as with an unknown one."""
         self.progress[voter] = Progress(match=0, next=self._journal.last_index + 1)
 
     def on_link_lost(self, voter: int) -> None:
-        """What was in flight to this voter is gone."""
-        self.progress[voter].on_link_lost()
+        """What was in flight to this peer is gone, and so is an observer: it begins anew."""
+        if voter not in self._voters:
+            self.progress.pop(voter, None)
+        else:
+            self.progress[voter].on_link_lost()

@@ -54,9 +54,8 @@ class OutgoingSnapshot:
         self.asked = self.asked + 1 if self.awaiting else 0
         data = b"" if self.awaiting else snapshot.state[self.offset : self.offset + SNAPSHOT_CHUNK_BYTES]
         self.awaiting = True
-        return SnapshotChunk(
-            term, snapshot.index, snapshot.term, len(snapshot.state), snapshot.crc, self.offset, crc32c(data), data
-        )
+        name = (snapshot.index, snapshot.term, len(snapshot.state), snapshot.crc)
+        return SnapshotChunk(term, *name, self.offset, crc32c(data), data, snapshot.configuration)
 
 
 @dataclass(slots=True)
@@ -86,7 +85,7 @@ class IncomingSnapshot:
         if crc32c(state) != chunk.crc:
             # Begin again: `held_bytes` is 0 now, and the answer says so.
             return None
-        return Snapshot(chunk.index, chunk.last_term, state, chunk.crc)
+        return Snapshot(chunk.index, chunk.last_term, state, chunk.crc, chunk.configuration)
 
     @property
     def held_bytes(self) -> int:

@@ -5,9 +5,10 @@ partition deposes anybody. The two threads share nothing but calls: the broker's
 events, outcomes and hints back, in exactly the order in which the quorum gave them, by `call_soon_threadsafe`. A long
 batch of events is handed over in slices, so that it does not hold the broker's loop.
 
-Every node dials each other voter's data listener and sends on that connection only; what others send comes on
-connections that they dialed, which the listener hands to this loop by their path (`loop_for_path`), or under TLS by
-their server name. One that stays on the listener's loop all the same has its messages passed on.
+Every node dials the data listeners of the voters, and of whoever dials it, and sends on those connections only
+(`quorum_thread_dialing.py`); what others send comes on connections that they dialed, which the listener hands to this
+loop by their path (`loop_for_path`), or under TLS by their server name. One that stays on the listener's loop all the
+same has its messages passed on.
 
 What is *not* here: any decision (`quorum_node.py`), streams as links (`quorum_thread_streams.py`).
 """
@@ -16,15 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
 
 import structlog
 
 from raftlog.config import MIB, TimingConfig
 from raftlog.errors import InvariantViolation, RaftlogError, RemoteProtocolError
-from raftlog.http2.dialer import ReconnectingDialer
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.stream import StreamAcceptor
 from raftlog.http2.tls import DialTls
@@ -34,17 +32,18 @@ from raftlog.ports import Clock, Disk, Random
 from .commands import Command, RegisterBroker
 from .engine import Fate, Outcome
 from .image_events import MetadataEvent
+from .quorum_changes import VoterChange
+from .quorum_configuration import Configuration
 from .quorum_links import QuorumLinks
 from .quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
-from .quorum_protocol import QUORUM_PATH
-from .quorum_thread_streams import AcceptedStreams, DialedStream
+from .quorum_protocol import QUORUM_PATH, VotersChanged
+from .quorum_thread_bridge import Bridge
+from .quorum_thread_dialing import Dialing, Redirect
+from .quorum_thread_streams import AcceptedStreams
 
 __all__ = ["QUORUM_PATH", "QuorumThread"]
 
 TICK_SECONDS = 0.02
-
-SLICE_SECONDS = 0.005
-"""How long one batch of callbacks may hold the broker's loop before others get a turn."""
 
 START_SECONDS = 60.0
 """A journal is bounded: opening one that takes longer is hanging."""
@@ -53,8 +52,6 @@ LIMITS = Http2Limits(
     connect_timeout_s=1.0, ping_interval_s=1.0, ping_timeout_s=1.5, stall_timeout_s=3.0, max_queued_bytes=64 * MIB
 )
 """Of dialed connections: a peer that was cut off is given up within seconds, and dialed again."""
-
-T = TypeVar("T")
 
 
 class QuorumThread:
@@ -74,10 +71,12 @@ class QuorumThread:
         on_leader: Callable[[BrokerId], None] | None = None,
         limits: QuorumLimits | None = None,
         tls: Callable[[BrokerId], DialTls] | None = None,
+        redirect: Redirect = lambda peer, known: known,
     ) -> None:
-        """`peers`: where to dial each other voter's data listener, `tls`: how (None: in the clear). Called on the
-        broker's running loop. `random` is the thread's alone from now on; `on_fatal` is told once why this node must
-        stop."""
+        """`peers`: where to dial each other initial voter's data listener, `tls`: how to dial (None: in the clear).
+        Called on the broker's running loop. `random` is the thread's alone from now on; `on_fatal` is told once why
+        this node must stop; `redirect` says where to dial a peer instead of where it says that it listens, and is
+        called on the thread."""
         missing = set(identity.peers) - set(peers)
         if missing:
             raise InvariantViolation(f"voters {sorted(missing)} have no address")
@@ -85,9 +84,10 @@ class QuorumThread:
         self._peers = {peer: peers[peer] for peer in identity.peers}
         self._random = random
         self._tls = tls
+        self._redirect = redirect
         self._on_events = on_events
         self._on_fatal = on_fatal
-        self._bridge = _Bridge(asyncio.get_running_loop())
+        self._bridge = Bridge(asyncio.get_running_loop())
         self._log = structlog.get_logger()
         self._make_node: Callable[[QuorumLinks], QuorumNode] = lambda links: QuorumNode(
             identity,
@@ -98,6 +98,7 @@ class QuorumThread:
             send=links.send,
             on_events=lambda index, events: self._bridge.post(self._events, index, events),
             on_leader=lambda leader: self._leads(leader, on_leader),
+            on_configuration=self._configured,
             limits=limits,
         )
         self._thread: threading.Thread | None = None
@@ -108,8 +109,7 @@ class QuorumThread:
         # The thread's own:
         self._node: QuorumNode | None = None
         self._stop = asyncio.Event()
-        self._dialers: dict[BrokerId, ReconnectingDialer] = {}
-        self._dialed: dict[BrokerId, DialedStream] = {}
+        self._dialing: Dialing | None = None
         self._accepted: AcceptedStreams | None = None
         self._tick_due = False
 
@@ -158,13 +158,25 @@ class QuorumThread:
         """See `QuorumNode.stop_broker`."""
         self._hand_in(lambda node: node.stop_broker(self._bridge.carry(done), timeout=timeout), lambda _: done(False))
 
+    def change_voters(
+        self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
+    ) -> None:
+        """See `QuorumNode.change_voters`."""
+
+        def stopped(outcome: Outcome) -> None:
+            done(VotersChanged(0, "refused", code="shutting_down", detail=outcome.detail))
+
+        self._hand_in(
+            lambda node: node.change_voters(change, self._bridge.carry(done), plan=plan, timeout=timeout), stopped
+        )
+
     def status(self) -> QuorumStatus:
         """As this node knew it at its last tick."""
         return self._status
 
     def voters(self) -> Sequence[BrokerId]:
-        """Fixed for the life of the cluster."""
-        return self._identity.voters
+        """As this node knew them at its last tick."""
+        return self._status.voters
 
     async def close(self) -> None:
         """Stop the thread, close its connections, sync the journal. Waiting proposals end as unknown."""
@@ -210,7 +222,9 @@ class QuorumThread:
             self._report(error)
 
     async def _main(self) -> None:
-        links = QuorumLinks(self._identity, on_dropped=self._link_dropped, on_heard=self._heard)
+        links = QuorumLinks(
+            self._identity, on_dropped=self._link_dropped, on_heard=self._heard, on_gone=self._nobody_heard
+        )
         loop = asyncio.get_running_loop()
         self._accepted = AcceptedStreams(links.accepted, loop, self._do_guarded)
         try:
@@ -222,9 +236,17 @@ class QuorumThread:
             return
         links.attach(node)
         self._node = node
-        for peer in self._peers:
-            self._dialed[peer] = DialedStream(peer, links.dialed, self._do_guarded)
-            self._dial(peer)
+        self._dialing = Dialing(
+            self._identity.node_id,
+            self._peers,
+            handler=links.dialed,
+            guard=self._do_guarded,
+            random=self._random,
+            limits=LIMITS,
+            tls=self._tls,
+            redirect=self._redirect,
+        )
+        self._dialing.start()
         self._loop = loop
         if self._closing:
             self._stop.set()  # said while there was no loop to say it to
@@ -240,30 +262,18 @@ class QuorumThread:
             self._tick()
             asyncio.get_running_loop().call_later(TICK_SECONDS, self._beat)
 
-    def _dial(self, peer: BrokerId) -> None:
-        stream, where = self._dialed[peer], self._peers[peer]
-        self._dialers[peer] = ReconnectingDialer(
-            where.host,
-            where.port,
-            QUORUM_PATH,
-            stream,
-            random=self._random,
-            limits=LIMITS,
-            ssl=self._tls(peer) if self._tls else None,
-            on_opened=stream.on_opened,
-        )
+    def _heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
+        if self._dialing is not None and not self._stop.is_set():
+            self._dialing.on_heard(peer, endpoint)
 
-    def _heard(self, peer: BrokerId) -> None:
-        """A peer dialed us, so it is there: no need to sit out a long delay before dialing it."""
-        dialer = self._dialers.get(peer)
-        if dialer is not None and dialer.stream is None and not self._stop.is_set():
-            task = asyncio.get_running_loop().create_task(self._dial_again(peer, dialer))
-            task.add_done_callback(lambda ended: ended.result() if not ended.cancelled() else None)
+    def _nobody_heard(self, peer: BrokerId) -> None:
+        if self._dialing is not None and not self._stop.is_set():
+            self._dialing.on_gone(peer)
 
-    async def _dial_again(self, peer: BrokerId, dialer: ReconnectingDialer) -> None:
-        await dialer.close()
-        if self._dialers.get(peer) is dialer and not self._stop.is_set():
-            self._dial(peer)
+    def _configured(self, configuration: Configuration) -> None:
+        self._log.info("quorum_voters", voters=list(configuration.node_ids))
+        if self._dialing is not None:
+            self._dialing.on_configuration(configuration)
 
     def _do(self, call: Callable[[QuorumNode], None]) -> None:
         node = self._node
@@ -307,8 +317,8 @@ class QuorumThread:
 
     async def _end(self, node: QuorumNode) -> None:
         self._node = None
-        for dialer in list(self._dialers.values()):
-            await dialer.close()
+        if self._dialing is not None:
+            await self._dialing.close()
         if self._accepted is not None:
             await self._accepted.close()
         node.close()
@@ -347,50 +357,3 @@ class QuorumThread:
         else:
             told, self._on_fatal = self._on_fatal, lambda _: None
             told(error)
-
-
-class _Bridge:
-    """Calls from the thread to the broker's loop: collected, then carried over together, in order."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._collected: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._arrived: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-
-    def post(self, callback: Callable[..., None], *args: Any) -> None:
-        """On the thread: call this over there, with the next `flush`."""
-        self._collected.append((callback, args))
-
-    def carry(self, callback: Callable[[T], None]) -> Callable[[T], None]:
-        """The callback as the thread may call it."""
-        return lambda value: self.post(callback, value)
-
-    def call(self, callback: Callable[..., None], *args: Any) -> None:
-        """Post and flush."""
-        self.post(callback, *args)
-        self.flush()
-
-    def flush(self) -> None:
-        """On the thread: carry over what was collected."""
-        if self._collected:
-            collected, self._collected = self._collected, []
-            try:
-                self.loop.call_soon_threadsafe(self._take, collected)
-            except RuntimeError:
-                return  # the broker's loop is closed: nobody is left to be told
-
-    def _take(self, collected: list[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
-        idle = not self._arrived
-        self._arrived.extend(collected)
-        if idle:
-            self._slice()
-
-    def _slice(self) -> None:
-        until = self.loop.time() + SLICE_SECONDS
-        try:
-            while self._arrived and self.loop.time() < until:
-                callback, args = self._arrived.popleft()
-                callback(*args)
-        finally:
-            if self._arrived:
-                self.loop.call_soon(self._slice)

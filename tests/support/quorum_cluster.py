@@ -10,8 +10,11 @@ from jepsen_like.simulator.disk import SimDisk
 from metadata.commands import Command, CreateTopic, RegisterBroker
 from metadata.engine import Outcome
 from metadata.image_events import MetadataEvent
+from metadata.quorum_changes import Action, VoterChange
+from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumLimits, QuorumNode, prepare_quorum
+from metadata.quorum_protocol import VotersChanged
 from metadata.view import ClusterView
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId, Endpoint, Incarnation, TopicId
@@ -160,7 +163,7 @@ class Member:
     def __init__(self, cluster: QuorumCluster, number: int) -> None:
         self.cluster = cluster
         self.number = number
-        self.identity = identity_of(number, cluster.size)
+        self.identity = identity_of(number, cluster.voters)
         self.disk = SimDisk()
         self.life: Life | None = None
         self.quorum: QuorumNode | None = None
@@ -175,7 +178,7 @@ class Member:
         """The disk is lost; an operator prepares a new folder under the old number."""
         self.starts = 0
         self.disk = SimDisk()
-        self.identity = identity_of(self.number, self.cluster.size, directory=1)
+        self.identity = identity_of(self.number, self.cluster.voters, directory=self.identity.directory_id[1] + 1)
         prepare_quorum(self.disk, self.identity)
 
     def start(self) -> None:
@@ -183,7 +186,12 @@ class Member:
         self.starts += 1
         life = self.life = Life()
         self.view, self.indexes, self.leaders = ClusterView(), [], []
-        links = QuorumLinks(self.identity, on_dropped=lambda error: self.dropped.append(error.detail))
+        self.wanted = set(map(int, self.identity.peers))
+        links = QuorumLinks(
+            self.identity,
+            on_dropped=lambda error: self.dropped.append(error.detail),
+            on_heard=lambda peer, endpoint: self._want(int(peer), dialed, life),
+        )
         self.quorum = QuorumNode(
             self.identity,
             disk=self.disk,
@@ -193,14 +201,25 @@ class Member:
             send=links.send,
             on_events=self._on_events,
             on_leader=lambda leader: self.leaders.append(int(leader)),
+            on_configuration=lambda configuration: self._follow(configuration, dialed, life),
             limits=cluster.limits,
         )
         links.attach(self.quorum)
         cluster.network.listeners[self.number] = (life, _Ticking(self, links.accepted))
         dialed = _Ticking(self, links.dialed, lambda peer: self._dial_later(peer, dialed, life))
-        for peer in self.identity.peers:
-            self._dial(int(peer), dialed, life)
+        for peer in sorted(self.wanted):
+            self._dial(peer, dialed, life)
         self._beat(life)
+
+    def _want(self, peer: int, handler: LinkHandler, life: Life) -> None:
+        if peer not in self.wanted:
+            self.wanted.add(peer)
+            self._dial(peer, handler, life)
+
+    def _follow(self, configuration: Configuration, handler: LinkHandler, life: Life) -> None:
+        for peer in configuration.node_ids:
+            if peer != self.number:
+                self._want(int(peer), handler, life)
 
     def _dial(self, peer: int, handler: LinkHandler, life: Life) -> None:
         again = lambda: self._dial_later(peer, handler, life)  # noqa: E731
@@ -233,8 +252,12 @@ class Member:
 class QuorumCluster:
     """Three of them, or some other number."""
 
-    def __init__(self, seed: int, size: int = 3, *, limits: QuorumLimits | None = None) -> None:
+    def __init__(
+        self, seed: int, size: int = 3, *, voters: int | None = None, limits: QuorumLimits | None = None
+    ) -> None:
+        """The first `voters` of them vote (all, where it is not said); the others are observers."""
         self.size = size
+        self.voters = size if voters is None else voters
         self.limits = limits
         self.rng = random.Random(seed)
         self.heap = Heap()
@@ -280,6 +303,19 @@ class QuorumCluster:
         self.run_until(lambda: bool(outcomes), timeout + 1.0)
         assert len(outcomes) == 1
         return outcomes[0]
+
+    def change(
+        self, number: int, action: Action, node: int, *, plan: bool = False, timeout: float = 5.0
+    ) -> VotersChanged:
+        """Ask a node for a change of the voters and wait."""
+        answers: list[VotersChanged] = []
+        self.node(number).change_voters(VoterChange(action, node), answers.append, plan=plan, timeout=timeout)
+        self.run_until(lambda: bool(answers), timeout + 1.0)
+        assert len(answers) == 1
+        return answers[0]
+
+    def voters_at(self, number: int) -> tuple[int, ...]:
+        return tuple(map(int, self.node(number).status().voters))
 
     def registration(self, number: int, start: int | None = None) -> RegisterBroker:
         member = self.members[number]

@@ -61,7 +61,7 @@ class Node:
         self.world = world
         self.number = number
         self.disk = SimDisk()
-        self.identity = identity_of(number, world.size)
+        self.identity = identity_of(number, world.voters)
         self.engine: PySyncObjEngine | None = None
         self.chain = GENESIS
         self.applied_index = 1
@@ -94,9 +94,12 @@ class World:
         timing: TimingConfig | None = None,
         engine: Callable[..., PySyncObjEngine] = PySyncObjEngine,
         prepare: bool = True,
+        voters: int | None = None,
     ) -> None:
+        """The first `voters` of them vote (all, where it is not said); the others are observers."""
         self.rng = random.Random(seed)
         self.size = size
+        self.voters = size if voters is None else voters
         self.now = 0.0
         self.network = network or Network()
         self.timing = timing or TimingConfig()

@@ -123,7 +123,6 @@ def test_nodes_of_another_cluster_and_strangers_are_dropped() -> None:
     cluster, leader = ready_cluster()
     hellos = [
         Hello(PROTOCOL_VERSION, "another", 2, bytes(16)),
-        Hello(PROTOCOL_VERSION, "cluster", 9, bytes(16)),
         Hello(PROTOCOL_VERSION, "cluster", leader, bytes(16)),
         EngineFrame(b"no hello"),
     ]

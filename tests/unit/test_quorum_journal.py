@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
@@ -14,6 +15,7 @@ from metadata import journal_format as fmt
 from metadata.journal import Journal, generation_path, prepare_journal
 from metadata.journal_recovery import DECISIONS, Verdict, cut_or_refuse, recover
 from metadata.journal_snapshot import PATH, Snapshot, load_snapshot, reconcile, save_snapshot
+from metadata.quorum_configuration import Configuration
 from metadata.quorum_identity import QuorumIdentity
 from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, InvariantViolation
 from raftlog.model import BrokerId, DirectoryId
@@ -125,7 +127,7 @@ def test_dropping_the_prefix_keeps_the_rest_and_shrinks_the_file() -> None:
     assert Journal(disk, IDENTITY).last_index == 203
 
 
-def test_the_bytes_are_those_of_format_1() -> None:
+def test_the_bytes_are_those_of_format_2() -> None:
     """Whoever changes them makes a new format version, and goes on reading this one."""
     disk = prepared()
     journal = Journal(disk, IDENTITY)
@@ -134,13 +136,25 @@ def test_the_bytes_are_those_of_format_1() -> None:
     journal.truncate_from(2)
     journal.mark()
     content = disk.read(FIRST)
-    assert len(content) == 300
-    assert hashlib.sha256(content).hexdigest()[:16] == "c309e6788f4458c8"
+    assert len(content) == 323
+    assert hashlib.sha256(content).hexdigest()[:16] == "7f4bd3d00ae176bc"
     record = fmt.decode(content, 0)
     assert record is not None
     assert content[:16].hex() == "8a524c4a" + "00" + "000000" + f"{len(record.payload):08x}" + "00000000"
     entry = b"".join(bytes(part) for part in fmt.encode(fmt.Kind.ENTRY, b"xyz", sequence=5, synced=300))
     assert entry.hex() == "8a524c4a01000000000000030000000000000005000000000000012c2523688524b8123878797a"
+
+
+def test_a_journal_of_format_1_is_read_and_has_the_initial_voters() -> None:
+    header = msgspec.msgpack.encode(
+        [1, IDENTITY.cluster_id, IDENTITY.node_id, IDENTITY.directory_id, sorted(IDENTITY.voters), 1, 0, 3, -1]
+    )
+    disk = SimDisk()
+    disk.make_directory("quorum")
+    disk.replace(FIRST, b"".join(bytes(part) for part in fmt.encode(fmt.Kind.HEADER, header, sequence=0, synced=0)))
+    journal = Journal(disk, IDENTITY)
+    assert journal.term == 3
+    assert journal.configurations == [(1, Configuration.initial(IDENTITY.voters))]
 
 
 # --- Who it belongs to -----------------------------------------------------------------------------------------------

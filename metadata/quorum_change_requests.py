@@ -1,0 +1,182 @@
+"""Changes of the voters on their way: asked of the leader, wherever it is, again where that is safe, until known.
+
+`VoterChanges` keeps the requests of this node. A request waits until a leader is known and can be reached, and is asked
+there; where that leader resigns, or an attempt is lost, it is asked again. A repeated step is harmless: a voter is
+added once, with one disk, and a removed one is not there any more; but whoever repeats it hears that it was so already,
+which after an attempt without an answer means that it was done.
+
+`ChangeDesk` is the leader's side: it decides (`quorum_changes.py`), appends, and answers when the step is committed. It
+also writes down the disks of voters that nobody wrote down yet.
+
+What is *not* here: frames' shapes (`quorum_protocol.py`), time (it comes in).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from raftlog.model import NO_BROKER, BrokerId
+
+from .engine import Engine, Fate, Outcome
+from .quorum_changes import (
+    Action,
+    ChangeRefused,
+    NextConfiguration,
+    ResignFirst,
+    Unchanged,
+    VoterChange,
+    decide,
+    decide_pin,
+)
+from .quorum_lanes import Lanes
+from .quorum_protocol import ChangeVoters, VotersChanged
+
+REQUESTS_MAX = 64
+"""Requests of one node, or of a peer here, that have no outcome yet: people make them."""
+
+ASKED_AGAIN_AFTER = 2.0
+"""Seconds after which a request without an answer is asked again."""
+
+RETRY_AFTER = 0.1
+"""Seconds before a lost request is asked again, and between two pins that did not come about."""
+
+Told = Callable[[VotersChanged], None]
+
+
+@dataclass(slots=True)
+class _Request:
+    change: ChangeVoters
+    deadline: float
+    done: Told
+    where: BrokerId = NO_BROKER
+    """Whom it was asked last, and has not answered."""
+    due: float = 0.0
+    perhaps: bool = False
+    """An attempt without an answer may have done it."""
+    detail: str = "no leader of the quorum is known, or it cannot be reached"
+
+
+class VoterChanges:
+    """The requests of one node. Every `done` is called exactly once."""
+
+    def __init__(self, first_id: int, ask: Callable[[BrokerId, ChangeVoters, Told], None]) -> None:
+        """`ask(leader, request, told)` brings a request to the leader, which may be this node; `told` is called for
+        this node's own, others answer by `on_answer`."""
+        self._next_id = first_id
+        self._ask = ask
+        self._requests: dict[int, _Request] = {}
+
+    def add(self, change: VoterChange, *, plan: bool, deadline: float, done: Told) -> None:
+        """Begin a request."""
+        self._next_id += 1
+        asked = ChangeVoters(self._next_id, change.action.value, change.node_id, plan)
+        if len(self._requests) >= REQUESTS_MAX:
+            done(_refused(asked, "overloaded", "too many changes of the quorum wait for an outcome"))
+        else:
+            self._requests[self._next_id] = _Request(asked, deadline, done)
+
+    def pump(self, now: float, leader: BrokerId, reachable: bool) -> None:
+        """Ask what is due, end what is overdue."""
+        for request in list(self._requests.values()):
+            if now >= request.deadline:
+                self._expire(request)
+            elif request.where != NO_BROKER and (request.where != leader or not reachable or now >= request.due):
+                request.where, request.perhaps = NO_BROKER, True
+            if request.where == NO_BROKER and now >= request.due and leader != NO_BROKER and reachable:
+                request.where, request.due = leader, now + ASKED_AGAIN_AFTER
+                self._ask(leader, request.change, lambda answer: self.on_answer(answer, now))
+
+    def on_answer(self, answer: VotersChanged, now: float) -> None:
+        """The leader's."""
+        request = self._requests.get(answer.request_id)
+        if request is None:
+            return
+        if answer.verdict in ("again", "unknown"):
+            request.where, request.due = NO_BROKER, now + RETRY_AFTER
+            request.perhaps = request.perhaps or answer.verdict == "unknown"
+            request.detail = answer.detail or request.detail
+            return
+        del self._requests[answer.request_id]
+        if answer.code == "not_a_voter" and request.perhaps:
+            answer = replace(answer, verdict="applied", code="")
+        request.done(answer)
+
+    def _expire(self, request: _Request) -> None:
+        del self._requests[request.change.request_id]
+        request.where = NO_BROKER
+        request.due = float("inf")
+        code = "outcome_unknown" if request.perhaps else "quorum_unavailable"
+        request.done(_refused(request.change, code, f"no outcome in time: {request.detail}"))
+
+    def close(self) -> None:
+        """The node stops."""
+        for request in list(self._requests.values()):
+            request.perhaps = request.perhaps or request.where != NO_BROKER
+            request.detail = "the node stops"
+            self._expire(request)
+
+
+class ChangeDesk:
+    """The leader's side of changes; idle on every other node."""
+
+    def __init__(self, engine: Engine, lanes: Lanes) -> None:
+        self._engine = engine
+        self._lanes = lanes
+        self._open = 0
+        """Steps that were appended for somebody and are not settled."""
+        self._pinned_at = float("-inf")
+
+    def answer(self, asked: ChangeVoters, told: Told) -> None:
+        """Decide a request; `told` is called once, now or when the step is settled."""
+        if not self._engine.is_leader:
+            told(VotersChanged(asked.request_id, "again", detail="the node that was asked does not lead the quorum"))
+            return
+        if self._open >= REQUESTS_MAX:
+            told(_refused(asked, "overloaded", "too many changes of the quorum wait for an outcome"))
+            return
+        facts = self._engine.facts()
+        before = facts.configuration.node_ids
+        match decide(facts, VoterChange(Action(asked.action), asked.node_id)):
+            case ChangeRefused(code, detail):
+                told(_refused(asked, code, detail, before))
+            case Unchanged():
+                told(VotersChanged(asked.request_id, "applied", -1, before, before))
+            case NextConfiguration(next_one) | ResignFirst(next_one) if asked.plan:
+                told(VotersChanged(asked.request_id, "planned", -1, before, next_one.node_ids))
+            case ResignFirst():
+                self._engine.resign()
+                told(VotersChanged(asked.request_id, "again", detail=f"node {asked.node_id} led, and resigned"))
+            case NextConfiguration(next_one):
+                self._open += 1
+                settled = self._settled(VotersChanged(asked.request_id, "applied", -1, before, next_one.node_ids), told)
+                self._engine.append_configuration(next_one, self._lanes.expect(settled))
+
+    def _settled(self, answer: VotersChanged, told: Told) -> Callable[[Outcome], None]:
+        def settled(outcome: Outcome) -> None:
+            self._open -= 1
+            if outcome.fate is Fate.APPLIED:
+                told(replace(answer, index=outcome.index))
+            else:
+                verdict = "again" if outcome.fate is Fate.REFUSED else "unknown"
+                told(VotersChanged(answer.request_id, verdict, detail=outcome.detail))
+
+        return settled
+
+    def pin(self, now: float) -> None:
+        """Write down the disks that were met, where this node leads and it is the moment."""
+        if not self._engine.is_leader or now < self._pinned_at + RETRY_AFTER:
+            return
+        self._pinned_at = now
+        if all(voter.pinned for voter in self._engine.configuration.voters):
+            return
+        configuration = decide_pin(self._engine.facts())
+        if configuration is not None:
+            # Where it is lost with the leadership, the next leader does it.
+            self._engine.append_configuration(configuration, self._lanes.expect(lambda outcome: None))
+
+
+def _refused(asked: ChangeVoters, code: str, detail: str, before: tuple[BrokerId, ...] = ()) -> VotersChanged:
+    return VotersChanged(asked.request_id, "refused", -1, before, before, code, detail[:1024])

@@ -1,0 +1,91 @@
+"""A world of engines whose voters change: every node is met with its disk, steps are decided as a leader decides them,
+and the history of configurations is looked at with everything else."""
+
+from __future__ import annotations
+
+import itertools
+
+from jepsen_like.simulator.disk import SimDisk
+from metadata.engine import Committed, InstalledSnapshot
+from metadata.journal import prepare_journal
+from metadata.quorum_changes import Action, NextConfiguration, ResignFirst, VoterChange, decide, decide_pin
+from metadata.quorum_configuration import Configuration, is_single_step
+from raftlog.model import BrokerId
+from tests.support.quorum_world import Node, World, identity_of
+
+
+class MembershipWorld(World):
+    """The first `voters` nodes vote at first."""
+
+    def __init__(self, seed: int, size: int, voters: int) -> None:
+        self.changes: set[int] = set()
+        """Tokens of steps."""
+        self.history: dict[int, Configuration] = {}
+        """Index → the configuration that was committed there."""
+        self.swapped: int | None = None
+        """The node that lost its disk."""
+        self.steps = 0
+        super().__init__(seed, size, voters=voters)
+
+    def start(self, number: int) -> None:
+        super().start(number)
+        node = self.nodes[number]
+        for other in self.nodes.values():
+            if other.number != number and other.engine is not None:
+                node.live().meet(BrokerId(other.number), other.identity.directory_id, None)
+                other.live().meet(BrokerId(number), node.identity.directory_id, None)
+
+    def step_voters(self, action: Action, number: int) -> None:
+        """Ask the leader, if there is one, for a step; it decides as it does in a node."""
+        leader = self.leader()
+        if leader is None:
+            return
+        engine = self.nodes[leader].live()
+        facts = engine.facts()
+        pinned = decide_pin(facts)
+        decision = NextConfiguration(pinned) if pinned is not None else decide(facts, VoterChange(action, number))
+        if isinstance(decision, NextConfiguration):
+            token = self.next_token
+            self.next_token += 1
+            self.tokens[token] = (leader, b"")
+            self.changes.add(token)
+            engine.append_configuration(decision.configuration, token)
+            self.steps += 1
+        elif isinstance(decision, ResignFirst):
+            engine.resign()
+
+    def swap_disk(self, number: int) -> bool:
+        """A voter loses its disk, once a world, while all is settled and three voters are left without it."""
+        engines = [node.engine for node in self.nodes.values()]
+        if self.swapped is not None or any(engine is None for engine in engines):
+            return False
+        latest = {engine._journal.configurations[-1] for engine in engines if engine is not None}
+        index, configuration = max(latest, key=lambda one: one[0])
+        settled = len(latest) == 1 and all(e is not None and e.status().commit_index >= index for e in engines)
+        if not settled or len(configuration.voters) < 4 or not all(voter.pinned for voter in configuration.voters):
+            return False
+        self.swapped = number
+        node = self.nodes[number]
+        self.crash(number)
+        node.disk = SimDisk()
+        node.identity = identity_of(number, self.voters, directory=1)
+        prepare_journal(node.disk, node.identity)
+        return True
+
+    def _apply(self, node: Node, entry: Committed | InstalledSnapshot) -> None:
+        super()._apply(node, entry)
+        for index, configuration in node.live()._journal.configurations[1:]:
+            if index == entry.index:
+                assert self.history.setdefault(index, configuration) == configuration
+
+    def check_history(self) -> None:
+        """Each committed configuration is one step from the one before (S7)."""
+        chain = [Configuration.initial(BrokerId(n) for n in range(1, self.voters + 1))]
+        chain += [self.history[index] for index in sorted(self.history)]
+        for before, after in itertools.pairwise(chain):
+            assert is_single_step(before, after), (before, after)
+
+    def check_acked_survive(self) -> None:
+        for token in self.changes:
+            self.lost.pop(token, None)  # they have no content of their own to look for
+        super().check_acked_survive()

@@ -1,0 +1,361 @@
+"""The guards of a change of voters, one by one, and why one voter at a time is safe."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain, combinations
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk
+from metadata.journal import Journal, prepare_journal
+from metadata.journal_snapshot import Snapshot, load_snapshot, reconcile, save_snapshot
+from metadata.quorum_changes import (
+    CATCH_UP_ENTRIES,
+    Action,
+    ChangeRefused,
+    NextConfiguration,
+    ObserverState,
+    QuorumFacts,
+    ResignFirst,
+    Unchanged,
+    VoterChange,
+    decide,
+    decide_pin,
+    failures_survived,
+)
+from metadata.quorum_configuration import (
+    MAX_VOTERS,
+    Configuration,
+    Voter,
+    decode_configuration,
+    decode_entry,
+    encode_configuration,
+    encode_entry,
+    is_single_step,
+)
+from metadata.quorum_messages import AppendReply, PreVote, PreVoteReply, RequestVote
+from raftlog.config import majority
+from raftlog.errors import CODES, InvariantViolation, RemoteProtocolError
+from raftlog.model import BrokerId, DirectoryId, Endpoint
+from tests.support.quorum_bench import REGULAR, Bench
+from tests.support.quorum_world import identity_of
+
+
+def voter(node: int, disk: int = 0) -> Voter:
+    return Voter.of(BrokerId(node), DirectoryId(bytes([node, disk] * 8)), Endpoint(f"node-{node}", 1))
+
+
+def configuration(*nodes: int) -> Configuration:
+    return Configuration.of(voter(node) for node in nodes)
+
+
+def facts(*nodes: int, leader: int = 1, answering: set[int] | None = None, may_change: bool = True) -> QuorumFacts:
+    """Node 9 observes and has caught up."""
+    return QuorumFacts(
+        leader=voter(leader),
+        may_change=may_change,
+        configuration=configuration(*nodes),
+        pinned=configuration(*nodes),
+        answering=frozenset(nodes if answering is None else answering),
+        observers={9: ObserverState(voter(9), 1000, True)},
+        commit_index=1000,
+    )
+
+
+def add(known: QuorumFacts, node: int = 9) -> object:
+    return decide(known, VoterChange(Action.ADD, node))
+
+
+def remove(known: QuorumFacts, node: int) -> object:
+    return decide(known, VoterChange(Action.REMOVE, node))
+
+
+def refusal(decision: object) -> str:
+    assert isinstance(decision, ChangeRefused), decision
+    assert decision.code in CODES and len(decision.detail) > 20
+    return decision.code
+
+
+# --- One at a time ---------------------------------------------------------------------------------------------------
+
+
+def test_majorities_of_configurations_one_step_apart_share_a_voter_with_its_disk() -> None:
+    """S7: counted, for all sets of up to five voters, one of which may be on another disk: exactly what
+    `is_single_step` allows is safe for every pair of majorities, and what it forbids is not for some."""
+    disks = [(node, 0) for node in range(1, 6)] + [(1, 1)]
+    sets = [
+        frozenset(chosen)
+        for size in range(1, 6)
+        for chosen in combinations(disks, size)
+        if len({node for node, _ in chosen}) == size
+    ]
+    forbidden_and_unsafe = 0
+    for old in sets:
+        for new in sets:
+            allowed = is_single_step(Configuration.of(voter(*v) for v in old), Configuration.of(voter(*v) for v in new))
+            share = all(set(one) & set(other) for one in majorities(old) for other in majorities(new))
+            assert share or not allowed, (old, new)
+            forbidden_and_unsafe += not share and not allowed
+    assert forbidden_and_unsafe > 100
+
+
+def majorities(voters: frozenset[tuple[int, int]]) -> list[tuple[tuple[int, int], ...]]:
+    needed = majority(len(voters))
+    return list(chain.from_iterable(combinations(voters, size) for size in range(needed, len(voters) + 1)))
+
+
+def test_a_replaced_disk_is_two_steps() -> None:
+    old, new = configuration(1, 2, 3), Configuration.of([voter(1, 7), voter(2), voter(3)])
+    assert not is_single_step(old, new)
+    assert is_single_step(old, old.without(1)) and is_single_step(old.without(1), new)
+    unpinned = Configuration.initial([BrokerId(1), BrokerId(2), BrokerId(3)])
+    assert is_single_step(unpinned, old) and not is_single_step(old, unpinned)
+
+
+def test_a_change_waits_for_the_one_before() -> None:
+    for decision in (add(facts(1, 2, 3, may_change=False)), remove(facts(1, 2, 3, may_change=False), 2)):
+        assert refusal(decision) == "quorum_change_in_progress"
+
+
+# --- Adding ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_observer_that_has_caught_up_becomes_a_voter_with_its_disk() -> None:
+    decision = add(facts(1, 2, 3))
+    assert decision == NextConfiguration(configuration(1, 2, 3, 9))
+
+
+@pytest.mark.parametrize(
+    "observers",
+    [
+        {},
+        {9: ObserverState(voter(9), 1000, False)},
+        {9: ObserverState(voter(9), 1000 - CATCH_UP_ENTRIES - 1, True)},
+    ],
+)
+def test_a_voter_to_be_has_caught_up_and_answers(observers: dict[int, ObserverState]) -> None:
+    assert refusal(add(replace(facts(1, 2, 3), observers=observers))) == "voter_not_caught_up"
+
+
+def test_a_voter_is_not_added_where_the_majority_with_it_would_not_be_there() -> None:
+    assert isinstance(add(facts(1, 2, 3, answering={1, 2})), NextConfiguration), "three of four"
+    assert refusal(add(facts(1, 2, 3, answering={1}))) == "quorum_majority_at_risk"
+
+
+def test_a_voter_is_added_once_and_never_with_another_disk() -> None:
+    assert add(facts(1, 2, 9)) == Unchanged()
+    assert "remove" in str(add(facts(1, 2, 9, answering={1, 2})))
+    assert refusal(add(facts(1, 2, 9, answering={1, 2}))) == "invalid_request"
+
+
+def test_there_is_a_largest_quorum() -> None:
+    assert refusal(add(facts(*range(1, MAX_VOTERS + 1)))) == "invalid_request"
+
+
+# --- Removing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_voter_is_removed_and_a_needed_one_is_not() -> None:
+    assert remove(facts(1, 2, 3, answering={1, 2}), 3) == NextConfiguration(configuration(1, 2))
+    decision = remove(facts(1, 2, 3, answering={1, 2}), 2)
+    assert refusal(decision) == "quorum_majority_at_risk" and "bring back 3" in str(decision)
+
+
+def test_the_leader_resigns_before_it_is_removed() -> None:
+    assert remove(facts(1, 2, 3), 1) == ResignFirst(configuration(2, 3))
+    assert refusal(remove(facts(1, 2, 3, answering={1, 2}), 1)) == "quorum_majority_at_risk"
+
+
+def test_the_only_voter_and_strangers_are_not_removed() -> None:
+    assert refusal(remove(facts(1), 1)) == "quorum_majority_at_risk"
+    assert refusal(remove(facts(1, 2, 3), 9)) == "not_a_voter"
+
+
+def test_failures_survived() -> None:
+    assert [failures_survived(voters) for voters in range(1, 8)] == [0, 0, 1, 1, 2, 2, 3]
+
+
+# --- Writing disks down ----------------------------------------------------------------------------------------------
+
+
+def test_disks_are_written_down_once_another_voter_was_met() -> None:
+    unpinned = Configuration.initial([BrokerId(1), BrokerId(2), BrokerId(3)])
+    alone = replace(facts(1, 2, 3), configuration=unpinned, pinned=unpinned.pinned({BrokerId(1): voter(1)}))
+    assert decide_pin(alone) is None
+    met = unpinned.pinned({BrokerId(1): voter(1), BrokerId(3): voter(3)})
+    assert decide_pin(replace(alone, pinned=met)) == met
+    assert decide_pin(replace(alone, pinned=met, may_change=False)) is None
+    assert decide_pin(facts(1, 2, 3)) is None
+    assert met.pinned({BrokerId(1): voter(1, 5)}).voter(1) == voter(1), "what is written down stays"
+
+
+# --- On disk and on the wire -----------------------------------------------------------------------------------------
+
+
+def test_a_configuration_survives_its_bytes() -> None:
+    for one in (configuration(1, 2, 3), Configuration.initial([BrokerId(0)])):
+        assert decode_configuration(encode_configuration(one)) == one
+        assert decode_entry(encode_entry(one)) == one
+    assert decode_entry(REGULAR + b"x") is None
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"",
+        b"\xc1",
+        encode_configuration(Configuration(2, (voter(1),))),
+        encode_configuration(Configuration(1, (voter(2), voter(1)))),
+        encode_configuration(Configuration(1, (voter(1), voter(1, 2)))),
+        encode_configuration(Configuration(1, (Voter(BrokerId(1), DirectoryId(b"short")),))),
+        encode_configuration(Configuration(1, ())),
+    ],
+)
+def test_what_is_no_configuration_is_refused(packed: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode_configuration(packed)
+
+
+def journal_with(disk: SimDisk, *configurations: Configuration) -> Journal:
+    identity = identity_of(1, 3)
+    prepare_journal(disk, identity)
+    journal = Journal(disk, identity)
+    journal.set_hard_state(1, -1)
+    for number, one in enumerate(configurations):
+        journal.append(REGULAR, 2 + 2 * number, 1)
+        journal.append(encode_entry(one), 3 + 2 * number, 1)
+    journal.sync()
+    return journal
+
+
+def test_the_journal_knows_who_voted_when_and_forgets_what_is_cut() -> None:
+    disk = SimDisk()
+    journal = journal_with(disk, configuration(1, 2, 3), configuration(1, 2))
+    initial = Configuration.initial([BrokerId(1), BrokerId(2), BrokerId(3)])
+    known = [journal.configuration_at(index) for index in range(1, 6)]
+    assert known == [initial, initial, configuration(1, 2, 3), configuration(1, 2, 3), configuration(1, 2)]
+    again = Journal(disk, identity_of(1, 3))
+    assert again.configurations == journal.configurations
+    again.truncate_from(5)
+    assert again.configurations[-1] == (3, configuration(1, 2, 3))
+    again.drop_before(4)
+    again.close()
+    assert Journal(disk, identity_of(1, 3)).configurations == [(4, configuration(1, 2, 3))]
+
+
+def test_a_snapshot_carries_its_configuration_into_an_empty_log() -> None:
+    disk = SimDisk()
+    journal = journal_with(disk)
+    save_snapshot(disk, identity_of(1, 3), Snapshot.of(90, 1, b"state", encode_configuration(configuration(2, 4))))
+    reconcile(journal, load_snapshot(disk, identity_of(1, 3)))
+    assert journal.configurations == [(90, configuration(2, 4))]
+
+
+# --- At the engine ---------------------------------------------------------------------------------------------------
+
+
+def meet(bench: Bench, *nodes: int, disk: int = 0) -> None:
+    for node in nodes:
+        met = voter(node, disk)
+        bench.engine.meet(BrokerId(node), met.directory_id, met.endpoint)
+        bench.engine.peer_connected(BrokerId(node))
+
+
+def led(*nodes: int) -> Bench:
+    """Voter 1 leads voters 1 to 3, has met everybody, and has written their disks down."""
+    bench = Bench()
+    meet(bench, 2, 3, *nodes)
+    bench.lead()
+    bench.engine.append_configuration(configuration(1, 2, 3), 1)
+    bench.tick()
+    acknowledge(bench, 2)
+    assert bench.engine.facts().may_change
+    return bench
+
+
+def acknowledge(bench: Bench, *nodes: int) -> None:
+    bench.tick()
+    for node in nodes:
+        bench.hear(node, AppendReply(bench.engine.term, True, bench.engine.status().last_index, 0))
+
+
+def test_a_configuration_is_in_effect_where_it_is_appended() -> None:
+    """The majority of four is three: what two have is not committed."""
+    bench = led(4)
+    bench.engine.append_configuration(configuration(1, 2, 3, 4), 2)
+    last = bench.engine.status().last_index
+    acknowledge(bench, 2)
+    assert bench.engine.status().commit_index < last
+    assert not bench.engine.facts().may_change
+    acknowledge(bench, 4)
+    assert bench.engine.status().commit_index == last and bench.engine.facts().may_change
+
+
+def test_two_steps_at_once_or_a_wide_one_stop_the_leader() -> None:
+    bench = led(4)
+    with pytest.raises(InvariantViolation):
+        bench.engine.append_configuration(configuration(1, 2), 2) or bench.engine.append_configuration(
+            configuration(1, 2, 3), 3
+        )
+    bench = led(4, 5)
+    with pytest.raises(InvariantViolation):
+        bench.engine.append_configuration(configuration(1, 2, 3, 4, 5), 2)
+    with pytest.raises(InvariantViolation):
+        led().engine.append_configuration(configuration(2, 3), 2)
+
+
+def test_no_change_before_an_entry_of_the_leaders_own_term_is_committed() -> None:
+    bench = Bench()
+    meet(bench, 2, 3, 4)
+    bench.campaign()
+    from metadata.quorum_messages import Vote
+
+    bench.hear(2, Vote(bench.engine.term, True))
+    assert not bench.engine.facts().may_change
+    with pytest.raises(InvariantViolation):
+        bench.engine.append_configuration(configuration(1, 2, 3), 1)
+    acknowledge(bench, 2)
+    assert bench.engine.facts().may_change
+
+
+def test_an_observers_acknowledgement_commits_nothing() -> None:
+    bench = led(4)
+    bench.engine.propose(b"x", 5)
+    last = bench.engine.status().last_index + 1
+    acknowledge(bench, 4)
+    assert bench.engine.status().last_index == last
+    assert bench.engine.status().commit_index < last
+    acknowledge(bench, 3)
+    assert bench.engine.status().commit_index == last
+
+
+def test_an_observer_is_sent_what_is_committed_and_no_more() -> None:
+    from metadata.quorum_messages import Append
+
+    bench = led(4)
+    last = bench.engine.status().last_index
+    bench.hear(4, AppendReply(bench.engine.term, True, last, 0))
+    bench.engine.propose(b"x", 5)
+    sent = [message for peer, message in bench.tick() if peer == 4 and isinstance(message, Append)]
+    assert not any(message.entries for message in sent)
+    acknowledge(bench, 2)
+    assert bench.engine.status().commit_index == last + 1
+    sent = [message for peer, message in bench.tick(0.2) if peer == 4 and isinstance(message, Append)]
+    assert bench.engine.status().match_index[BrokerId(4)] == last and sent
+
+
+def test_a_candidate_that_no_longer_votes_is_not_heard_and_one_that_votes_by_a_newer_log_is() -> None:
+    """S9, and the way out for a node that missed how a lost disk was replaced."""
+    bench = led()
+    bench.engine.resign()
+    bench.tick(2.0)
+    term, last = bench.engine.term, bench.engine.status().last_index
+    meet(bench, 3, disk=1)
+    assert bench.replies(3, PreVote(term + 1, 1, last, term)) == []
+    assert bench.replies(3, RequestVote(term + 1, last, term, bench.engine._membership.index)) == []
+    assert bench.replies(7, RequestVote(term + 1, last, term)) == []
+    assert bench.engine.term == term
+    assert bench.replies(3, PreVote(term + 1, 1, last, term, last + 1)) == [PreVoteReply(term, 1, True)]
+    vote = bench.vote(3, RequestVote(term + 1, last, term, last + 1))
+    assert vote is not None and vote.granted
