@@ -193,6 +193,38 @@ class PeerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: Address
 
 
+DEFAULT_NODE_NAME = "URI:raftlog:/cluster/{cluster_id}/node/{node_id}"
+
+
+class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Files in PEM, relative to `node.toml`; read again when they change. With this section the data listener speaks
+    TLS only, and so does this node to its peers. See `docs/security.md`."""
+
+    certificate: _Text
+    """This node's own, followed by those between it and the authority's."""
+    key: _Text
+    """Its private key, without a pass phrase."""
+    authority: _Text
+    """Certificates of those whose signature counts: whoever has one of their certificates may be a node."""
+    node_name: _Text = DEFAULT_NODE_NAME
+    """The subject alternative name by which a certificate is a node's: `URI:` or `DNS:` and a text with `{node_id}`."""
+
+    def __post_init__(self) -> None:
+        kind, colon, text = self.node_name.partition(":")
+        separator = {"URI": "/", "DNS": "."}.get(kind)
+        if not colon or separator is None:
+            raise ValueError(f"node_name must begin with 'URI:' or 'DNS:', not as in {self.node_name!r}")
+        pieces = re.split(r"(\{node_id\}|\{cluster_id\})", text)
+        places, between = pieces[1::2], pieces[2:-1:2]
+        if places.count("{node_id}") != 1 or len(places) > 2 or places == ["{node_id}"] * 2:
+            raise ValueError("node_name must hold {node_id} once, and {cluster_id} at most once")
+        if any(brace in piece for piece in pieces[::2] for brace in "{}"):
+            raise ValueError("node_name knows {node_id} and {cluster_id} only")
+        if any(separator not in piece for piece in between):
+            # Else cluster a1's node 2 and cluster a's node 12 could have one name.
+            raise ValueError(f"node_name must have a {separator!r} between {{cluster_id}} and {{node_id}}")
+
+
 class TimingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Milliseconds. The relations that failover within two seconds rests on are asserted below."""
 
@@ -231,6 +263,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     allowed_origins: tuple[str, ...] = ()
     peers: dict[_NodeId, PeerConfig] = {}
     """By node id, as text: TOML's keys are strings."""
+    tls: TlsConfig | None = None
+    """Of the data listener and of all links between nodes; none: plain text."""
     timing: TimingConfig = TimingConfig()
     fsync_threads: _Threads = 2
     """For writing and fsyncing logs: a round of group commit goes over so many logs at once."""

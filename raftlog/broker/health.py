@@ -15,19 +15,23 @@ LINES_MAX = 20
 """More of a kind are counted, not listed."""
 
 
-def health_of(broker: Broker, quorum: QuorumStatus, stalls: LoopStalls | None = None) -> Health:
-    """This node's view of itself and the cluster."""
+def health_of(
+    broker: Broker, quorum: QuorumStatus, stalls: LoopStalls | None = None, own: Sequence[str] = ()
+) -> Health:
+    """This node's view of itself and the cluster. `own`: problems of this node that others cannot see."""
     view = broker.view
-    own = view.broker(broker.identity.node_id)
-    problems = []
-    registered = broker.incarnation != NO_INCARNATION and own is not None and own.incarnation == broker.incarnation
+    record = view.broker(broker.identity.node_id)
+    problems = [f"node {broker.identity.node_id}: {line}" for line in own]
+    registered = (
+        broker.incarnation != NO_INCARNATION and record is not None and record.incarnation == broker.incarnation
+    )
     if not registered:
         problems.append(f"node {broker.identity.node_id} is not registered yet")
     if quorum.leader == NO_BROKER:
         problems.append("the metadata quorum has no leader")
-    problems += [f"node {record.broker_id} is fenced: it is not heard of" for record in view.brokers() if record.fenced]
+    problems += [f"node {other.broker_id} is fenced: it is not heard of" for other in view.brokers() if other.fenced]
     problems += partition_problems(view)
-    ready = registered and own is not None and not own.fenced and quorum.leader != NO_BROKER
+    ready = registered and record is not None and not record.fenced and quorum.leader != NO_BROKER
     return Health(ready, tuple(problems), None if stalls is None else _event_loop(stalls))
 
 

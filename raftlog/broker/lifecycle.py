@@ -26,6 +26,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+import msgspec
 import structlog
 
 from http_api.app import build_app, start_api
@@ -46,6 +47,7 @@ from .data_listener import data_acceptors
 from .forwarding import Forwarder
 from .identity import begin_start, mark_clean_shutdown, read_identity
 from .loop_stalls import LoopStalls
+from .node_tls import QUORUM_NAME, NodeTls, RefusalLog
 from .replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
 from .routing import Router
 from .routing_leaders import resolve
@@ -106,8 +108,11 @@ def _read_config(path: str) -> tuple[NodeConfig, str]:
         raise InvalidRequest("invalid_config", f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InvalidRequest("invalid_config", f"{path} is no text: {error.reason} at byte {error.start}") from None
-    config = load_node_config(text)
-    return config, os.path.join(os.path.dirname(os.path.abspath(path)), config.data_folder)
+    config, beside = load_node_config(text), os.path.dirname(os.path.abspath(path))
+    if config.tls is not None:
+        files = {name: os.path.join(beside, getattr(config.tls, name)) for name in ("certificate", "key", "authority")}
+        config = msgspec.structs.replace(config, tls=msgspec.structs.replace(config.tls, **files))
+    return config, os.path.join(beside, config.data_folder)
 
 
 def _check_descriptors() -> None:
@@ -132,6 +137,10 @@ class Node:
         self._disk = LocalDisk(folder)
         _check_descriptors()
         self._lock: File = self._take_lock(folder)
+        self._clock = SystemClock()
+        # Before the start counts: settings that cannot be used change nothing.
+        self._tls = self._load_tls(folder)
+        dial = self._tls.dial if self._tls else None
         self.identity = begin_start(self._disk, folder)
         configure_logging(config.log_level, cluster_id=self.identity.cluster_id, node_id=self.identity.node_id)
         self._log = structlog.get_logger()
@@ -140,11 +149,10 @@ class Node:
         self._fatal: BaseException | None = None
         self._recovered = False
         """Every log was, so that closing them makes them clean."""
-        self._clock = SystemClock()
         self._random = random.Random()
         self._worker = ThreadWorker(self._loop, config.worker_threads)
         self._log_worker = ThreadWorker(self._loop, config.fsync_threads, name="fsync")
-        self._dialer = ReplicationDialer(self.data_address_of, self._random)
+        self._dialer = ReplicationDialer(self.data_address_of, self._random, dial)
         self.broker = Broker(
             self.identity,
             config,
@@ -173,10 +181,13 @@ class Node:
             on_events=self.broker.on_events,
             on_fatal=self.on_fatal,
             on_leader=self._on_quorum_leader,
+            tls=self._tls.dial_quorum if self._tls else None,
         )
-        self._forwarder = Forwarder(self.data_address_of)
+        self._forwarder = Forwarder(self.data_address_of, dial)
         administrator = TopicAdministrator(self.broker.view, self._quorum, self._random, self.broker.when_view_reaches)
         self.router = Router(self.broker, self._quorum, self._forwarder, administrator, stalls)
+        if self._tls is not None:
+            self.router.own_problems = self._tls.problems
         self._listener: Http2Listener | None = None
         self._api: object | None = None
         self.api = Endpoint("", 0)
@@ -193,6 +204,8 @@ class Node:
             return
         await self._quorum.start()
         await self._open_listeners()
+        if self._tls is not None:
+            self._tls.watch()
         registered = asyncio.Event()
         self.broker.register(self._quorum, self.api, self.data, registered.set)
         self._log.info(
@@ -217,7 +230,14 @@ class Node:
         acceptors = data_acceptors(self.broker.local, lambda: not self._stopping.is_set())
         acceptors[REPLICATION_PATH] = replication_acceptor(self.broker.manager.accepted)
         acceptors[QUORUM_PATH] = self._quorum.acceptor
-        self._listener = Http2Listener(acceptors, loop_for_path={QUORUM_PATH: self._quorum.loop})
+        tls = self._tls
+        self._listener = Http2Listener(
+            tls.guarded(acceptors) if tls else acceptors,
+            ssl=tls.server_context if tls else None,
+            loop_for_path={QUORUM_PATH: self._quorum.loop},
+            loop_for_name={QUORUM_NAME: self._quorum.loop},
+            on_refused=tls.on_refused if tls else RefusalLog(self._clock),
+        )
         listen = config.data.listen
         try:
             data_port = await self._listener.start(listen.host, listen.port)
@@ -238,6 +258,13 @@ class Node:
             raise InvalidRequest(
                 "invalid_config", f"cannot listen at {listen.host}:{listen.port}: {error.strerror or error}"
             ) from None
+
+    def _load_tls(self, folder: str) -> NodeTls | None:
+        config = self._config.tls
+        if config is None:
+            return None
+        prepared = read_identity(self._disk, folder)
+        return NodeTls(config, prepared.cluster_id, BrokerId(prepared.node_id), self._clock)
 
     def _take_lock(self, folder: str) -> File:
         if not self._disk.exists(""):
@@ -302,6 +329,8 @@ class Node:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 clean = await closed
+        if self._tls is not None:
+            await self._tls.close()
         await self._dialer.close()
         await self._forwarder.close()
         if self._listener is not None:

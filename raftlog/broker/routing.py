@@ -12,7 +12,7 @@ What is *not* here: HTTP (`http_api/`), fetches (`routing_fetch.py`), frames (`f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -76,6 +76,8 @@ class Router:
             broker.view, lambda: broker.manager.drivers, administrator, structlog.get_logger()
         )
         self._stalls = stalls
+        self.own_problems: Callable[[], Sequence[str]] = tuple
+        """What is wrong with this node and can be seen here only."""
         self._leaders = Leaders(broker.view)
         self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self.catch_up)
         self._deletions = DeletionRouter(broker.identity.node_id, broker.local, forwarder, self._leaders)
@@ -240,7 +242,7 @@ class Router:
             return False
 
     def health(self) -> Health:
-        return health_of(self._broker, self._quorum.status(), self._stalls)
+        return health_of(self._broker, self._quorum.status(), self._stalls, self.own_problems())
 
     async def quorum_status(self) -> QuorumStatus:
         future: asyncio.Future[QuorumStatus] = asyncio.get_running_loop().create_future()

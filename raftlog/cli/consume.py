@@ -19,7 +19,7 @@ from .checks import check_partitions
 from .consume_sink import STDOUT, Closed, Sink
 from .exit_codes import EXIT_INTERRUPTED
 from .interrupt import go_on, run_until_interrupted
-from .options import parse_from
+from .options import data_ssl, parse_from, tls_authority_option
 from .progress import ProgressLine, Stopwatch, summary
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Count:
     help="Instead of standard output; what is in it is replaced.",
 )
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="End when nothing new came for so long.")
+@tls_authority_option
 @click.pass_context
 def consume(
     context: click.Context,
@@ -83,6 +84,7 @@ def consume(
     key_separator: str,
     output: str,
     timeout: float | None,
+    tls_authority: str | None,
 ) -> None:
     """Write a topic's records to standard output or a file."""
     begin = parse_from(start)
@@ -95,7 +97,7 @@ def consume(
         await check_partitions(context.obj, topic, partitions)
         sink = Sink(output)
         try:
-            consumer = Consumer(context.obj, topic, partitions or None, begin)
+            consumer = Consumer(context.obj, topic, partitions or None, begin, ssl=data_ssl(tls_authority))
             shown = writer(format, key_separator.replace("\\t", "\t").encode())
             return await _consume(consumer, sink, shown, max_records, timeout)
         finally:

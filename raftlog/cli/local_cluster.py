@@ -112,7 +112,7 @@ class LocalCluster:
 
     def start(self) -> None:
         """Prepare the folder on the first start, then start every node. Raises `InvalidRequest` with what is wrong."""
-        self._prepare()
+        self.prepare()
         for node in self.nodes:
             if not node.running:
                 self._check_ports(node)
@@ -221,9 +221,9 @@ class LocalCluster:
 
     # --- Inside ---
 
-    def _prepare(self) -> None:
-        """Prepare every node's folder at the first start. Raises `InvalidRequest` where a cluster is there that is not
-        this one."""
+    def prepare(self) -> None:
+        """Prepare every node's folder at the first start; `start` does it, too. Raises `InvalidRequest` where a cluster
+        is there that is not this one."""
         disk = LocalDisk(self.folder)
         self._clear_unfinished(disk)
         found = self._identities(disk)

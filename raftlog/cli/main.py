@@ -28,6 +28,7 @@ COMMANDS = {
     "produce": "raftlog.cli.produce:produce",
     "quorum": "raftlog.cli.quorum:quorum",
     "server": "raftlog.cli.server:server",
+    "tls": "raftlog.cli.tls:tls",
     "topic": "raftlog.cli.topic:topic",
 }
 """Name → where it is."""

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import rich_click as click
 
+from raftlog.errors import InvalidRequest
 from raftlog.model import EARLIEST, LATEST
+
+tls_authority_option = click.option(
+    "--tls-authority",
+    envvar="RAFTLOG_TLS_AUTHORITY",
+    type=click.Path(dir_okay=False),
+    help="Speak TLS to brokers, and trust whom this authority (PEM) has signed.",
+)
+
+
+def data_ssl(authority: str | None) -> ssl.SSLContext | None:
+    """For connections to data listeners. Raises `InvalidRequest` where the file holds no certificate."""
+    if authority is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise InvalidRequest("invalid_request", f"{authority} holds no certificate of an authority: {why}") from None
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:

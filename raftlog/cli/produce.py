@@ -29,6 +29,7 @@ from .checks import check_partitions
 from .exit_codes import EXIT_INTERRUPTED
 from .interrupt import go_on, run_until_interrupted
 from .off_loop import off_loop
+from .options import data_ssl, tls_authority_option
 from .produce_input import record_input
 from .produce_send import RecordSender
 from .produce_tally import Tally
@@ -82,6 +83,7 @@ class Job:
     "--batch-bytes", type=click.IntRange(1), default=256 * KIB, show_default=True, help="Size of a full batch."
 )
 @click.option("--linger-ms", type=click.FloatRange(0), default=5.0, show_default=True, help="Wait for more records.")
+@tls_authority_option
 @click.pass_context
 def produce(
     context: click.Context,
@@ -95,6 +97,7 @@ def produce(
     compression: str,
     batch_bytes: int,
     linger_ms: float,
+    tls_authority: str | None,
 ) -> None:
     """Send records from files, or from standard input (also as the FILE -)."""
     if key_separator is not None and format != "lines":
@@ -111,7 +114,12 @@ def produce(
 
         await check_partitions(context.obj, topic, () if partition is None else (partition,))
         producer = Producer(
-            context.obj, acks=acks, compression=compression, batch_bytes=batch_bytes, linger_ms=linger_ms
+            context.obj,
+            acks=acks,
+            compression=compression,
+            batch_bytes=batch_bytes,
+            linger_ms=linger_ms,
+            ssl=data_ssl(tls_authority),
         )
         try:
             return await _produce(producer, job)

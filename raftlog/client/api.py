@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from ssl import SSLContext
 from typing import Any, TypeVar
 
 import aiohttp
@@ -85,7 +86,9 @@ def blames_caller(error: RaftlogError) -> bool:
 class HttpApi:
     """One user's connections to the API of a cluster. Belongs to one event loop; `close` it."""
 
-    def __init__(self, bootstrap: str | Sequence[str]) -> None:
+    def __init__(self, bootstrap: str | Sequence[str], data_ssl: SSLContext | None = None) -> None:
+        """`data_ssl` is for connections to data listeners, which are made elsewhere; the API is plain HTTP."""
+        self.data_ssl = data_ssl
         self._bootstrap = parse_bootstrap(bootstrap)
         self._addresses = list(self._bootstrap)
         """The one that answered last is first."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from ssl import SSLContext
 from types import TracebackType
 
 from raftlog.config import KIB, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
@@ -81,12 +82,13 @@ class Consumer:
         max_wait_ms: int = 500,
         min_bytes: int = 1,
         on_out_of_range: str = "error",
+        ssl: SSLContext | None = None,
     ) -> None:
         """`partitions`: None for all, those added later included. `start`: `"earliest"`, `"latest"`, an offset,
         `"@<milliseconds since 1970>"` (the first record at or after that time), or one of these for each partition.
         `prefetch_bytes`: fetched ahead at most. `max_wait_ms`: how long a broker may wait for `min_bytes`.
         `on_out_of_range`: what to do where the position is not in the log (any more): `"error"`, or go on at the
-        `"earliest"` or `"latest"`. Raises `InvalidRequest`.
+        `"earliest"` or `"latest"`. `ssl`: as for a `Producer`. Raises `InvalidRequest`.
         """
         if on_out_of_range not in ("error", "earliest", "latest"):
             known = "error, earliest or latest"
@@ -108,7 +110,7 @@ class Consumer:
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
         self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
         self._settings = FetcherSettings(int(prefetch_bytes), max_wait_ms / 1000, int(min_bytes), on_out_of_range)
-        self._api = HttpApi(bootstrap)
+        self._api = HttpApi(bootstrap, ssl)
         self._fetcher: Fetcher | None = None
         self._cursor: _Cursor | None = None
         self._since_pause = 0

@@ -91,7 +91,7 @@ class Fetcher:
         """Why nothing can be read at all."""
         self.last_error: RaftlogError | None = None
         """The last thing that went wrong, for people."""
-        self._transport = Transport(self._connection_changed)
+        self._transport = Transport(self._connection_changed, api.data_ssl, self._world_failed)
         self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
         self._finder = StartFinder(api, self._found, self._finding_failed)
         self._questions: dict[int, int] = {}

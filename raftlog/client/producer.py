@@ -24,6 +24,7 @@ import time
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from operator import index
+from ssl import SSLContext
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -72,12 +73,14 @@ class Producer:
         delivery_timeout_ms: float = DEFAULT_DELIVERY_TIMEOUT_MS,
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
         idempotent: bool | None = None,
+        ssl: SSLContext | None = None,
     ) -> None:
         """`bootstrap`: API addresses, `"host:port,host:port"`. `acks`: `"all"`, 1 or 0. `compression`: `"none"`,
         `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`. `linger_ms`: how long a batch waits for more records.
         `batch_bytes`: where a batch is full. `max_in_flight`: requests a broker. `buffer_bytes`: memory for records
         that are not acknowledged. `delivery_timeout_ms`: after which a batch fails. `idempotent`: None means with
-        acks=all. Raises `InvalidRequest` for settings that cannot be.
+        acks=all. `ssl`: for a cluster whose data listeners speak TLS, such as
+        `ssl.create_default_context(cafile="authority.pem")`. Raises `InvalidRequest` for settings that cannot be.
         """
         level = parse_acks(acks)
         self._settings = ProducerSettings(
@@ -91,7 +94,7 @@ class Producer:
             request_timeout=request_timeout_ms / 1000,
             idempotent=parse_idempotent(idempotent, level),
         )
-        self._api = HttpApi(bootstrap)
+        self._api = HttpApi(bootstrap, ssl)
         self._sender: Sender | None = None
         self._open: dict[Any, Batch[DeliveryFuture]] = {}
         """The accumulator's, once there is one."""

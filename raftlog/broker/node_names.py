@@ -1,0 +1,81 @@
+"""Which certificate is whose: a subject alternative name ↔ a node of this cluster.
+
+A node's certificate carries one name that says both which cluster and which node it is for, by default the URI
+`raftlog:/cluster/<cluster id>/node/<node id>` (RFC 5280 section 4.2.1.6: with a scheme and without an authority, so it
+is compared as it stands). The authority's signature makes the name true; this mapping says what it means. So a valid
+certificate of another cluster, of another node, or of a user proves nothing here (S12).
+
+A pure core. Certificates are dictionaries as `ssl.SSLSocket.getpeercert` gives them after it has verified them.
+
+What is *not* here: verifying (OpenSSL does), where a claim is checked (`node_tls.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from raftlog.errors import InvalidRequest
+from raftlog.model import BrokerId
+
+NAMES_SHOWN = 5
+MAX_NODE_ID = 2**31 - 1
+
+_DNS_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+
+
+class NodeNames:
+    """The names of one cluster's nodes."""
+
+    def __init__(self, pattern: str, cluster_id: str) -> None:
+        """`pattern` as `TlsConfig.node_name` has it, checked there. Raises `InvalidRequest` where the cluster's id
+        cannot be part of such a name."""
+        self.kind, _, text = pattern.partition(":")
+        if self.kind == "DNS" and "{cluster_id}" in text and not _DNS_LABEL.fullmatch(cluster_id):
+            raise InvalidRequest(
+                "invalid_config",
+                f"cluster id {cluster_id!r} cannot be part of a DNS name: let tls.node_name be a URI, or leave "
+                "{cluster_id} out and have an authority for this cluster alone",
+            )
+        written = quote(cluster_id, safe="") if self.kind == "URI" else cluster_id
+        self._before, _, self._after = text.replace("{cluster_id}", written).partition("{node_id}")
+        self._cluster_id = cluster_id
+        self._pattern = re.compile(
+            re.escape(self._before) + "(0|[1-9][0-9]{0,9})" + re.escape(self._after),
+            re.IGNORECASE if self.kind == "DNS" else 0,
+        )
+
+    def name_of(self, node: BrokerId) -> str:
+        """As OpenSSL writes it: `URI:...` or `DNS:...`."""
+        return f"{self.kind}:{self._before}{node}{self._after}"
+
+    def node_of(self, certificate: Mapping[str, Any] | None) -> BrokerId:
+        """The one node whose certificate this is. Raises `InvalidRequest` (`cluster_authorization_failed`) saying what
+        it is instead."""
+        if not certificate:
+            raise _refusal(f"no certificate was shown: nodes of cluster {self._cluster_id!r} must show theirs")
+        names = [f"{kind}:{value}" for kind, value in certificate.get("subjectAltName", ())]
+        found = {self._node(name) for name in names} - {None}
+        if len(found) == 1:
+            return BrokerId(found.pop() or 0)
+        shown = ", ".join(name[:200] for name in names[:NAMES_SHOWN]) or "none"
+        what = "names several nodes" if found else f"names no node of cluster {self._cluster_id!r}"
+        raise _refusal(f"the certificate {what}: it has {shown}; a node has one like {self.name_of(BrokerId(0))}")
+
+    def expect(self, certificate: Mapping[str, Any] | None, node: BrokerId) -> None:
+        """This must be that node's. Raises `InvalidRequest` (`cluster_authorization_failed`)."""
+        found = self.node_of(certificate)
+        if found != node:
+            raise _refusal(f"node {node} was expected and node {found} is here, by its certificate")
+
+    def _node(self, name: str) -> int | None:
+        kind, _, text = name.partition(":")
+        match = self._pattern.fullmatch(text) if kind == self.kind else None
+        number = int(match[1]) if match else -1
+        return number if 0 <= number <= MAX_NODE_ID else None
+
+
+def _refusal(detail: str) -> InvalidRequest:
+    return InvalidRequest("cluster_authorization_failed", detail)

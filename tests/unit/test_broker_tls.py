@@ -1,0 +1,230 @@
+"""Whose certificate is whose, files that are refused with the reason, dates. S11, S12."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from raftlog.broker.node_names import NodeNames
+from raftlog.broker.node_tls import NodeTls
+from raftlog.broker.tls_expiry import DAY_SECONDS, ExpiryLog, Lifetime
+from raftlog.broker.tls_files import load_tls_files
+from raftlog.clock import SystemClock
+from raftlog.config import DEFAULT_NODE_NAME, TlsConfig, load_node_config
+from raftlog.errors import InvalidRequest
+from raftlog.model import BrokerId
+from tests.support.tls import SETTING, Authority, write
+
+
+def names(pattern: str = DEFAULT_NODE_NAME, cluster: str = "c1") -> NodeNames:
+    return NodeNames(pattern, cluster)
+
+
+def certificate(*found: str) -> dict[str, Any]:
+    return {"subjectAltName": tuple(tuple(name.split(":", 1)) for name in found)}
+
+
+class TestNames:
+    def test_there_and_back(self) -> None:
+        for cluster in ("c1", "Üben/Sie node", "a_B-9", "x" * 64):
+            for pattern in (
+                DEFAULT_NODE_NAME,
+                "URI:spiffe://example.org/{cluster_id}/{node_id}",
+                "DNS:b{node_id}.x.org",
+            ):
+                mapping = names(pattern, cluster)
+                for node in (0, 7, 2**31 - 1):
+                    assert mapping.node_of(certificate("DNS:host", mapping.name_of(BrokerId(node)))) == node
+
+    @pytest.mark.parametrize(
+        ("found", "why"),
+        [
+            ([], "it has none"),
+            (["DNS:raftlog:/cluster/c1/node/1"], "names no node"),
+            (
+                ["URI:raftlog:/cluster/c2/node/1"],
+                "names no node of cluster 'c1': it has URI:raftlog:/cluster/c2/node/1",
+            ),
+            (["URI:raftlog:/cluster/C1/node/1"], "names no node"),
+            (["URI:raftlog:/cluster/c1/node/01"], "names no node"),
+            (["URI:raftlog:/cluster/c1/node/-1"], "names no node"),
+            (["URI:raftlog:/cluster/c1/node/2147483648"], "names no node"),
+            (["URI:raftlog:/cluster/c1/node/1/"], "names no node"),
+            (["URI:raftlog:/cluster/c1/node/1\n"], "names no node"),
+            (["URI:xraftlog:/cluster/c1/node/1"], "names no node"),
+            (["URI:raftlog:/cluster/c1/node/\u0661"], "names no node"),
+            (["URI:raftlog:/cluster/c1/node/*"], "names no node"),
+            (["URI:raftlog:/cluster/c1/node/1", "URI:raftlog:/cluster/c1/node/2"], "names several nodes"),
+        ],
+    )
+    def test_what_is_nobodys(self, found: list[str], why: str) -> None:
+        with pytest.raises(InvalidRequest, match="certificate") as refused:
+            names().node_of(certificate(*found))
+        assert refused.value.code == "cluster_authorization_failed" and why in refused.value.detail
+
+    @pytest.mark.parametrize("shown", [None, {}])
+    def test_no_certificate(self, shown: Any) -> None:
+        with pytest.raises(InvalidRequest, match="no certificate was shown"):
+            names().node_of(shown)
+
+    def test_another_node_than_the_one_that_was_dialed(self) -> None:
+        two = certificate("URI:raftlog:/cluster/c1/node/2")
+        names().expect(two, BrokerId(2))
+        with pytest.raises(InvalidRequest, match="node 1 was expected and node 2 is here"):
+            names().expect(two, BrokerId(1))
+
+    def test_dns_names_ignore_case_and_take_labels_only(self) -> None:
+        mapping = names("DNS:Node-{node_id}.{cluster_id}.example.org")
+        assert mapping.node_of(certificate("DNS:node-3.C1.EXAMPLE.org")) == 3
+        with pytest.raises(InvalidRequest, match="cannot be part of a DNS name"):
+            names("DNS:node-{node_id}.{cluster_id}", "a.b")
+
+    @pytest.mark.parametrize(
+        ("pattern", "why"),
+        [
+            ("raftlog/{node_id}", "begin with"),
+            ("IP:{node_id}", "begin with"),
+            ("URI:x:/node", "once"),
+            ("URI:x:/{node_id}/{node_id}", "once"),
+            ("URI:x:/{cluster_id}/{cluster_id}/{node_id}", "once"),
+            ("URI:x:/{rack}/{node_id}", "only"),
+            ("URI:x:/{cluster_id}{node_id}", "between"),
+            ("URI:x:/{cluster_id}-{node_id}", "between"),
+            ("DNS:{node_id}-{cluster_id}", "between"),
+        ],
+    )
+    def test_patterns_that_could_mean_two_nodes_are_refused(self, pattern: str, why: str) -> None:
+        files = 'certificate = "c"\nkey = "k"\nauthority = "a"'
+        with pytest.raises(InvalidRequest, match=why):
+            load_node_config(f'[tls]\n{files}\nnode_name = "{pattern}"')
+        assert load_node_config(f"tls = {SETTING}").tls is not None
+        assert load_node_config("").tls is None, "plain text is the default"
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+class TestFiles:
+    def load(self, config: TlsConfig, node: int = 1) -> Any:
+        return load_tls_files(config, names(), BrokerId(node))
+
+    def test_good_ones(self, authority: Authority, tmp_path: Path) -> None:
+        found = self.load(write(tmp_path, authority, authority.for_node("c1", 1)))
+        assert [lifetime.what for lifetime in found.lifetimes] == [
+            "this node's TLS certificate",
+            "the TLS authority's certificate",
+        ]
+        assert not found.key_is_open
+        (tmp_path / "key.pem").chmod(0o640)
+        assert self.load(write_config(tmp_path)).key_is_open
+
+    def refused(self, folder: Path, why: str) -> None:
+        with pytest.raises(InvalidRequest, match=why) as error:
+            self.load(write_config(folder))
+        assert error.value.code == "invalid_config" and error.value.detail.startswith("tls: ")
+
+    def test_bad_ones(self, authority: Authority, tmp_path: Path) -> None:
+        other = Authority()
+        self.refused(tmp_path, "cannot read .*certificate.pem: No such file")
+        write(tmp_path, authority, authority.for_node("c1", 2))
+        self.refused(tmp_path, "is not for this node: node 1 was expected and node 2 is here")
+        write(tmp_path, authority, authority.for_node("c2", 1))
+        self.refused(tmp_path, "is not for this node: .* names no node of cluster 'c1'")
+        write(tmp_path, authority, other.for_node("c1", 1))
+        self.refused(tmp_path, "peers would not take .*: unable to get local issuer certificate")
+        write(tmp_path, authority, authority.for_node("c1", 1, days=-1))
+        self.refused(tmp_path, "peers would not take .*: certificate has expired")
+        write(tmp_path, authority, (authority.for_node("c1", 1)[0], other.for_node("c1", 1)[1]))
+        self.refused(tmp_path, "no certificate with its key: KEY_VALUES_MISMATCH")
+        write(tmp_path, authority, authority.for_node("c1", 1))
+        (tmp_path / "authority.pem").write_text("no certificate")
+        self.refused(tmp_path, "holds no certificate of an authority")
+        (tmp_path / "authority.pem").write_bytes((tmp_path / "certificate.pem").read_bytes())
+        self.refused(tmp_path, "authority.pem")
+
+    def test_a_key_with_a_pass_phrase_is_no_question_at_the_terminal(
+        self, authority: Authority, tmp_path: Path
+    ) -> None:
+        from cryptography.hazmat.primitives import serialization as s
+
+        certificate, key = authority.for_node("c1", 1)
+        loaded = s.load_pem_private_key(key, None)
+        sealed = loaded.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"secret"))
+        write(tmp_path, authority, (certificate, sealed))
+        self.refused(tmp_path, "the key is encrypted")
+
+
+def write_config(folder: Path) -> TlsConfig:
+    files = ("certificate", "key", "authority")
+    return TlsConfig(**{name: str(folder / f"{name}.pem") for name in files})
+
+
+class TestReadingAgain:
+    def test_new_files_serve_the_next_connections(self, authority: Authority, tmp_path: Path) -> None:
+        tls = NodeTls(write(tmp_path, authority, authority.for_node("c1", 1)), "c1", BrokerId(1), SystemClock())
+        server, client = tls.server_context(), tls.dial(BrokerId(2)).context()
+        tls.look()
+        assert tls.server_context() is server, "nothing has changed"
+        write(tmp_path, authority, authority.for_node("c1", 1))
+        with capture_logs() as logs:
+            tls.look()
+        assert tls.server_context() is not server and tls.dial_quorum(BrokerId(2)).context() is not client
+        assert [line["event"] for line in logs] == ["tls_files_read"]
+
+    def test_bad_files_change_nothing_and_are_told_of_once(self, authority: Authority, tmp_path: Path) -> None:
+        tls = NodeTls(write(tmp_path, authority, authority.for_node("c1", 1)), "c1", BrokerId(1), SystemClock())
+        server = tls.server_context()
+        write(tmp_path, authority, authority.for_node("c1", 2))
+        with capture_logs() as logs:
+            tls.look()
+            tls.look()
+        assert tls.server_context() is server
+        assert [(line["event"], line["log_level"]) for line in logs] == [("tls_files_refused", "warning")]
+        (problem,) = tls.problems()
+        assert "node 2 is here" in problem and "still in use" in problem
+        write(tmp_path, authority, authority.for_node("c1", 1))
+        tls.look()
+        assert not tls.problems() and tls.server_context() is not server
+
+    def test_strangers_cannot_fill_the_log(self, authority: Authority, tmp_path: Path) -> None:
+        tls = NodeTls(write(tmp_path, authority, authority.for_node("c1", 1)), "c1", BrokerId(1), SystemClock())
+        with capture_logs() as logs:
+            for _ in range(1000):
+                tls.on_refused("10.0.0.1:5", "no certificate was shown")
+        assert 1 <= len(logs) <= 105 and logs[0]["address"] == "10.0.0.1:5"
+
+
+class TestDates:
+    def year(self) -> Lifetime:
+        return Lifetime("it", 0.0, 365 * DAY_SECONDS)
+
+    @pytest.mark.parametrize(
+        ("days_left", "due"), [(31, None), (30, 30), (8, 30), (7, 7), (1.5, 7), (1, 1), (0.1, 1), (0, 0), (-5, 0)]
+    )
+    def test_warnings(self, days_left: float, due: int | None) -> None:
+        lifetime = self.year()
+        now = lifetime.ends - days_left * DAY_SECONDS
+        assert lifetime.warned_days(now) == due
+        line = lifetime.line(now)
+        assert (line is None) is (due is None)
+        if line is not None:
+            assert ("has expired" in line) is (due == 0)
+
+    def test_short_lives_are_not_about_to_end_all_the_time(self) -> None:
+        for days, first in ((1, 0), (3, 0), (4, 1), (22, 7), (90, 7), (91, 30)):
+            lifetime = Lifetime("it", 0.0, days * DAY_SECONDS)
+            dues = {lifetime.warned_days(hour * 3600.0) for hour in range(days * 24 + 1)}
+            assert max(due for due in dues if due is not None) == first, days
+            assert lifetime.warned_days(0.0) is None
+
+    def test_each_warning_is_said_once(self) -> None:
+        log, lifetime = ExpiryLog(), self.year()
+        said = [line for hour in range(366 * 24) for line in log.due((lifetime,), hour * 3600.0)]
+        assert len(said) == 4 and "30 days" in said[0] and "7 days" in said[1] and "24 hours" in said[2]
+        again = Lifetime("it", 0.0, 400 * DAY_SECONDS)
+        assert len(log.due((again,), 399.5 * DAY_SECONDS)) == 1, "another certificate has warnings of its own"
