@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> str:
 @pytest.fixture
 def prepare(folder: str) -> Prepare:
     def prepare(nodes: int = 3) -> None:
-        LocalCluster(folder, nodes)._prepare()
+        LocalCluster(folder, nodes).prepare()
 
     return prepare
 
