@@ -17,15 +17,16 @@ from raftlog.wire import FetchedPartition, FetchPartition
 from tests.support.metadata_cluster import TP
 
 from .datadriven import Command
+from .moves import Moves
 from .story_ports import LogQuorum
 from .wires import bytes_of
-from .world import Node, World
+from .world import Node
 
 ACKS = {"all": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
 LIMIT = 10_000
 
 
-class Environment(World):
+class Environment(Moves):
     """The table. `execute` is one command of a story and returns what it prints."""
 
     def execute(self, command: Command) -> str:
@@ -41,9 +42,11 @@ class Environment(World):
             if node.manager is not None:
                 node.manager.check_invariants()
 
-    def do_cluster(self, brokers: str = "3", min: str = "2") -> None:
-        """All registered, unfenced, with one topic of one partition; broker 0 leads epoch 1, all are in the ISR."""
-        self.quorum = LogQuorum(int(brokers), min_insync_replicas=int(min))
+    def do_cluster(self, brokers: str = "3", min: str = "2", replicas: str = "") -> None:
+        """All registered, unfenced, with one topic of one partition; its first replica leads epoch 0, and all of them
+        (every broker, or `replicas`) are in the ISR."""
+        placed = [int(replica) for replica in replicas.split(",")] if replicas else None
+        self.quorum = LogQuorum(int(brokers), min_insync_replicas=int(min), replicas=placed)
         for number in range(int(brokers)):
             node = self.nodes[number] = Node(number)
             self.begin_life(node)

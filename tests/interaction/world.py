@@ -319,6 +319,10 @@ class World:
             text += f" commit_set={commit}"
         if record.not_eligible:
             text += f" not_eligible={','.join(map(str, record.not_eligible))}"
+        if record.target_replicas or len(record.replicas) < len(self.nodes):
+            text += f" replicas={','.join(map(str, record.replicas))}"
+        if record.target_replicas:
+            text += f" target={','.join(map(str, record.target_replicas))}"
         self.say(text + (f" fenced={','.join(fenced)}" if fenced else ""))
 
     def manager(self, number: str) -> PartitionManager:

@@ -56,8 +56,15 @@ def report(
 class Cluster:
     """An image, the view that follows it, and short names for what tests do to them."""
 
-    def __init__(self, brokers: int = 3, *, min_insync_replicas: int | None = None, partitions: int = 1) -> None:
-        """`brokers` are registered and unfenced, and carry one topic with a replica on each."""
+    def __init__(
+        self,
+        brokers: int = 3,
+        *,
+        min_insync_replicas: int | None = None,
+        partitions: int = 1,
+        replicas: Sequence[int] | None = None,
+    ) -> None:
+        """`brokers` are registered and unfenced, and carry one topic with a replica on each (or on `replicas`)."""
         self.image = ClusterImage()
         self.view = ClusterView()
         self.term = 1
@@ -68,8 +75,8 @@ class Cluster:
             self.unfence(broker)
         if brokers:
             configs = () if min_insync_replicas is None else (("min.insync.replicas", str(min_insync_replicas)),)
-            replicas = tuple(BrokerId(broker) for broker in range(brokers))
-            self.do(CreateTopic("orders", TOPIC, (replicas,) * partitions, configs))
+            placed = tuple(BrokerId(broker) for broker in replicas or range(brokers))
+            self.do(CreateTopic("orders", TOPIC, (placed,) * partitions, configs))
 
     # --- Applying ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,39 @@
+"""What stories say about moving the partition. What is *not* here: what the quorum makes of it (the real image)."""
+
+from __future__ import annotations
+
+from metadata.commands import Command, ReassignmentsAltered
+from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment
+from raftlog.model import BrokerId
+from tests.support.metadata_cluster import TP
+
+from .world import World
+
+
+class Moves(World):
+    """Reassignments, decided at the quorum."""
+
+    def do_reassign(self, target: str) -> None:
+        """An operator asks for these replicas, the preferred leader first."""
+        self._reassign(tuple(BrokerId(int(broker)) for broker in target.split(",")))
+
+    def do_cancel_move(self) -> None:
+        self._reassign(())
+
+    def do_begin_move(self) -> None:
+        """The controller lets the move begin."""
+        move = Move(TP.topic_id, TP.partition, self.quorum.partition.partition_epoch)
+        self._decide(BeginMoves((move,)))
+
+    def _reassign(self, target: tuple[BrokerId, ...]) -> None:
+        epoch = self.quorum.partition.partition_epoch
+        self._decide(AlterReassignments((Reassignment(TP.topic_id, TP.partition, epoch, target),)))
+
+    def _decide(self, command: Command) -> None:
+        result = self.quorum.apply(command)
+        assert isinstance(result, ReassignmentsAltered), result
+        (refused,) = result.refusals
+        if refused is None:
+            self.say_record()
+        else:
+            self.say(f"refused: {refused.code}")
