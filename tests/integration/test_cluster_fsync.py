@@ -170,7 +170,7 @@ async def gated(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPa
 
 def prepare(cluster: LocalCluster) -> list[tuple[str, str]]:
     """Folders and settings as for processes: (text of `node.toml`, data folder) by node."""
-    cluster._prepare()
+    cluster.prepare()
     found = []
     for node in cluster.nodes:
         cluster._write_settings(node)
