@@ -1,0 +1,60 @@
+"""What documents and comments name as proof exists: every test that they name is a test."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+
+import pytest
+
+from .sources import ROOT
+
+NAMING = (
+    "docs/guarantees.md",
+    "tests/unit/test_quorum_stock.py",
+    "tests/unit/test_quorum_stock_cluster.py",
+    "tests/unit/test_quorum_stock_files.py",
+    "tests/integration/test_cluster_pickle.py",
+)
+NAMED = re.compile(r"`(test_[a-z0-9_]+)(\.py)?`")
+
+
+@functools.cache
+def existing() -> dict[str, list[str]]:
+    """Name of a test, or of a test's file without its suffix → where it is."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        where = str(path.relative_to(ROOT))
+        found.setdefault(path.stem, []).append(where)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                found.setdefault(node.name, []).append(where)
+    return found
+
+
+@pytest.mark.parametrize("document", NAMING)
+def test_tests_that_are_named_exist(document: str) -> None:
+    named = {name for name, _ in NAMED.findall((ROOT / document).read_text())}
+    assert named, "it names no test"
+    assert sorted(name for name in named if name not in existing()) == []
+
+
+def test_every_hole_of_stock_names_the_test_in_which_it_is_closed() -> None:
+    for document in NAMING:
+        if "_stock" not in document:
+            continue
+        tree = ast.parse((ROOT / document).read_text())
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                told = ast.get_docstring(node) or ""
+                assert told.startswith("Ours: `test_"), f"{document}: {node.name} does not say where ours is tested"
+
+
+@pytest.mark.parametrize("number", [*range(1, 8), *range(9, 12)])
+def test_every_promise_is_told_with_what_it_rests_on_and_its_tests(number: int) -> None:
+    """Each safety property has a section of its own, and names assumptions and proof."""
+    text = (ROOT / "docs/guarantees.md").read_text()
+    sections = re.findall(rf"^### S{number}:.*?(?=^###? |\Z)", text, re.DOTALL | re.MULTILINE)
+    assert len(sections) == 1
+    assert "Rests on" in sections[0] and NAMED.search(sections[0]), sections[0]
