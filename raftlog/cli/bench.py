@@ -7,6 +7,7 @@ with `-o json` everything that was measured. `benchmarks/table.py` puts the same
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from .bench_fleet import Fleet
 from .bench_histogram import Histogram, Summary
 from .bench_lines import CONSUMER_HEADER, consumer_total, latency_total, producer_total
 from .bench_messages import MIN_LATENCY_VALUE_BYTES, ConsumeJob, Go, LatencyJob, ProduceJob
-from .bench_runs import Between, Limits, Totals, consume, produce, spans
+from .bench_runs import Between, Limits, Totals, consume, nothing_to_read, produce, spans
 from .bench_watch import Watch
 from .exit_codes import EXIT_INTERRUPTED
 from .interrupt import run_until_interrupted
@@ -91,6 +92,17 @@ class Creation:
     replication_factor: int | None
 
 
+class Finite(click.FloatRange):
+    """A number within its range; not `nan`, which is within every range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is no number to measure with", param, ctx)
+
+
+SECONDS = Finite(0, 1e7, min_open=True)
+
+
 @click.group()
 def bench() -> None:
     """Measure a running cluster: throughput of producers and consumers, and latency."""
@@ -131,15 +143,15 @@ def producer_options(command: Command) -> Command:
 @bench.command()
 @click.argument("topic")
 @click.option("--records", type=click.IntRange(1), help="How many in all. [default: 1000000, unless --seconds]")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="End after so long.")
+@click.option("--seconds", type=SECONDS, help="End after so long.")
 @producer_options
 @click.option(
     "--send", type=click.Choice(["one", "many"]), default="many", show_default=True, help="One by one, or lists."
 )
-@click.option("--throughput", type=click.FloatRange(0, min_open=True), help="Records a second, of all clients at most.")
+@click.option("--throughput", type=Finite(0, 1e9, min_open=True), help="Records a second, of all clients at most.")
 @click.option("--clients", default=1, show_default=True, type=click.IntRange(1, MAX_CLIENTS), help="Processes.")
 @click.option("--batch-bytes", default=256 * KIB, show_default=True, type=click.IntRange(1))
-@click.option("--linger-ms", default=5.0, show_default=True, type=click.FloatRange(0))
+@click.option("--linger-ms", default=5.0, show_default=True, type=Finite(0, 1e7))
 @topic_options
 @output_option
 @click.pass_context
@@ -186,7 +198,7 @@ def producer(
 @bench.command()
 @click.argument("topic")
 @click.option("--records", type=click.IntRange(1), help="How many in all, reading again from the start where needed.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Read, again and again, for so long.")
+@click.option("--seconds", type=SECONDS, help="Read, again and again, for so long.")
 @click.option(
     "--decode",
     type=click.Choice(["lists", "arrow", "none"]),
@@ -215,6 +227,8 @@ def consumer(
 
         async with Admin(context.obj) as admin:
             span = await spans(admin, topic)
+        if span[0] == span[1]:
+            raise nothing_to_read(topic)
         async with Fleet([job] * clients) as fleet:
             began = datetime.now()
             with ProgressLine("reading", None) as line, Watch(line, quiet=True) as watch:
@@ -232,12 +246,10 @@ def consumer(
 
 @bench.command()
 @click.argument("topic")
-@click.option(
-    "--rate", default=1000.0, show_default=True, type=click.FloatRange(0.01, 100_000), help="Records a second."
-)
+@click.option("--rate", default=1000.0, show_default=True, type=Finite(0.01, 100_000), help="Records a second.")
 @click.option("--records", type=click.IntRange(1, MAX_LATENCY_RECORDS), help="How many in all.")
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="For so long. [default: 10, unless --records]")
-@click.option("--warm-up", default=2.0, show_default=True, type=click.FloatRange(0), help="Seconds that do not count.")
+@click.option("--seconds", type=SECONDS, help="For so long. [default: 10, unless --records]")
+@click.option("--warm-up", default=2.0, show_default=True, type=Finite(0, 1e7), help="Seconds that do not count.")
 @producer_options
 @click.option("--histogram", is_flag=True, help="Draw it.")
 @click.option("--chart", type=click.Path(dir_okay=False, writable=True), metavar="FILE", help="A .svg or .html file.")
@@ -264,6 +276,8 @@ def latency(
     """Send at a fixed rate and read it back: how long until a record is read, from when it was due to be sent."""
     if chart is not None and os.path.splitext(chart)[1] not in (".svg", ".html"):
         raise click.BadParameter("the chart's file must end in .svg or .html", param_hint="--chart")
+    if chart is not None and not os.access(os.path.dirname(chart) or ".", os.W_OK):
+        raise click.BadParameter(f"there is no folder for {chart} that can be written to", param_hint="--chart")
     wanted = [] if records is None else [records]
     wanted += [round(rate * (seconds or 10))] if seconds is not None or records is None else []
     count = max(min(*wanted, MAX_LATENCY_RECORDS), 1)

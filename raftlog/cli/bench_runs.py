@@ -125,7 +125,8 @@ async def consume(
         passed = await fleet.go(orders, on_progress)
         totals.add(passed, await between.after(passed))
         if not totals.records:
-            raise InvalidRequest("invalid_request", "there is nothing to read: the topic holds no records")
+            # Again and again would be for ever.
+            raise nothing_to_read("the topic")
         if limits is None or limits.is_over(totals.records, totals.seconds):
             return totals
 
@@ -137,3 +138,8 @@ async def spans(admin: Admin, topic: str) -> tuple[dict[int, int], dict[int, int
         offsets = await admin.offsets(topic, partition)
         starts[partition], ends[partition] = offsets.earliest, offsets.latest
     return starts, ends
+
+
+def nothing_to_read(topic: str) -> InvalidRequest:
+    """What to raise where a topic is empty."""
+    return InvalidRequest("invalid_request", f"there is nothing to read: {topic} holds no records")

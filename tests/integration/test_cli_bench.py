@@ -54,9 +54,9 @@ def test_producer_and_consumer_agree_with_the_log(node: LocalCluster) -> None:
     assert header == CONSUMER_HEADER
     assert dict(zip(header.split(", "), row.split(", "), strict=True))["data.consumed.in.nMsg"] == "20001"
 
-    again = bench(node, "consumer", "p", "--records", "100000", "--clients", "2", "--decode", "arrow", "-o", "json")
-    assert again.json["records"] >= 100_000
-    assert again.json["clients"] == 2 and again.json["passes"] >= 3
+    again = bench(node, "consumer", "p", "--records", "50000", "--decode", "arrow", "-o", "json")
+    assert again.json["records"] >= 50_000
+    assert again.json["clients"] == 1 and again.json["passes"] >= 3
     assert again.json["records_per_second"] == pytest.approx(again.json["records"] / again.json["seconds"])
 
 
@@ -79,11 +79,11 @@ def test_faults_are_told_in_a_line(node: LocalCluster, tmp_path: Path) -> None:
     assert "nix" in unknown.stderr and "Traceback" not in unknown.stderr
     assert bench(node, "latency", "l", "--chart", "x.png").code == 2
     assert bench(node, "producer", "l", "--records", "0").code == 2
-    bench(node, "producer", "empty", "--create", "--records", "1")
-    nowhere = bench(
-        node, "latency", "empty", "--records", "1", "--warm-up", "0", "--chart", str(tmp_path / "no" / "x.svg")
-    )
-    assert nowhere.code == 1 and "cannot write" in nowhere.stderr
+    for number in ("nan", "inf", "-1"):
+        assert bench(node, "producer", "l", "--throughput", number).code == 2
+        assert bench(node, "consumer", "l", "--seconds", number).code == 2
+    nowhere = bench(node, "latency", "l", "--chart", str(tmp_path / "no" / "x.svg"))
+    assert nowhere.code == 2 and "no folder" in nowhere.stderr
 
 
 def test_a_topic_without_records_is_nothing_to_read(node: LocalCluster) -> None:
