@@ -53,6 +53,8 @@ class PendingWork:
         be sent there."""
         self.outstanding: LogJob | None = None
         self.epochs_changed = False
+        self.rewrite_checkpoint = False
+        """The one on disk is damaged."""
         self.again = False
         self._cut: Cut | None = None
         self._removals: list[Offset] = []
@@ -149,7 +151,7 @@ class PendingWork:
             self._bytes_since_checkpoint = 0
         self.outstanding = job
         self.issued_offset = log_end
-        self.epochs_changed = False
+        self.epochs_changed = self.rewrite_checkpoint = False
         self._cut = None
         self._lowest_truncation = None
         return job
@@ -212,7 +214,7 @@ class PendingWork:
         fallen = LogCheckpoint(
             durable_start, max(durable_start, recovery_point), False, self.unreported_loss, emptying=emptying
         )
-        return fallen if fallen != self.checkpoint or self.again else None
+        return fallen if fallen != self.checkpoint or self.again or self.rewrite_checkpoint else None
 
     def _segment_write(
         self, segment: Segment, batches: Sequence[TailBatch], *, due: bool, seals: bool

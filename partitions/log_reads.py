@@ -22,6 +22,8 @@ from .log_pending import PendingWork
 from .log_reader import LogReader
 from .log_segments import LogSegments
 from .log_slice import LogDamaged, LogSlice
+from .scrubber_check import ScrubPlan
+from .scrubber_plan import plan_of_log, still_stands
 from .time_search import TimeSearch
 
 
@@ -31,6 +33,7 @@ class LogReads:
     path: str
     log_start_offset: Offset
     log_end_offset: Offset
+    stable_end_offset: Offset
     failed: RaftlogError | None
     _disk: Disk
     _segments: LogSegments
@@ -105,6 +108,21 @@ class LogReads:
         self._refuse_if_failed()
         end = min(end_offset, self.log_end_offset)
         return self._reader.time_search(timestamp_ms, self.log_start_offset, end, self.log_end_offset, self._generation)
+
+    # --- Scrubbing ---
+
+    def scrub_plan(self) -> ScrubPlan:
+        """What of this log can be checked now, for a worker."""
+        settled = min(self.stable_end_offset, self._pending.written_offset)
+        return plan_of_log(self._segments, settled, self._generation)
+
+    def still_has(self, plan: ScrubPlan, base_offset: Offset) -> bool:
+        """Whether what a check of this plan found in that segment (-1: in none) is about the log as it is now."""
+        return still_stands(plan, base_offset, self._segments, self._generation)
+
+    def rewrite_small_files(self) -> None:
+        """Leader epochs and checkpoint are damaged on disk: the next job writes them again."""
+        self._pending.epochs_changed = self._pending.rewrite_checkpoint = True
 
     # --- Parts ---
 

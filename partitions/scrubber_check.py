@@ -101,6 +101,8 @@ class PlannedSegment:
     """Bytes of the file when it is sealed; None while it grows (or may: only the batches up to `end_offset` count)."""
     indexed: bool
     """Its index files are there, and complete."""
+    owner: object = None
+    """Whose it is, for the log's owner to compare; nobody else looks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,6 +271,10 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     worker_threads: _Threads = 2
     """For all else that blocks: reads that the page cache does not have, opening and removing logs."""
     retention_check_ms: _Milliseconds = 30_000
+    scrub_bytes_per_second: _Bytes = 1 * MIB
+    """How fast the scrubber reads, at most; 0: it reads nothing by itself."""
+    scrub_interval_ms: _Milliseconds = 24 * 3_600_000
+    """From the end of one pass over all replicas to the next."""
     fetch_cache_bytes: _Bytes = 64 * MIB
     """Recently appended batches kept in memory for readers at the end of the log, over all partitions."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

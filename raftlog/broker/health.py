@@ -30,6 +30,7 @@ def health_of(
     if quorum.leader == NO_BROKER:
         problems.append("the metadata quorum has no leader")
     problems += [f"node {other.broker_id} is fenced: it is not heard of" for other in view.brokers() if other.fenced]
+    problems += [f"{line} (node {broker.identity.node_id})" for line in broker.manager.repairs.status()]
     problems += partition_problems(view)
     ready = registered and record is not None and not record.fenced and quorum.leader != NO_BROKER
     return Health(ready, tuple(problems), None if stalls is None else _event_loop(stalls))

@@ -40,6 +40,7 @@ from partitions import effects
 from partitions.manager import Dialer, Logger, MetadataChange, PartitionManager
 from partitions.manager import TopicRemoved as TopicIsGone
 from partitions.replica_repair import LossAnswer
+from partitions.scrubber import Scrubber
 from raftlog.config import NodeConfig
 from raftlog.errors import InvalidRequest
 from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, LeaderEpoch, ReplicaReport, TopicPartition
@@ -106,6 +107,16 @@ class Broker:
             report_loss=self._report_loss,
         )
         self.local = LocalRequests(self.manager, scheduler)
+        self.scrubber = Scrubber(
+            lambda: self.manager.drivers,
+            disk,
+            scheduler,
+            worker,
+            random,
+            logger,
+            bytes_per_second=config.scrub_bytes_per_second,
+            interval_seconds=config.scrub_interval_ms / 1000,
+        )
 
     def load(self) -> None:
         """Open and recover every replica on disk. Blocks. Raises `DiskFailed` or `DiskFull`."""
@@ -134,6 +145,7 @@ class Broker:
                 return
             self.incarnation = outcome.result.incarnation
             self.manager.on_registered(self.incarnation)
+            self.scrubber.start()
             self.when_view_reaches(outcome.index, registered)
 
         quorum.register(command, done)
