@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 
@@ -14,12 +13,13 @@ import pytest
 from raftlog import Admin
 from raftlog.cli.local_cluster import LocalCluster
 from raftlog.client.admin import TopicDescription
+from tests.support.cli_runner import run
 from tests.support.cluster import all_in_sync, eventually, log_lines, running_cluster, stop_node
 from tests.support.cluster_traffic import Traffic, check_exactly
 
 pytestmark = pytest.mark.integration
 
-PARTITIONS = 10
+PARTITIONS = 8
 LEAVING = 4
 
 
@@ -31,11 +31,9 @@ def cluster() -> Iterator[LocalCluster]:
 
 async def raftlog(cluster: LocalCluster, *arguments: str) -> str:
     """The command line, as an operator runs it. What it prints."""
-    command = [sys.executable, "-P", "-m", "raftlog.cli.main", "--bootstrap", cluster.bootstrap, *arguments]
-    process = await asyncio.create_subprocess_exec(*command, stdout=-1, stderr=-1)
-    out, err = await process.communicate()
-    assert process.returncode == 0, (out, err)
-    return out.decode()
+    result = await asyncio.to_thread(run, *arguments, bootstrap=cluster.bootstrap)
+    assert result.code == 0, (result.text, result.stderr)
+    return result.text
 
 
 def held_by(description: TopicDescription, broker: int) -> list[int]:
@@ -62,15 +60,14 @@ async def test_a_broker_is_emptied_under_load_stopped_and_forgotten(cluster: Loc
             assert held_by(after, LEAVING) == []
             assert [len(p.replicas) for p in after.partitions] == [3] * PARTITIONS
             await traffic.grows()
-            await raftlog(cluster, "cluster", "elect")
-            leaders = Counter(p.leader for p in (await all_in_sync(admin, "moved"))["moved"].partitions)
-            assert set(leaders) == {0, 1, 2, 3} and max(leaders.values()) - min(leaders.values()) <= 1, leaders
-            await traffic.grows()
             assert await asyncio.to_thread(stop_node, cluster, LEAVING) == 0
+            await raftlog(cluster, "cluster", "unregister", str(LEAVING))
+            await raftlog(cluster, "cluster", "balance", "--timeout", "120")
+            leaders = Counter(p.leader for p in (await all_in_sync(admin, "moved"))["moved"].partitions)
+            assert set(leaders) == {0, 1, 2, 3} and set(leaders.values()) == {PARTITIONS // 4}, leaders
             await traffic.grows()
         await check_exactly(cluster.bootstrap, traffic)
         assert not any("unclean" in str(line) for node in cluster.nodes for line in log_lines(node))
-        await raftlog(cluster, "cluster", "unregister", str(LEAVING))
 
         async def forgotten() -> bool:
             return LEAVING not in [node.id for node in (await admin.cluster()).nodes]
@@ -79,15 +76,23 @@ async def test_a_broker_is_emptied_under_load_stopped_and_forgotten(cluster: Loc
         assert "Nothing to move." in await raftlog(cluster, "cluster", "balance", "--plan")
         # What it held was set aside.
         assert folders(cluster, LEAVING, "partitions") == []
-        # Its node comes back as a new broker, and gets its share again.
-        await asyncio.to_thread(cluster.start_node, LEAVING)
 
-        async def is_back() -> bool:
-            return any(node.id == LEAVING and not node.fenced for node in (await admin.cluster()).nodes)
 
-        await eventually(is_back, "broker 4 is registered again")
-        await raftlog(cluster, "cluster", "balance", "--timeout", "120")
-        balanced = (await all_in_sync(admin, "moved"))["moved"]
-        replicas = Counter(replica for p in balanced.partitions for replica in p.replicas)
-        assert set(replicas.values()) == {3 * PARTITIONS // 5}
+@pytest.mark.soak
+async def test_a_broker_that_comes_back_gets_its_share_again(cluster: LocalCluster) -> None:
+    """Emptied, stopped, forgotten and started again: it registers as a new broker, and a balance brings it to work."""
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topic("returned", PARTITIONS, replication_factor=3)
+        async with Traffic(cluster.bootstrap, "returned", PARTITIONS, records=5, pause=0.05) as traffic:
+            await asyncio.to_thread(cluster.start_node, LEAVING)
+
+            async def is_back() -> bool:
+                return any(node.id == LEAVING and not node.fenced for node in (await admin.cluster()).nodes)
+
+            await eventually(is_back, "broker 4 is registered again")
+            await raftlog(cluster, "cluster", "balance", "--timeout", "120")
+            balanced = [await admin.describe_topic(topic.name) for topic in await admin.list_topics()]
+            held = Counter(replica for found in balanced for p in found.partitions for replica in p.replicas)
+            assert max(held.values()) - min(held.values()) <= 1 and len(held) == 5, held
+            await traffic.grows()
         await check_exactly(cluster.bootstrap, traffic)
