@@ -19,6 +19,8 @@ SHORTEST_DELAY_S = 0.1
 LONGEST_DELAY_S = 2.0
 TELL_AGAIN_S = 60.0
 """A peer that stays away for the same reason is told of this often."""
+TOLD_CHARACTERS = 500
+"""Of a reason, which may be the peer's own words."""
 
 
 async def connect(
@@ -198,7 +200,7 @@ class ReconnectingDialer:
             return
         self._told = (reason, now)
         where = f"{self._host}:{self._port}"
-        structlog.get_logger().warning("link_lost", path=self._path, address=where, reason=reason)
+        structlog.get_logger().warning("link_lost", path=self._path, address=where, reason=reason[:TOLD_CHARACTERS])
 
     def _opened(self, stream: Http2Stream) -> None:
         self._failures = 0

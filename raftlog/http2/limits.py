@@ -73,6 +73,10 @@ class Http2Limits:
     """Of one listener, those included whose TLS handshake is under way; further ones are closed at once."""
     max_handshakes: int = 512
     """TLS handshakes under way at a listener; beyond it the oldest is given up for the newest."""
+    moved_handshakes_per_second: float = 20.0
+    """TLS handshakes that a server name may bring to another loop; those beyond stay on the listener's. Anybody can ask
+    for them, and each is a millisecond of work."""
+    moved_handshakes_burst: int = 100
 
     def __post_init__(self) -> None:
         relations = {

@@ -20,7 +20,7 @@ from typing import Any
 
 from ..zero_copy import duplicate_socket
 from .client_hello import MAX_FIRST_BYTES, FirstBytes, first_bytes
-from .limits import Http2Limits
+from .limits import Http2Limits, RateLimit
 from .protocol import Http2Connection
 from .shell import peer_address
 from .tls import ContextSource, explain
@@ -55,6 +55,7 @@ class TlsDoor:
         self._loop_for_name = loop_for_name
         self._on_refused = on_refused
         self._full = full
+        self._moved = RateLimit(limits.moved_handshakes_per_second, limits.moved_handshakes_burst, 0.0)
         self._arrivals: dict[asyncio.Task[None], str] = {}
         """With their addresses, oldest first."""
 
@@ -115,6 +116,8 @@ class TlsDoor:
                 await self._tell_plain_peer(loop, sock)
                 return
             target = self._loop_for_name.get(found.server_name, loop)
+            if target is not loop and not self._moved.allow(loop.time()):
+                target = loop
             if target.is_closed():
                 owned = True
                 raise ConnectionAbortedError("the loop that serves this has stopped")

@@ -145,6 +145,27 @@ async def test_a_name_chooses_the_loop(tls: Contexts) -> None:
         await elsewhere(tls, other)
 
 
+async def test_strangers_cannot_fill_another_loop_by_its_name(tls: Contexts) -> None:
+    """What comes faster stays on the listener's loop, and works there all the same."""
+    with loop_of_another_thread() as other:
+        await one_elsewhere(tls, other)
+
+
+async def one_elsewhere(tls: Contexts, other: asyncio.AbstractEventLoop) -> None:
+    limits = Http2Limits(moved_handshakes_per_second=0.001, moved_handshakes_burst=1)
+    options = {"loop_for_path": {"/echo": other}, "loop_for_name": {"away.example": other}}
+    async with Server(limits, ssl=tls[0], **options) as server:
+        for thread in ("other", threading.main_thread().name):
+            connection = await server.dial(ssl=DialTls(lambda: unnamed(tls[1]), server_name="away.example"))
+            handler = Recorder()
+            connection.open_stream("/echo", {}, handler).send([b"x"])
+            assert await handler.wait(1) == [b"<x>"]
+            accepted = server.accepted[-1].thread
+            assert accepted is not None and accepted.name == thread
+            connection.close()
+        await until(lambda: server.listener.connection_count == 0)
+
+
 async def elsewhere(tls: Contexts, other: asyncio.AbstractEventLoop) -> None:
     options = {"loop_for_path": {"/away": other}, "loop_for_name": {"away.example": other}}
     async with Server(ssl=tls[0], **options) as server:
