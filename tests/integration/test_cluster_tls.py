@@ -8,12 +8,9 @@ import contextlib
 import json
 import socket
 import ssl
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +28,11 @@ from raftlog.broker.node_tls import QUORUM_NAME
 from raftlog.broker.replication_links import REPLICATION_PATH
 from raftlog.cli.local_cluster import DATA_FOLDER, SETTINGS_FILE, LocalCluster, free_base_port
 from raftlog.disk import LocalDisk
-from raftlog.errors import RetriableError
+from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.http2 import Http2Connection, Http2Limits, connect
 from raftlog.http2.tls import DialTls, prepare
 from raftlog.model import BrokerId
+from tests.support.cli_runner import run
 from tests.support.cluster import PATIENCE_S, eventually, log_lines, stop_and_check, tell
 from tests.support.http2_server import Recorder
 from tests.support.tls import SETTING, Authority, write
@@ -162,11 +160,17 @@ async def test_native_clients(running: TlsCluster, tmp_path: Path) -> None:
             while len(found) < 10:
                 found += [r.value for r in await consumer.poll() if r.value and r.value.startswith(b"native")]
         assert found == [b"native-%d" % number for number in range(10)]
-    command = [sys.executable, "-P", "-m", "raftlog.cli.main", "--bootstrap", running.cluster.bootstrap]
-    command += ["produce", TOPIC, "--partition", "0", "--tls-authority", str(trusted)]
-    run = partial(subprocess.run, command, input=b"from-cli", capture_output=True, timeout=PATIENCE_S, check=False)
-    ended = await asyncio.to_thread(run)
-    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_command_line(running: TlsCluster, tmp_path: Path) -> None:
+    trusted = tmp_path / "authority.pem"
+    trusted.write_bytes(running.authority.pair[0])
+    where = ("--bootstrap", running.cluster.bootstrap)
+    records = ("--tls-authority", str(trusted), "--partition", "0")
+    sent = run(*where, "produce", TOPIC, *records, stdin=b"from-cli")
+    assert sent.code == 0, sent.stderr
+    read = run(*where, "consume", TOPIC, *records, "--from", "earliest", "--timeout", "0.5")
+    assert b"from-cli" in read.stdout, read.stderr
 
 
 @pytest.mark.parametrize(
@@ -341,17 +345,16 @@ async def test_certificates_are_exchanged_while_it_runs(running: TlsCluster) -> 
     assert {b"both-trusted", b"new-certificates", b"old-one-gone"} <= set(await read_all(running, 2))
 
 
-async def test_a_node_does_not_start_with_files_that_cannot_be_used(running: TlsCluster, tmp_path: Path) -> None:
+def test_a_node_does_not_start_with_files_that_cannot_be_used(running: TlsCluster, tmp_path: Path) -> None:
     """Nor does it count the start, or take the marker of its clean stop away."""
     from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE, STARTS_FILE, init_data_folder
+    from raftlog.broker.lifecycle import run_node
     from raftlog.model import Endpoint
 
     data = tmp_path / "data"
     init_data_folder(str(data), cluster_id="c", node_id=0, voters={0: Endpoint("127.0.0.1", 1)})
     write(tmp_path, running.authority, running.authority.for_node("c", 0, days=-1))
     (tmp_path / SETTINGS_FILE).write_text(f'data_folder = "data"\ntls = {SETTING}\n')
-    command = [sys.executable, "-P", "-m", "raftlog.cli.main", "server", "--config", str(tmp_path / SETTINGS_FILE)]
-    ended = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=PATIENCE_S, check=False)
-    assert ended.returncode == 1
-    assert b"certificate has expired" in ended.stderr and b"certificate.pem" in ended.stderr
+    with pytest.raises(InvalidRequest, match=r"certificate\.pem.*: certificate has expired"):
+        run_node(str(tmp_path / SETTINGS_FILE))
     assert (data / CLEAN_SHUTDOWN_FILE).exists() and not (data / STARTS_FILE).exists()
