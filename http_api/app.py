@@ -15,7 +15,7 @@ from aiohttp import web
 
 from raftlog.record_batch import load_arrow
 
-from . import cluster, deletions, fetch, moves, offsets, produce, topics
+from . import cluster, deletions, fetch, moves, offsets, produce, scrubs, topics
 from .context import CONTEXT, ApiContext, wall_ms
 from .hosts import HostPolicy
 from .limits import Limits
@@ -45,6 +45,8 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/cluster/elections", moves.elect_leaders),
     ("DELETE", "/v1/cluster/brokers/{broker}", moves.unregister_broker),
     ("GET", "/v1/replicas", moves.list_replicas),
+    ("GET", "/v1/scrub", scrubs.describe_scrub),
+    ("POST", "/v1/scrub", scrubs.start_scrub),
     ("GET", "/v1/quorum", cluster.describe_quorum),
     ("GET", "/v1/health", cluster.health),
     ("HEAD", "/v1/health", cluster.health),

@@ -26,6 +26,7 @@ from raftlog.wire import (
 )
 
 from .service_moves import MoveService
+from .service_scrubs import ScrubService
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,11 @@ class BrokerService(Protocol):
     @property
     def moves(self) -> MoveService:
         """Reassignments, elections by hand, brokers that go."""
+        ...
+
+    @property
+    def scrubs(self) -> ScrubService:
+        """Checking what lies on this node's disk."""
         ...
 
     async def quorum_status(self) -> QuorumStatus:

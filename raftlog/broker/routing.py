@@ -50,6 +50,7 @@ from .moves import MoveAdministrator
 from .routing_deletions import DeletionRouter
 from .routing_fetch import FetchRouter
 from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, Leaders, Slots, resolve
+from .scrubs import Scrubs
 from .topics import TopicAdministrator
 from .wiring import Broker
 
@@ -99,6 +100,10 @@ class Router:
     @property
     def moves(self) -> MoveAdministrator:
         return self._moves
+
+    @property
+    def scrubs(self) -> Scrubs:
+        return Scrubs(self._broker.scrubber)
 
     @property
     def view(self) -> ClusterView:

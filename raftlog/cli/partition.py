@@ -1,7 +1,8 @@
 """`raftlog partition verify`: is what lies on disk what was written?
 
-With `--data-folder` the replicas of a node that is stopped are read, all of them, and nothing is changed. Exit code 10
-says that something was found; the findings name file, byte and offset.
+Every node of a running cluster, or one, is told to check its replicas now, and asked how far it is until it is done.
+With `--data-folder` the replicas of a node that is stopped are read here, and nothing is changed. Exit code 10 says
+that something was found; the findings name file and byte.
 
 What is *not* here: the check itself (`raftlog/broker/verify.py`, `partitions/scrubber_check.py`) and repairs: a node
 that starts, or runs, repairs itself from its peers.
@@ -9,10 +10,13 @@ that starts, or runs, repairs itself from its peers.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
 import rich_click as click
+
+from raftlog.errors import InvalidRequest
 
 from .exit_codes import EXIT_UNHEALTHY
 from .output import fields, output_option, show, table
@@ -20,6 +24,9 @@ from .progress import ProgressLine
 
 if TYPE_CHECKING:
     from raftlog.broker.verify import VerifiedReplica
+    from raftlog.client.admin import NodeInfo
+
+POLL_SECONDS = 0.1
 
 
 class ReplicaReport(msgspec.Struct, frozen=True):
@@ -29,15 +36,18 @@ class ReplicaReport(msgspec.Struct, frozen=True):
     topic: str
     """Its name; its id (32 hex digits) where a folder was read, which knows no names."""
     partition: int
-    bytes_read: int
+    bytes_read: int | None
+    """None: the node knows only the sum."""
     findings: list[str]
 
 
 class VerifyReport(msgspec.Struct, frozen=True):
-    """`bytes_read` and `findings` of all replicas, summed."""
+    """What all of it came to. Of a running cluster `replicas` has the damaged ones only."""
 
     healthy: bool
     bytes_read: int
+    checked: int
+    """Replicas."""
     replicas: list[ReplicaReport]
 
     @property
@@ -50,23 +60,94 @@ def partition() -> None:
     """Replicas and what lies on their disks."""
 
 
+class _Finding(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    detail: str
+
+
+class _Scrub(msgspec.Struct, frozen=True):
+    """What a node says of its check."""
+
+    running: bool
+    replicas: int
+    total_bytes: int
+    bytes_read: int
+    findings: list[_Finding]
+
+
 @partition.command()
 @click.argument("topic", required=False)
 @click.argument("number", metavar="PARTITION", required=False, type=click.IntRange(min=0))
+@click.option("--node", type=click.IntRange(min=0), help="Only the replicas of this node.")
 @click.option(
     "--data-folder",
     type=click.Path(exists=True, file_okay=False),
-    required=True,
     help="Read this folder of a node that is stopped. TOPIC is the topic's id then.",
 )
 @output_option
 @click.pass_context
-def verify(context: click.Context, topic: str | None, number: int | None, data_folder: str, output: str) -> None:
+def verify(
+    context: click.Context,
+    topic: str | None,
+    number: int | None,
+    node: int | None,
+    data_folder: str | None,
+    output: str,
+) -> None:
     """Read every byte of replicas and check it. Exit code 10: damage was found."""
-    found = _verify_folder(data_folder, topic, number)
+    if data_folder is None:
+        found = asyncio.run(_verify_cluster(context.obj, topic, number, node))
+    elif node is not None:
+        raise click.UsageError("a data folder is of one node: --node and --data-folder do not go together")
+    else:
+        found = _verify_folder(data_folder, topic, number)
     show(output, found, lambda wide: _text(found, wide))
     if not found.healthy:
         context.exit(EXIT_UNHEALTHY)
+
+
+async def _verify_cluster(bootstrap: str, topic: str | None, number: int | None, node: int | None) -> VerifyReport:
+    from raftlog.client import Admin
+
+    async with Admin(bootstrap) as admin:
+        nodes = [known for known in (await admin.cluster()).nodes if node in (None, known.id)]
+    if not nodes:
+        raise InvalidRequest("not_found", f"the cluster has no node {node}")
+    found: list[ReplicaReport] = []
+    checked = replicas = 0
+    for known in nodes:  # One after the other: a repair needs its peers.
+        scrub = await _scrub(known, {"topic": topic, "partition": number})
+        checked, replicas = checked + scrub.bytes_read, replicas + scrub.replicas
+        found += _of_node(known.id, scrub)
+    return VerifyReport(not found, checked, replicas, found)
+
+
+async def _scrub(node: NodeInfo, wanted: dict[str, str | int | None]) -> _Scrub:
+    """Begin, and wait for the end."""
+    from raftlog.client.api import HttpApi
+
+    api = HttpApi(node.api)
+    try:
+        scrub = await api.change("POST", "/v1/scrub", _Scrub, wanted)
+        with ProgressLine(f"node {node.id}", scrub.total_bytes) as line:
+            shown = 0
+            while scrub.running:
+                await asyncio.sleep(POLL_SECONDS)
+                scrub = await api.get("/v1/scrub", _Scrub)
+                line.advance(scrub.bytes_read - shown, 0)
+                shown = scrub.bytes_read
+        return scrub
+    finally:
+        await api.close()
+
+
+def _of_node(node_id: int, scrub: _Scrub) -> list[ReplicaReport]:
+    """Its damaged replicas."""
+    details: dict[tuple[str, int], list[str]] = {}
+    for finding in scrub.findings:
+        details.setdefault((finding.topic, finding.partition), []).append(finding.detail)
+    return [ReplicaReport(node_id, topic, number, None, lines) for (topic, number), lines in sorted(details.items())]
 
 
 def _verify_folder(folder: str, topic_id: str | None, number: int | None) -> VerifyReport:
@@ -88,20 +169,20 @@ def _of_folder(node_id: int, replica: VerifiedReplica) -> ReplicaReport:
 def report(replicas: list[ReplicaReport]) -> VerifyReport:
     """Of these replicas."""
     healthy = not any(replica.findings for replica in replicas)
-    return VerifyReport(healthy, sum(replica.bytes_read for replica in replicas), replicas)
+    return VerifyReport(healthy, sum(replica.bytes_read or 0 for replica in replicas), len(replicas), replicas)
 
 
 def _text(found: VerifyReport, wide: bool) -> str:
-    summary = {"Healthy": found.healthy, "Replicas": len(found.replicas), "Bytes": found.bytes_read}
+    summary = {"Healthy": found.healthy, "Replicas": found.checked, "Bytes": found.bytes_read}
     summary["Findings"] = found.findings
     rows = [
-        (replica.topic, replica.partition, replica.node_id, replica.bytes_read, len(replica.findings))
+        (replica.topic, replica.partition, replica.node_id, len(replica.findings))
         for replica in found.replicas
         if wide or replica.findings
     ]
     parts = [fields(summary)]
     if rows:
-        parts.append(table(("Topic", "Partition", "Node", "Bytes", "Findings"), rows))
+        parts.append(table(("Topic", "Partition", "Node", "Findings"), rows))
     lines = [
         f"{replica.topic}/{replica.partition} on node {replica.node_id}: {finding}"
         for replica in found.replicas

@@ -70,6 +70,10 @@ def test_what_is_not_there(folder: Path, arguments: tuple[str, ...], message: st
     assert result.code in (1, 2) and message in result.stderr
 
 
+def test_a_folder_is_of_one_node(folder: Path) -> None:
+    assert verify(folder, "--node", "3").code == 2
+
+
 def test_a_folder_that_is_no_nodes(tmp_path: Path) -> None:
     result = verify(tmp_path)
     assert result.code == 1 and "never prepared" in result.stderr
