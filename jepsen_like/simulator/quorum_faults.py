@@ -49,6 +49,7 @@ class QuorumFaults:
             "kill": self._kill,
             "power_loss": self._power_loss,
             "crash_in_disk_operation": self._crash_in_disk_operation,
+            "crash_in_compaction": self._crash_in_compaction,
             "failed_fsync": self._failed_fsync,
             "slow_disk": self._slow_disk,
             "stall": self._stall,
@@ -80,7 +81,7 @@ class QuorumFaults:
         world.network.heal()
         world.network.clear_up()
         for node in world.nodes:
-            node.disk.crash_countdown = node.disk.fail_fsync = 0
+            node.disk.crash_countdown = node.disk.crash_after_name_change = node.disk.fail_fsync = 0
             node.disk.fsync_seconds = 0.0
             if node.life is not None:
                 node.life.paused_until = 0.0
@@ -99,6 +100,10 @@ class QuorumFaults:
 
     def _crash_in_disk_operation(self, fault: Fault, node: QuorumSimNode) -> None:
         node.disk.crash_countdown = int(fault.number) if node.running else 0
+
+    def _crash_in_compaction(self, fault: Fault, node: QuorumSimNode) -> None:
+        """Where snapshot and journal are written anew: no other operation of a running voter changes names."""
+        node.disk.crash_after_name_change = int(fault.number) if node.running else 0
 
     def _failed_fsync(self, fault: Fault, node: QuorumSimNode) -> None:
         if node.running:

@@ -21,9 +21,9 @@ from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode, prepa
 from raftlog.config import TimingConfig
 from raftlog.model import NO_INCARNATION, BrokerId, DirectoryId, Endpoint, Incarnation
 
+from .dialing import QUORUM, Dialing, TickingHandler
 from .disk import Inode, SimDisk
 from .heap import EventHeap, Life, SimClock, SimScheduler
-from .node import QUORUM, Dialing, TickingHandler
 from .quorum_schedule import Schedule
 from .trace import Trace
 from .unkind_network import UnkindNetwork
@@ -40,9 +40,11 @@ class JumpingClock(SimClock):
 
 
 class SlowDisk(SimDisk):
-    """Tells how long each fsync takes."""
+    """Tells how long each fsync takes, and can fail where files are replaced, which is rare."""
 
     fsync_seconds = 0.0
+    crash_after_name_change = 0
+    """So many operations into the next change of a name, the process dies; 0: it does not."""
 
     def __init__(self, waited: Callable[[float], None]) -> None:
         super().__init__()
@@ -52,6 +54,11 @@ class SlowDisk(SimDisk):
         super().fsync_inode(inode)
         if self.fsync_seconds:
             self._waited(self.fsync_seconds)
+
+    def _change(self, folder: str, added: dict[str, Inode | None], removed: tuple[str, ...]) -> None:
+        if self.crash_after_name_change:
+            self.crash_countdown, self.crash_after_name_change = self.crash_after_name_change, 0
+        super()._change(folder, added, removed)
 
 
 class Watcher(Protocol):
@@ -149,7 +156,7 @@ class QuorumSimNode:
         if self.life is not None and self.life.alive:
             self.life.alive = False
             self.network.node_died(self.node_id, silently=power_loss is not None)
-        self.disk.crash_countdown = 0
+        self.disk.crash_countdown = self.disk.crash_after_name_change = 0
         self.disk.fail_fsync = 0
         if power_loss is not None:
             self.disk.power_loss(power_loss)

@@ -185,8 +185,21 @@ def _lag(draw: _Draw, at: float) -> None:
     draw.add(at + away + draw.rng.uniform(0.0, 0.5), "power_loss", lonely, seconds=0.1)
 
 
+def _duel(draw: _Draw, at: float) -> None:
+    """Every voter's timer runs out at one instant, while votes come twice and one voter is away: several campaign."""
+    if draw.rng.random() < 0.7:
+        draw.add(at, "duplicate", seconds=1.5, number=0.3)
+    for node in range(draw.voters):
+        draw.add(at + 0.1, "clock_jump", node, number=0.7)
+    draw.add(at, "isolate", draw.node(), seconds=draw.down_for())
+
+
 def _crash_in_disk_operation(draw: _Draw, at: float) -> None:
     draw.add(at, "crash_in_disk_operation", draw.node(), seconds=draw.down_for(), number=draw.rng.randrange(1, 30))
+
+
+def _crash_in_compaction(draw: _Draw, at: float) -> None:
+    draw.add(at, "crash_in_compaction", draw.node(), seconds=draw.down_for(), number=draw.rng.randrange(1, 13))
 
 
 def _weather(kind: str, numbers: tuple[float, ...]) -> Callable[[_Draw, float], None]:
@@ -221,6 +234,7 @@ KINDS: Mapping[str, Callable[[_Draw, float], None]] = {
     "power_loss": _one("power_loss"),
     "power_loss_all": _all("power_loss"),
     "crash_in_disk_operation": _crash_in_disk_operation,
+    "crash_in_compaction": _crash_in_compaction,
     "failed_fsync": _one("failed_fsync"),
     "slow_disk": _slow_disk,
     "stall": _one("stall"),
@@ -235,6 +249,7 @@ KINDS: Mapping[str, Callable[[_Draw, float], None]] = {
     "clock_jump": _clock("clock_jump", 0.05, 3.0),
     "amnesia": _amnesia,
     "lag": _lag,
+    "duel": _duel,
     "rot": _for_good("rot"),
     "replace_disk": _for_good("replace_disk"),
 }

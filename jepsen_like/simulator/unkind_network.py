@@ -17,6 +17,7 @@ from .heap import EventHeap
 from .network import NetworkShape, SimLink, SimNetwork
 
 HANDSHAKE_MESSAGES = 1
+LATEST_COPY = 3.0
 
 
 class UnkindNetwork(SimNetwork):
@@ -29,7 +30,7 @@ class UnkindNetwork(SimNetwork):
         self.drop = 0.0
         """Probability of a message being lost."""
         self.duplicate = 0.0
-        """Probability of its coming a second time, up to a second later."""
+        """Probability of its coming a second time, up to `LATEST_COPY` seconds later."""
         self.delay = 0.0
         """Seconds that every message may take longer, in order."""
         self.departs_at: dict[int, float] = {}
@@ -50,5 +51,5 @@ class UnkindNetwork(SimNetwork):
             if self.drop and self._rng.random() < self.drop:
                 return
             if self.duplicate and self._rng.random() < self.duplicate:
-                self._deliver_at(link, message, link.arrival + self._rng.uniform(0.0, 1.0))
+                self._deliver_at(link, message, link.arrival + self._rng.uniform(0.0, LATEST_COPY))
         self._deliver_at(link, message, link.arrival)

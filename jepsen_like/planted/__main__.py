@@ -1,0 +1,98 @@
+"""`python -m jepsen_like.planted`: the planted bugs of the quorum, and how fast the simulation finds them.
+
+list                    name, hole, and the seed that found it
+search [NAME...]        the first seed that finds each; kept in detections.json
+pin                     after somebody looked: what the bugs replace is what they were written against
+shrink NAME OUT         a minimal schedule that finds the bug, as a file
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ..simulator.quorum_run import run_schedule
+from ..simulator.quorum_schedule import Schedule, draw
+from ..simulator.shrink import Shrinker
+from .catalogue import BUGS, SECONDS, load_detections, save_detections, search
+from .patches import plant, save_pins
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code 0: done; 1: a bug was not found."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jepsen_like.planted",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="", required=True)
+    commands.add_parser("list").set_defaults(run=_list)
+    commands.add_parser("pin").set_defaults(run=_pin)
+    searching = commands.add_parser("search")
+    searching.add_argument("names", nargs="*", metavar="NAME")
+    searching.add_argument("--first", type=int, default=1, help="the first seed")
+    searching.add_argument("--seeds", type=int, default=1000, help="seeds at most")
+    searching.set_defaults(run=_search)
+    shrinking = commands.add_parser("shrink")
+    shrinking.add_argument("name", metavar="NAME", choices=sorted(BUGS))
+    shrinking.add_argument("out", metavar="OUT")
+    shrinking.add_argument("--tries", type=int, default=300, help="runs at most")
+    shrinking.set_defaults(run=_shrink)
+    parsed = parser.parse_args(arguments)
+    return int(parsed.run(parsed))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def _list(parsed: argparse.Namespace) -> int:
+    known = load_detections()
+    for name, bug in BUGS.items():
+        found = known.get(name)
+        seed = f"seed {found.seed} {found.law}" if found else bug.found_by
+        _say(f"{name:40} {seed:28} {bug.hole}")
+    return 0
+
+
+def _pin(parsed: argparse.Namespace) -> int:
+    _say(f"{len(save_pins(BUGS))} functions pinned")
+    return 0
+
+
+def _search(parsed: argparse.Namespace) -> int:
+    missed = 0
+    for name in parsed.names or BUGS:
+        found = search(BUGS[name], first=parsed.first, seeds=parsed.seeds)
+        if found is None:
+            missed += 1
+            _say(f"{name}: not found by {parsed.seeds} seeds")
+            continue
+        save_detections({**load_detections(), name: found})
+        _say(f"{name}: seed {found.seed}, {found.law}, {found.virtual_seconds} s into it")
+    return 1 if missed else 0
+
+
+def _shrink(parsed: argparse.Namespace) -> int:
+    bug = BUGS[parsed.name]
+    schedule = replace(draw(load_detections()[parsed.name].seed, SECONDS), planted=parsed.name)
+
+    def run(candidate: Schedule) -> str:
+        with plant(bug):
+            return run_schedule(candidate).violation
+
+    small = Shrinker(run, tries=parsed.tries).shrink(schedule)
+    Path(parsed.out).write_text(small.to_json(), encoding="utf-8")
+    _say(
+        f"{parsed.name}: {len(schedule.faults)} faults, {len(schedule.operations)} operations became "
+        f"{len(small.faults)} and {len(small.operations)}: {parsed.out}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

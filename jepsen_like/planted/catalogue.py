@@ -1,0 +1,64 @@
+"""All planted bugs of the quorum by name, and what is known of how they are found.
+
+`detections.json` has, for each, the first seed that found it, the law that it broke, and how many seeds were tried:
+written by `python -m jepsen_like.planted search`. The test of a bug runs that one seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from ..simulator.quorum_run import QuorumVerdict, run_quorum_seed
+from ..simulator.shrink import law_of
+from .client_bugs import CLIENT_BUGS
+from .disk_bugs import DISK_BUGS
+from .patches import Planted, plant
+from .quorum_bugs import ENGINE_BUGS
+
+BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*ENGINE_BUGS, *DISK_BUGS, *CLIENT_BUGS)}
+
+DETECTIONS = Path(__file__).with_name("detections.json")
+
+SECONDS = 30.0
+"""Virtual seconds of faults a seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """How a bug was found."""
+
+    seed: int
+    law: str
+    seeds_tried: int
+    """From seed 1 on."""
+    virtual_seconds: float
+    """Into the seed that found it."""
+
+
+def load_detections() -> dict[str, Detection]:
+    """By bug."""
+    held = json.loads(DETECTIONS.read_text(encoding="utf-8"))
+    return {name: Detection(**found) for name, found in held.items()}
+
+
+def save_detections(detections: Mapping[str, Detection]) -> None:
+    rows = {name: asdict(found) for name, found in sorted(detections.items())}
+    DETECTIONS.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+
+
+def run_planted(bug: Planted, seed: int, seconds: float = SECONDS) -> QuorumVerdict:
+    """One seed with the bug in the product."""
+    with plant(bug):
+        return run_quorum_seed(seed, seconds)
+
+
+def search(bug: Planted, *, first: int = 1, seeds: int = 1000) -> Detection | None:
+    """The first seed that finds the bug, if one of so many does."""
+    for seed in range(first, first + seeds):
+        verdict = run_planted(bug, seed)
+        if not verdict.passed:
+            return Detection(seed, law_of(verdict.violation), seed - first + 1, round(verdict.seconds, 1))
+    return None

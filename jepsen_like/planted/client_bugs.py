@@ -1,0 +1,84 @@
+"""Bugs between the engine and those who ask: reads, retries, sessions.
+
+What is *not* here: bugs of the engine (`quorum_bugs.py`) and of its files (`disk_bugs.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metadata import quorum_node
+from metadata.engine import Fate, Outcome
+from metadata.image import ClusterImage
+from metadata.quorum_questions import Barriers
+from raftlog.ports import Buffer
+
+from .patches import Patch, Planted, original
+
+_encode = original(quorum_node, "encode")
+_from_snapshot = original(ClusterImage, "from_snapshot")
+_propose = original(quorum_node.QuorumNode, "propose")
+_pump = original(Barriers, "pump")
+
+
+def _read_what_is_here(node: Any, done: Any, *, timeout: float = 5.0) -> None:
+    index = node._machine.applied_index
+    node._proposals._ended.append((done, Outcome(Fate.APPLIED, index)))
+
+
+def _encode_without_session(command: Any, *, session: Any = None, term: int | None = None) -> bytes:
+    packed: bytes = _encode(command, term=term)
+    return packed
+
+
+def _image_without_answers(cls: Any, packed: Buffer) -> ClusterImage:
+    image: ClusterImage = _from_snapshot(packed)
+    image.answers.clear()
+    image.forgotten_index = 0
+    return image
+
+
+def _join_the_barrier_under_way(barriers: Any, now: float) -> None:
+    """Who asks while a barrier is under way shares it, though its place in the log may be before the question."""
+    if barriers._under_way:
+        barriers._under_way += barriers._waiting
+        barriers._waiting.clear()
+    _pump(barriers, now)
+
+
+def _remember_nothing(image: Any, session: Any, index: int, result: Any) -> None:
+    """No answer is kept."""
+
+
+CLIENT_BUGS = (
+    Planted(
+        "reads_are_local",
+        "a read is answered from what this node happens to have (pysyncobj)",
+        "QuorumNode.read_barrier goes through the log",
+        (Patch(quorum_node.QuorumNode, "read_barrier", _read_what_is_here),),
+    ),
+    Planted(
+        "late_readers_join_a_barrier",
+        "a read is answered by a barrier whose place was taken before it was asked",
+        "Barriers gives those who come later the next entry",
+        (Patch(Barriers, "pump", _join_the_barrier_under_way),),
+    ),
+    Planted(
+        "retry_without_session",
+        "a command that is sent again is carried out again (pysyncobj)",
+        "QuorumNode.propose names a session",
+        (Patch(quorum_node, "encode", _encode_without_session),),
+    ),
+    Planted(
+        "answers_are_not_remembered",
+        "sessions travel, and nobody remembers them",
+        "ClusterImage._remember",
+        (Patch(ClusterImage, "_remember", _remember_nothing),),
+    ),
+    Planted(
+        "answers_are_not_in_snapshots",
+        "a voter that came by a snapshot carries out a retry that the others do not",
+        "the snapshot holds the answers",
+        (Patch(ClusterImage, "from_snapshot", classmethod(_image_without_answers)),),
+    ),
+)

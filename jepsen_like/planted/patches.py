@@ -1,0 +1,118 @@
+"""Planting: a bug takes the place of some of the product's code, for as long as a `with` block lasts.
+
+A bug is written against the code which it replaces. So each replaced function has a *pin*, a hash of its meaning (its
+syntax tree without documentation); where the code has changed since, planting raises `Outdated` and names the bug, the
+function and what to do. Nothing is planted against other code than it was written for, and no bug becomes harmless
+unnoticed. The product has no branch for any of this.
+
+Pins lie in `pins.json`; `python -m jepsen_like.planted pin` writes them anew, after somebody has looked.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+SHORT = "quorum simulation"
+LONG = "long quorum simulation"
+"""Needs so many things at once that dozens of seeds do not do; a soak looks for it."""
+
+PINS = Path(__file__).with_name("pins.json")
+
+
+class Outdated(AssertionError):
+    """The code that a planted bug replaces is no longer what the bug was written against."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """`owner.name` is replaced by `by`. `owner` is a class or a module."""
+
+    owner: Any
+    name: str
+    by: Any
+
+    @property
+    def target(self) -> str:
+        module = getattr(self.owner, "__module__", "")
+        return f"{module}.{self.owner.__name__}.{self.name}" if module else f"{self.owner.__name__}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One bug."""
+
+    name: str
+    hole: str
+    """What goes wrong, in a sentence."""
+    closed_by: str
+    """What of the product closes the hole."""
+    patches: tuple[Patch, ...]
+    found_by: str = SHORT
+    """Where it must be found."""
+
+
+def pin_of(patch: Patch) -> str:
+    """Hash of what the replaced function means. Raises `Outdated` where there is none."""
+    try:
+        found = inspect.getattr_static(patch.owner, patch.name)
+        if isinstance(found, staticmethod | classmethod):
+            found = found.__func__
+        elif isinstance(found, property):
+            found = found.fget
+        tree = ast.parse(textwrap.dedent(inspect.getsource(found)))
+    except (AttributeError, OSError, TypeError) as error:
+        raise Outdated(f"there is no {patch.target} any more: {error}") from None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:16]
+
+
+def load_pins() -> dict[str, str]:
+    """Target → pin."""
+    held: dict[str, str] = json.loads(PINS.read_text(encoding="utf-8"))
+    return held
+
+
+def save_pins(bugs: Mapping[str, Planted]) -> dict[str, str]:
+    """Pin everything as it is now."""
+    pins = {patch.target: pin_of(patch) for bug in bugs.values() for patch in bug.patches}
+    PINS.write_text(json.dumps(dict(sorted(pins.items())), indent=2) + "\n", encoding="utf-8")
+    return pins
+
+
+def check_pins(bug: Planted, pins: Mapping[str, str]) -> None:
+    """Raises `Outdated` unless the bug replaces what it was written against."""
+    for patch in bug.patches:
+        if pin_of(patch) != pins.get(patch.target):
+            raise Outdated(
+                f"{patch.target} has changed since the planted bug {bug.name!r} was written against it. Look at the "
+                f"bug (jepsen_like/planted): does it still plant what it says ({bug.hole})? Mend it if not, then run "
+                f"`python -m jepsen_like.planted pin` and `python -m jepsen_like.planted search {bug.name}`"
+            )
+
+
+@contextmanager
+def plant(bug: Planted, pins: Mapping[str, str] | None = None) -> Iterator[None]:
+    """The bug is in the product while the block runs."""
+    check_pins(bug, load_pins() if pins is None else pins)
+    with ExitStack() as stack:
+        for patch in bug.patches:
+            stack.enter_context(mock.patch.object(patch.owner, patch.name, patch.by))
+        yield
+
+
+def original(owner: Any, name: str) -> Callable[..., Any]:
+    """The product's own function, for a bug that does most of what it does. Taken when the module is imported."""
+    found: Callable[..., Any] = getattr(owner, name)
+    return found

@@ -1,0 +1,196 @@
+"""Bugs of the consensus engine, each a few lines: what pysyncobj does as it comes, and what Raft's paper warns of.
+
+Private names of the engine are spelled as Python mangles them (`_SyncObj__x`). What is *not* here: bugs of what lies on
+disk (`disk_bugs.py`), of the layers above the engine (`client_bugs.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from metadata import pysyncobj_core
+from metadata.engine import Ready
+from metadata.journal import Journal
+from metadata.journal_face import JournalFace
+from metadata.pysyncobj_core import _SyncObj
+from metadata.pysyncobj_engine import PySyncObjEngine
+from metadata.quorum_follower import Accepted, Rejected
+from metadata.quorum_membership import Membership
+from metadata.quorum_messages import Append, SnapshotChunk, Vote
+
+from .patches import LONG, Patch, Planted, original
+
+_tick = original(PySyncObjEngine, "tick")
+_accept = original(pysyncobj_core, "accept")
+_on_snapshot_chunk = original(_SyncObj, "_on_snapshot_chunk")
+_STOCK = next(kind for kind in _SyncObj.__mro__ if kind.__module__ == "pysyncobj.syncobj")
+_stock_set_state = original(_STOCK, "_SyncObj__setState")
+
+CANDIDATE, LEADER = 1, 2
+"""pysyncobj's numbers for the states of a voter."""
+
+
+def _ready_before_sync(engine: Any) -> Ready:
+    ready = Ready(engine._outbox.messages, engine._core.applied, list(engine._core.lost))
+    engine._outbox.messages, engine._core.applied = [], []
+    engine._core.lost.clear()
+    return ready
+
+
+def _sync_then_tick(engine: Any, now: float) -> None:
+    engine._journal.sync()
+    _tick(engine, now)
+
+
+def _accept_and_cut(journal: Journal, commit_index: int, message: Append) -> Accepted | Rejected:
+    """Whatever follows the entry before the leader's goes, conflict or not."""
+    if message.entries and journal.term_at(message.prev_index) == message.prev_term:
+        if journal.base_index < message.prev_index + 1 <= journal.last_index:
+            journal.truncate_from(message.prev_index + 1)
+        index = message.prev_index
+        for entry in message.entries:
+            index += 1
+            journal.append(entry.command, index, entry.term)
+        return Accepted(index)
+    return _accept(journal, commit_index, message)  # type: ignore[no-any-return]
+
+
+def _accept_as_whole(journal: Journal, commit_index: int, message: Append) -> Accepted | Rejected:
+    """The answer speaks for the whole log, of which only a part was compared."""
+    answer: Accepted | Rejected = _accept(journal, commit_index, message)
+    return Accepted(journal.last_index) if isinstance(answer, Accepted) else answer
+
+
+def _chunk_commits(core: Any, node: Any, message: SnapshotChunk) -> None:
+    if message.term >= core._SyncObj__raftCurrentTerm:
+        index = min(message.index, core.journal.last_index)
+        core._SyncObj__raftCommitIndex = max(core._SyncObj__raftCommitIndex, index)
+    _on_snapshot_chunk(core, node, message)
+
+
+def _answer_of_any_term(core: Any, node: Any, term: int) -> bool:
+    if core._step_down_if_behind(term):
+        return False
+    return core.replication is not None and node.id in core.replication.progress
+
+
+def _count_votes(core: Any, node: Any, message: Vote) -> None:
+    """Two copies of one vote are two votes."""
+    if core._step_down_if_behind(message.term) or message.term < core._SyncObj__raftCurrentTerm:
+        return
+    if core._SyncObj__raftState == CANDIDATE and message.granted and core.membership.counts(node.id):
+        core._SyncObj__votesCount += 1
+        if core._SyncObj__votesCount >= core._majority():
+            core._SyncObj__onBecomeLeader()
+
+
+def _any_log_will_do(core: Any, last_index: int, last_term: int) -> bool:
+    return True
+
+
+def _entries_of_this_term(core: Any, index: int, number: int) -> list[tuple[bytes, int, int]]:
+    """What pysyncobj asks before it commits: whether the entry is of the leader's own term. It always is."""
+    position = index - core.journal.base_index
+    found = core.journal.entries[position : position + number]
+    return [(command, at, core._SyncObj__raftCurrentTerm) for command, at, _ in found]
+
+
+def _step_down_in_silence(core: Any, state: int) -> None:
+    led = core._SyncObj__raftState == LEADER
+    _stock_set_state(core, state)
+    if led and state != LEADER:
+        core.replication = None
+        core._restart_election_timer()
+        core._SyncObj__commandsWaitingCommit.clear()
+
+
+def _trust_everybody(membership: Any, peer: int) -> bool:
+    """A voter on another disk is as good as the one that it was, to others..."""
+    return False
+
+
+def _is_voter_by_number(membership: Any) -> bool:
+    """...and to itself."""
+    return membership.configuration.voter(membership._identity.node_id) is not None
+
+
+def _store_nothing(face: Any, term: int, vote: int | None) -> None:
+    """Term and vote are known until the process ends."""
+    face._journal.term = term
+    face._journal.vote = -1 if vote is None else vote
+
+
+ENGINE_BUGS = (
+    Planted(
+        "acknowledged_before_fsync",
+        "messages and results leave, and the journal is synced with the next tick",
+        "PySyncObjEngine.ready syncs first",
+        (Patch(PySyncObjEngine, "ready", _ready_before_sync), Patch(PySyncObjEngine, "tick", _sync_then_tick)),
+    ),
+    Planted(
+        "term_and_vote_not_stored",
+        "a voter that restarts may vote again in the same term (pysyncobj without a journal, and before 0.3.16)",
+        "JournalFace.setCurrentTerm stages them in the journal",
+        (Patch(JournalFace, "setCurrentTerm", _store_nothing),),
+    ),
+    Planted(
+        "truncates_without_conflict",
+        "an append that comes late or again takes away what followed it (pysyncobj 0.3.17)",
+        "quorum_follower.accept cuts only at an entry of another term",
+        (Patch(pysyncobj_core, "accept", _accept_and_cut),),
+    ),
+    Planted(
+        "answers_for_the_whole_log",
+        "a follower acknowledges, and commits, entries that were never compared with the leader's",
+        "quorum_follower.accept answers for what the message proved",
+        (Patch(pysyncobj_core, "accept", _accept_as_whole),),
+    ),
+    Planted(
+        "snapshot_chunk_commits",
+        "a piece of a snapshot moves the commit index over a log that was not compared (pysyncobj 0.3.17)",
+        "_SyncObj._on_snapshot_chunk commits by whole snapshots only",
+        (Patch(_SyncObj, "_on_snapshot_chunk", _chunk_commits),),
+        found_by=LONG,
+    ),
+    Planted(
+        "answer_of_any_term_counts",
+        "an acknowledgement of an earlier leadership counts in this one (pysyncobj 0.3.17)",
+        "_SyncObj._is_answer_of wants exactly the current term",
+        (Patch(_SyncObj, "_is_answer_of", _answer_of_any_term),),
+        found_by=LONG,
+    ),
+    Planted(
+        "votes_are_counted_not_remembered",
+        "one vote that comes twice is two votes (pysyncobj 0.3.17)",
+        "_SyncObj._on_vote keeps a set of voters",
+        (Patch(_SyncObj, "_on_vote", _count_votes),),
+        found_by=LONG,
+    ),
+    Planted(
+        "any_log_may_lead",
+        "a voter gives its vote without comparing logs (Raft, 5.4.1)",
+        "_SyncObj._log_is_current",
+        (Patch(_SyncObj, "_log_is_current", _any_log_will_do),),
+    ),
+    Planted(
+        "commits_older_terms_by_counting",
+        "a leader commits an entry of an earlier term by its copies (Raft, figure 8; pysyncobj before 0.3.12)",
+        "pysyncobj asks for the entry's term",
+        (Patch(_SyncObj, "_SyncObj__getEntries", _entries_of_this_term),),
+    ),
+    Planted(
+        "deposed_leader_tells_nobody",
+        "who proposed to a leader that was deposed never hears of it (pysyncobj 0.3.17)",
+        "_SyncObj.__setState reports each as lost",
+        (Patch(_SyncObj, "_SyncObj__setState", _step_down_in_silence),),
+    ),
+    Planted(
+        "lost_disk_is_not_noticed",
+        "a voter with an empty disk votes and acknowledges as the one that it was (pysyncobj 0.3.17)",
+        "Membership goes by the disk that the log names",
+        (
+            Patch(Membership, "is_distrusted", _trust_everybody),
+            Patch(Membership, "is_voter", property(_is_voter_by_number)),
+        ),
+    ),
+)
