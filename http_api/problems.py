@@ -28,6 +28,7 @@ TITLES: dict[str, str] = {
     "invalid_json": "The body is not valid JSON",
     "corrupt_batch": "A record batch is corrupt",
     "timestamp_out_of_range": "A timestamp is out of range",
+    "invalid_record": "A record is not what its topic takes",
     "unsupported_version": "The version is not supported",
     "origin_not_allowed": "The origin is not allowed",
     "cluster_authorization_failed": "Only nodes of this cluster may do this",

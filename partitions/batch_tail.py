@@ -105,6 +105,13 @@ class BatchTail:
             self._head += 1
         self._compact()
 
+    def forget_below(self, end_offset: Offset) -> None:
+        """Let go of the batches below `end_offset`, where one ends; all of them are in files."""
+        while self._head < len(self._batches) and self._bases[self._head] < end_offset:
+            self._batches[self._head].drop()
+            self._head += 1
+        self._compact()
+
     def _index_holding(self, offset: Offset) -> int:
         index = bisect_right(self._bases, offset, self._head) - 1
         assert index >= self._head, (offset, self._bases[self._head : self._head + 1])

@@ -21,6 +21,7 @@ from .leader_epochs import EpochStart, LeaderEpochHistory
 
 CHECKPOINT_NAME = "checkpoint"
 LEADER_EPOCHS_NAME = "leader-epochs"
+CLEANER_CHECKPOINT_NAME = "cleaner-checkpoint"
 FLUSH_OS_NAME = "flush-os"
 """Says by being there that acknowledged batches may not be fsynced. What is in it means nothing."""
 
@@ -30,6 +31,7 @@ _HEAD = struct.Struct(">4sHHI")
 _CRC = struct.Struct(">I")
 _CHECKPOINT = struct.Struct(">qqB")
 _CLOSED_CLEAN, _UNREPORTED_LOSS, _EMPTYING = 1, 2, 4
+_CLEANER = struct.Struct(">q")
 _EPOCH = struct.Struct(">iq")
 _SNAPSHOT = struct.Struct(">qi")
 
@@ -42,6 +44,7 @@ class Kind(enum.IntEnum):
     OFFSET_INDEX = 3
     TIME_INDEX = 4
     PRODUCER_SNAPSHOT = 5
+    CLEANER_CHECKPOINT = 6
 
 
 class DamagedFile(Exception):
@@ -100,6 +103,19 @@ class LogCheckpoint:
             raise DamagedFile(f"start {start}, recovery point {recovery_point}, flags {flags}")
         clean, loss, emptying = (bool(flags & bit) for bit in (_CLOSED_CLEAN, _UNREPORTED_LOSS, _EMPTYING))
         return cls(Offset(start), Offset(recovery_point), clean, loss, emptying)
+
+
+def encode_cleaner_checkpoint(first_dirty_offset: Offset) -> bytes:
+    """The file `cleaner-checkpoint`: below this offset compaction has seen every key."""
+    return wrap(Kind.CLEANER_CHECKPOINT, _CLEANER.pack(first_dirty_offset))
+
+
+def decode_cleaner_checkpoint(content: bytes) -> Offset:
+    """Raises `DamagedFile`."""
+    payload = unwrap(Kind.CLEANER_CHECKPOINT, content)
+    if len(payload) != _CLEANER.size or payload[0] & 0x80:
+        raise DamagedFile("no cleaner checkpoint")
+    return Offset(_CLEANER.unpack(payload)[0])
 
 
 def encode_leader_epochs(entries: tuple[EpochStart, ...]) -> bytes:

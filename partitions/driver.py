@@ -58,7 +58,7 @@ class PartitionDriver:
         )
         self._performer = EffectPerformer(self, self.replica, log, producers, surroundings)
         self._incoming = IncomingBatches(surroundings.worker, self._performer.requests.is_waiting, self._on_checked)
-        self.log_start = LogStart(self, self.replica, self._performer, self._run, self._now)
+        self.log_start = LogStart(self, self.replica, self._performer, self._run, self._now, surroundings.wants_tick)
         log.on_damage = lambda error: surroundings.damaged(self, error)
         self._followed: tuple[BrokerId, Incarnation, LeaderEpoch] | None = None
         self._depth = 0
@@ -224,9 +224,9 @@ class PartitionDriver:
     def stop_waiting(self, waiter: Waiter) -> None:
         self._performer.waiters.pop(waiter, None)
 
-    def wants_tick(self) -> None:
-        """Something here waits for time to pass."""
-        self._around.wants_tick(self)
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     # --- Followers of this leader ---
 

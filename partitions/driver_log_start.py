@@ -1,4 +1,4 @@
-"""What moves the start of a replica's log: retention, `delete-records`, and what followers say of theirs.
+"""What makes a replica's log shorter: retention, `delete-records` and what followers say of their start, compaction.
 
 What is *not* here: how far it may move (`retention.py`, `leader_deletions.py`), the disk (`log.py`).
 """
@@ -12,6 +12,7 @@ from raftlog.config import MAX_PRODUCE_TIMEOUT_MS
 from raftlog.errors import DiskFull, RaftlogError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
 
+from .compaction_run import CompactionRun
 from .driver_effects import EffectPerformer
 from .driver_requests import DeleteDone
 from .effects import AdvanceLogStart, Effect
@@ -34,6 +35,7 @@ class LogStart:
         performer: EffectPerformer,
         run: Run,
         now: Callable[[], float],
+        wants_tick: Callable[[PartitionDriver], None],
     ) -> None:
         self._driver = driver
         self._log: PartitionLog = driver.log
@@ -41,6 +43,7 @@ class LogStart:
         self._performer = performer
         self._run = run
         self._now = now
+        self._wants_tick = wants_tick
 
     def retain(self, now_ms: int | None) -> None:
         """Move the log's start as the topic's retention asks. Leaders only: followers hear of it from them."""
@@ -51,6 +54,17 @@ class LogStart:
         """Records below `offset`, at most the high watermark, are gone for readers."""
         if self._replica.leader is not None and offset > self._log.log_start_offset:
             self._run(lambda: [AdvanceLogStart(min(offset, self._replica.high_watermark))])
+
+    def seal_for_compaction(self, now_ms: int) -> None:
+        """See `PartitionLog.seal_for_compaction`."""
+        if self._log.seal_for_compaction(now_ms):
+            self._performer.write()
+
+    def compacted(self, run: CompactionRun, end: Offset) -> None:
+        """See `PartitionLog.compacted`."""
+        if not self._driver.closed:
+            self._log.compacted(run, end)
+            self._performer.write()
 
     def delete_records(self, before: Offset, done: DeleteDone, timeout_ms: int) -> None:
         """Delete the records below `before` (-1: all that consumers may read). `done` is called exactly once: when
@@ -68,7 +82,7 @@ class LogStart:
         self._run(lambda: self._replica.delete_records(request, before))
         # What it moved may be known to all disks already.
         self._run(self._replica.on_log_start)
-        self._driver.wants_tick()
+        self._wants_tick(self._driver)
 
     def on_follower(self, follower: BrokerId, incarnation: Incarnation, epoch: LeaderEpoch, start: Offset) -> None:
         """A follower says where its log begins on its disk."""

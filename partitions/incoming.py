@@ -19,7 +19,8 @@ from raftlog.config import MIB, TopicConfig
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import Acks
 from raftlog.ports import Buffer, Worker
-from raftlog.record_batch import BatchHeader, validate
+from raftlog.record_batch import BatchHeader, RecordBatch, validate
+from raftlog.record_batch_filter import has_record_without_key
 from raftlog.record_header import is_compressed
 
 from .effects import RequestId
@@ -126,4 +127,6 @@ def check_incoming(batch: Buffer, config: TopicConfig, wall_ms: int) -> BatchHea
             "timestamp_out_of_range",
             f"the batch is {ahead_ms} ms ahead of the clock; {config.message_timestamp_after_max_ms} are allowed",
         )
+    if config.compacts and has_record_without_key(RecordBatch(batch, crc_checked=True)):
+        raise InvalidRequest("invalid_record", "the topic is compacted by key, and a record of the batch has none")
     return header

@@ -28,10 +28,10 @@ from raftlog.record_batch import BatchHeader
 
 from .batch_tail import BatchTail, FetchCache, TailBatch
 from .batch_walk import check_placement
+from .log_compaction import LogCompaction
 from .log_job import LogJob
 from .log_pending import PendingWork
 from .log_reader import LogReader
-from .log_reads import LogReads
 from .log_segments import LogSegments
 from .log_slice import LogDamaged, LogSlice
 from .producer_replay import LiveProducers, ProducerReplay
@@ -45,7 +45,7 @@ OWN_CACHE_BYTES = 8 * MIB
 """For a log that is opened without the cache that the logs of a node share."""
 
 
-class PartitionLog(LogReads):
+class PartitionLog(LogCompaction):
     """One partition's log. See the module for the rules.
 
     Invariant: `log_start_offset <= log_end_offset` and `stable_end_offset <= log_end_offset`.
@@ -85,6 +85,8 @@ class PartitionLog(LogReads):
         self._pending = PendingWork(disk, path, recovered, sync=config.flush == "fsync")
         self._generation = 0
         """Rises when batches go: what a worker read before says nothing about the log after."""
+        self.first_dirty_offset = Offset(0)
+        self._truncations = 0
         self._suspect: Offset | None = None
         """Base of the segment that was found damaged."""
         self._closed = False
@@ -106,6 +108,7 @@ class PartitionLog(LogReads):
         """
         recovered = recover(disk, path, config, clean_shutdown=clean_shutdown)
         log = cls(disk, path, config, recovered, cache or FetchCache(OWN_CACHE_BYTES), producers)
+        log.read_cleaner_checkpoint()
         while (replay := log.producer_replay()) is not None:
             replay.run()
             log.producers.replayed(replay)
@@ -202,6 +205,7 @@ class PartitionLog(LogReads):
         self.stable_end_offset = min(self.stable_end_offset, kept_end)
         self._generation += 1
         self._pending.truncated(kept_end, cut)
+        self.forget_compaction(kept_end)
         self.producers.batches_went()
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
@@ -212,6 +216,7 @@ class PartitionLog(LogReads):
         self.log_start_offset = self.log_end_offset = self.stable_end_offset = offset
         self._generation += 1
         self._pending.restarted(offset)
+        self.forget_compaction(Offset(0))
         self.producers.emptied()
 
     def advance_log_start(self, offset: Offset) -> None:

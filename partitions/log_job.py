@@ -29,7 +29,15 @@ from raftlog.ports import Buffer, Disk, File
 from raftlog.record_batch import HEADER_BYTES, BatchHeader, parse_header
 
 from .batch_walk import check_placement
-from .checkpoint import CHECKPOINT_NAME, FLUSH_OS_NAME, LEADER_EPOCHS_NAME, LogCheckpoint, ProducerSnapshot
+from .checkpoint import (
+    CHECKPOINT_NAME,
+    CLEANER_CHECKPOINT_NAME,
+    FLUSH_OS_NAME,
+    LEADER_EPOCHS_NAME,
+    LogCheckpoint,
+    ProducerSnapshot,
+    encode_cleaner_checkpoint,
+)
 from .producer_snapshots import prune_snapshots, snapshot_name
 from .segment import (
     LOG_SUFFIX,
@@ -88,6 +96,8 @@ class LogJob:
     writes: list[SegmentWrite] = field(default_factory=list)
     snapshot: ProducerSnapshot | None = None
     checkpoint_after: LogCheckpoint | None = None
+    first_dirty_offset: Offset | None = None
+    """How far compaction has come, where that is new."""
     remove: tuple[Offset, ...] = ()
     """Bases of segments below the start."""
     again: bool = False
@@ -126,6 +136,8 @@ class LogJob:
             prune_snapshots(self.disk, self.path)
         if self.checkpoint_after is not None:
             self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint_after.encode())
+        if self.first_dirty_offset is not None:
+            self.disk.replace(self._name(CLEANER_CHECKPOINT_NAME), encode_cleaner_checkpoint(self.first_dirty_offset))
         self._remove()
 
     def _remove(self) -> None:
@@ -143,6 +155,8 @@ class LogJob:
                 if base_offset >= cut.end_offset or (base_offset == cut.keep_base and suffix != LOG_SUFFIX):
                     self.disk.remove(self._name(name))
         prune_snapshots(self.disk, self.path, end_offset=cut.end_offset)
+        # What is written at these offsets next was not compacted: tombstones must not go before what they delete.
+        self.disk.remove(self._name(CLEANER_CHECKPOINT_NAME))
         if cut.keep_base is not None:
             with contextlib.closing(self._open(cut.keep_base)) as file:
                 if file.size() < cut.keep_bytes:

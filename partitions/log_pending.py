@@ -56,6 +56,8 @@ class PendingWork:
         self.rewrite_checkpoint = False
         """The one on disk is damaged."""
         self.again = False
+        self.first_dirty_offset: Offset | None = None
+        """How far compaction has come, where the disk does not know it yet."""
         self._cut: Cut | None = None
         self._removals: list[Offset] = []
         self._bytes_since_checkpoint = 0
@@ -103,6 +105,7 @@ class PendingWork:
             or self._cut is not None
             or self._marker_due is not None
             or self.epochs_changed
+            or self.first_dirty_offset is not None
             or bool(self._removals)
             or durable_start > self.checkpoint.log_start_offset
             or self.unreported_loss != self.checkpoint.unreported_loss
@@ -149,6 +152,7 @@ class PendingWork:
                 epoch = epochs.epoch_at(Offset(log_end - 1))
                 job.snapshot = ProducerSnapshot(log_end, epoch, producer_state())
             self._bytes_since_checkpoint = 0
+        job.first_dirty_offset, self.first_dirty_offset = self.first_dirty_offset, None
         self.outstanding = job
         self.issued_offset = log_end
         self.epochs_changed = self.rewrite_checkpoint = False

@@ -98,7 +98,7 @@ class LogReader:
         candidates = (
             (batch.header, batch.buffers)
             for batch in (self._segments.tail.from_offset(tail_start) if late else ())
-            if batch.header.max_timestamp >= timestamp_ms and batch.end_offset > start
+            if batch.header.max_timestamp >= timestamp_ms and batch.end_offset > start and batch.header.record_count
         )
         return TimeSearch(
             disk=self._segments.disk,

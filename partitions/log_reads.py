@@ -17,7 +17,9 @@ from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, RaftlogError
 from raftlog.model import Offset
 from raftlog.ports import Disk
 
+from .batch_tail import BatchTail
 from .index_files import index_names
+from .leader_epochs import LeaderEpochHistory
 from .log_pending import PendingWork
 from .log_reader import LogReader
 from .log_segments import LogSegments
@@ -34,8 +36,11 @@ class LogReads:
     log_start_offset: Offset
     log_end_offset: Offset
     stable_end_offset: Offset
+    epochs: LeaderEpochHistory
     failed: RaftlogError | None
+    full: bool
     _disk: Disk
+    _tail: BatchTail
     _segments: LogSegments
     _reader: LogReader
     _pending: PendingWork

@@ -135,6 +135,11 @@ class LogSegments:
         index = SegmentIndex.empty(base_offset, self.interval_bytes)
         self.all.append(Segment(base_offset, file, base_offset, index=index))
 
+    def replace(self, old: Segment, new: Segment) -> None:
+        """The same offsets in another file, of the same name."""
+        self.all[self.all.index(old)] = new
+        self._drop(old)
+
     def drop_first(self) -> Segment:
         segment = self.all.pop(0)
         self._drop(segment)

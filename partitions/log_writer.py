@@ -11,6 +11,7 @@ What is *not* here: threads (the `Worker`'s), and what a job does (`log_job.py`)
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 
 from raftlog.ports import Scheduler, Worker
@@ -24,7 +25,7 @@ OnStable = Callable[[], None]
 
 
 class LogWriter:
-    """Invariant: each log of `_forgotten` is in `_running`, and none of them is in `_dirty` or `_without_room`."""
+    """Invariant: each log of `_forgotten` is running or held, and none of them is in `_dirty` or `_without_room`."""
 
     def __init__(self, worker: Worker, scheduler: Scheduler) -> None:
         self._worker = worker
@@ -35,6 +36,9 @@ class LogWriter:
         """Those whose job of the present round is not done."""
         self._without_room: set[PartitionLog] = set()
         """Full ones that a timer will try again."""
+        self._held: set[PartitionLog] = set()
+        """Those in whose folder somebody else works."""
+        self._closed: weakref.WeakSet[PartitionLog] = weakref.WeakSet()
         self._forgotten: dict[PartitionLog, list[Callable[[], None]]] = {}
         """Forgotten while their last job ran, and who waits for its end."""
         self._starting = False
@@ -59,10 +63,25 @@ class LogWriter:
         before that its folder is not to be touched."""
         self._dirty.pop(log, None)
         self._without_room.discard(log)
-        if log in self._running:
+        self._closed.add(log)
+        if log in self._running or log in self._held:
             self._forgotten.setdefault(log, []).append(done)
         else:
             self._scheduler.call_soon(done)
+
+    def hold(self, log: PartitionLog) -> bool:
+        """Somebody works in the log's folder, beside its jobs: `forget` waits for `give_back`. False: it is closed."""
+        if log in self._closed:
+            return False
+        self._held.add(log)
+        return True
+
+    def give_back(self, log: PartitionLog) -> None:
+        """The end of `hold`; harmless without one."""
+        self._held.discard(log)
+        if log not in self._running:
+            for callback in self._forgotten.pop(log, ()):
+                callback()
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Once, as soon as it is idle; soon if it is now."""
@@ -92,8 +111,8 @@ class LogWriter:
         def done(_: None, error: BaseException | None) -> None:
             self._running.discard(log)
             log.job_done(job, error)
-            forgotten = self._forgotten.pop(log, None)
-            if forgotten is None:
+            forgotten = None if log in self._held else self._forgotten.pop(log, None)
+            if forgotten is None and log not in self._forgotten:
                 self._look_again(log, on_stable)
             if not self._running:
                 if self._dirty:

@@ -27,9 +27,10 @@ from raftlog.model import (
 from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Part, Random, Scheduler, Worker
 from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset
 
+from .compactor import Compactor
 from .driver import PartitionDriver
 from .driver_ports import Logger, Surroundings
-from .driver_requests import Deleted, Produced
+from .driver_requests import Produced
 from .effects import Fate, IsrProposal
 from .fetch_waiters import FetchWaiters
 from .log_writer import LogWriter
@@ -42,16 +43,7 @@ from .replication_client import Dialer, ReplicationClient
 from .replication_server import ReplicationServer
 from .retention import RetentionClock
 
-__all__ = [
-    "Cancellable",
-    "Deleted",
-    "Dialer",
-    "Logger",
-    "MetadataChange",
-    "PartitionManager",
-    "Produced",
-    "TopicRemoved",
-]
+__all__ = ["Cancellable", "Dialer", "Logger", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
 
 TICK_SECONDS = 0.1
 """How precisely deadlines, lag and retries are kept. Only replicas that wait for time to pass are looked at."""
@@ -114,6 +106,9 @@ class PartitionManager:
         self.repairs = ReplicaRepairs(
             self._drivers, scheduler, logger, self._shelf, report_loss, self._place, on_replica_offline
         )
+        self.compactor = Compactor(
+            scheduler, worker, self._writer, RetentionClock(clock), logger, lambda: list(self._drivers.values())
+        )
         self._fetches = FetchWaiters(self, scheduler, worker)
         self._server = ReplicationServer(
             node_id=node_id,
@@ -160,6 +155,7 @@ class PartitionManager:
         """Stop: every waiting request gets its answer, links close, logs are written out and closed. `done(True)`
         means that all of it is on disk, so that a clean-shutdown marker would be true."""
         self._closing = True
+        self.compactor.close()
         self._fetches.close()
         self._server.close()
         self._client.close()
@@ -274,6 +270,7 @@ class PartitionManager:
         self._shelf.set_strays_aside(self._view.partitions)
         self._server.on_view()
         self._scheduler.call_later(TICK_SECONDS, self._tick)
+        self.compactor.start()
         # Nodes that start together do not pass over their disks together.
         self._scheduler.call_later(self._retention_seconds * self._random.uniform(0.5, 1.0), self._retain)
 

@@ -25,6 +25,7 @@ from raftlog.ports import Disk
 
 from .checkpoint import (
     CHECKPOINT_NAME,
+    CLEANER_CHECKPOINT_NAME,
     FLUSH_OS_NAME,
     LEADER_EPOCHS_NAME,
     DamagedFile,
@@ -38,6 +39,7 @@ from .producer_snapshots import SNAPSHOT_SUFFIX, prune_snapshots
 from .recovery_scan import ScannedSegment, scan_segment
 from .recovery_table import VOUCHED, Action, Content, Facts, Finding, Index, Place, Position, Row, Stop, row_for
 from .segment import (
+    CLEANED_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
     SegmentIndex,
@@ -45,6 +47,7 @@ from .segment import (
     segment_name,
 )
 
+_OWN_NAMES = (CHECKPOINT_NAME, LEADER_EPOCHS_NAME, FLUSH_OS_NAME, CLEANER_CHECKPOINT_NAME)
 _QUARANTINED = ".quarantined"
 _TEMPORARY = ".tmp"
 """What a `Disk.replace` that did not come to its end may leave."""
@@ -140,7 +143,11 @@ class _Recovery:
         """Base offsets of the segments, in order. Leftovers are removed, strangers left."""
         bases = [base for name in names if (base := parse_segment_name(name)) is not None]
         for name in names:
-            if name in (CHECKPOINT_NAME, LEADER_EPOCHS_NAME, FLUSH_OS_NAME) or name.endswith(_QUARANTINED):
+            if name in _OWN_NAMES or name.endswith(_QUARANTINED):
+                continue
+            if name.endswith(CLEANED_SUFFIX):
+                self._find(Finding.UNFINISHED_COMPACTION, name)
+                self.disk.remove(self._name(name))
                 continue
             if name.endswith(_TEMPORARY):
                 self._find(Finding.TEMPORARY_FILE, name)
@@ -346,6 +353,7 @@ class _Recovery:
     def _cannot_vouch(self, start: Offset) -> None:
         """Before anything is changed: if the process dies now, the next recovery finds less wrong, and must know."""
         self.vouched = False
+        self.disk.remove(self._name(CLEANER_CHECKPOINT_NAME))  # What comes in place of a loss was not compacted.
         known = self.checkpoint or LogCheckpoint(start, start, closed_clean=False)
         if not known.unreported_loss or self.checkpoint is None:
             marked = replace(known, unreported_loss=True)

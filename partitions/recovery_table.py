@@ -164,6 +164,7 @@ class Finding(enum.Enum):
     UNREPORTED_LOSS = "an earlier recovery could not vouch for the log, and the quorum may not know"
     UNSYNCED_TOPIC = "the topic has flush=os and the last stop was unclean"
     STRAY_FILE = "a file that is no part of a log is left alone"
+    UNFINISHED_COMPACTION = "a cleaned segment that had not taken the place of the old one is removed"
     TEMPORARY_FILE = "an unfinished file is removed"
     STRAY_INDEX = "an index or snapshot without its segment is removed"
 
@@ -185,6 +186,8 @@ VOUCHED: dict[Finding, bool] = {
     Finding.UNREPORTED_LOSS: False,
     Finding.UNSYNCED_TOPIC: False,
     Finding.STRAY_FILE: True,
+    # The old segment is there until the cleaned one has its name, which is one rename of a file that is fsynced.
+    Finding.UNFINISHED_COMPACTION: True,
     Finding.TEMPORARY_FILE: True,
     Finding.STRAY_INDEX: True,
 }

@@ -75,6 +75,8 @@ def retained_start(
     or the rest still has `retention.bytes`. `now_ms` None: only size counts.
     """
     start = log_start
+    if not config.deletes:
+        return start
     size = sum(segment.size for segment in segments)
     for segment in segments[:SEGMENTS_PER_PASS_MAX]:
         if not segment.size or segment.end_offset > end_bound:

@@ -84,6 +84,7 @@ def check_topic_name(name: str) -> str:
 
 Flush = Literal["fsync", "os"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
+CleanupPolicy = Literal["delete", "compact", "compact,delete", "delete,compact"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +99,25 @@ class TopicConfig:
     index_interval_bytes: int = 4096
     message_timestamp_type: TimestampType = "CreateTime"
     message_timestamp_after_max_ms: int = 3_600_000
-    cleanup_policy: Literal["delete"] = "delete"
+    cleanup_policy: CleanupPolicy = "delete"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**62
+    delete_retention_ms: int = 24 * 3_600_000
+    """How long a tombstone is kept from the first compaction that met it on."""
     flush: Flush = "fsync"
     min_insync_replicas: int = 0
     """0: a majority of the replicas, settled when the topic is created."""
+
+    @property
+    def compacts(self) -> bool:
+        """Of each key the last record is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """`retention.ms` and `retention.bytes` count."""
+        return "delete" in self.cleanup_policy
 
 
 _RANGES: dict[str, tuple[int, int]] = {
@@ -113,13 +129,19 @@ _RANGES: dict[str, tuple[int, int]] = {
     "index_interval_bytes": (0, 2**31 - 1),
     "message_timestamp_after_max_ms": (0, 2**62),
     "min_insync_replicas": (1, 32),
+    "min_compaction_lag_ms": (0, 2**62),
+    "max_compaction_lag_ms": (1, 2**62),
+    "delete_retention_ms": (0, 2**62),
 }
+_FRACTIONS = ("min_cleanable_dirty_ratio",)
+"""Between 0 and 1."""
 _CHOICES: dict[str, tuple[str, ...]] = {
     "message_timestamp_type": ("CreateTime", "LogAppendTime"),
-    "cleanup_policy": ("delete",),
+    "cleanup_policy": ("delete", "compact", "compact,delete", "delete,compact"),
     "flush": ("fsync", "os"),
 }
 
+_FRACTION = re.compile(r"[0-9]{0,19}\.?[0-9]{1,19}", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,19}")
 """As Kafka writes one; Python's `int` takes blanks, underscores and the digits of other scripts too."""
 
@@ -145,6 +167,11 @@ def parse_topic_config(configs: Mapping[str, str]) -> TopicConfig:
                 choices = " or ".join(_CHOICES[attribute])
                 raise InvalidRequest("invalid_config", f"{name} must be {choices}, not {text[:64]!r}")
             values[attribute] = text
+            continue
+        if attribute in _FRACTIONS:
+            if not _FRACTION.fullmatch(text) or not 0 <= float(text) <= 1:
+                raise InvalidRequest("invalid_config", f"{name} must be between 0 and 1, not {text[:64]!r}")
+            values[attribute] = float(text)
             continue
         low, high = _RANGES[attribute]
         if not _WHOLE_NUMBER.fullmatch(text):

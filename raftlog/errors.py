@@ -44,6 +44,7 @@ CODES: dict[str, Code] = {
     "invalid_json": Code(400, False),
     "corrupt_batch": Code(400, False),
     "timestamp_out_of_range": Code(400, False),
+    "invalid_record": Code(400, False),
     "unsupported_version": Code(400, False),
     "origin_not_allowed": Code(403, False),
     "cluster_authorization_failed": Code(403, False),

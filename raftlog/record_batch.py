@@ -240,6 +240,11 @@ class RecordBatch:
         entries = self._count + 1
         columns.check_length(self._columns.values.offsets, 4 * entries, entries, "the offsets of values")
 
+    @property
+    def columns(self) -> Columns | None:
+        """The payload taken apart, at which nobody has looked yet; None for a control batch."""
+        return self._columns
+
     def values(self) -> list[bytes | None]:
         """The records' values."""
         if self._columns is None:

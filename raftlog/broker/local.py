@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from partitions.manager import Cancellable, Deleted, PartitionManager, Produced
+from partitions.driver_requests import Deleted
+from partitions.manager import Cancellable, PartitionManager, Produced
 from raftlog.errors import NotLeader, RaftlogError
 from raftlog.model import Acks, Offset, TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler

@@ -14,6 +14,7 @@ VOCABULARY = (
     "raftlog.config",
     "raftlog.wire",
     "raftlog.record_batch",
+    "raftlog.record_batch_filter",
     "raftlog.record_header",
     "raftlog.record_arrow",
     "raftlog.record_control",

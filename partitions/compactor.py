@@ -1,0 +1,147 @@
+"""Compaction's shell: looks now and then which log is the dirtiest, and takes it through a pass, piece by piece.
+
+One pass at a time on a node. A worker does a piece (about a megabyte), the owner's thread puts finished segments in
+their place, and between two pieces there is a pause as long as the rate allows: compaction has all the time there is,
+whoever produces and reads has not. While a worker is at a piece the log's folder is held (`LogWriter.hold`), so that
+nobody moves it away beneath.
+
+A pass ends early when its log does: closed, moved away, failed. What it had finished stays, the rest is cleared away.
+
+What is *not* here: what is compacted (`compaction.py`), how (`compaction_run.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from raftlog.config import MIB
+from raftlog.errors import RetriableError
+from raftlog.ports import Scheduler, Worker
+
+from .compaction import CompactionPlan
+from .compaction_run import CleanedSegment, CompactionRun, Finished, Paused, Piece
+from .driver import PartitionDriver
+from .driver_ports import Logger
+from .log_writer import LogWriter
+from .retention import RetentionClock
+
+CHECK_SECONDS = 15.0
+"""As Kafka's cleaner."""
+
+BYTES_PER_SECOND = 32 * MIB
+"""Read by compaction, at most."""
+
+
+class Compactor:
+    """See the module. `drivers` gives the replicas in service."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        worker: Worker,
+        writer: LogWriter,
+        clock: RetentionClock,
+        logger: Logger,
+        drivers: Callable[[], Iterable[PartitionDriver]],
+    ) -> None:
+        self._scheduler = scheduler
+        self._worker = worker
+        self._writer = writer
+        self._clock = clock
+        self._logger = logger
+        self._drivers = drivers
+        self._busy = False
+        self._closed = False
+        self.passes = 0
+        """That came to their end."""
+
+    def start(self) -> None:
+        """Look every `CHECK_SECONDS` from now on."""
+        self._scheduler.call_later(CHECK_SECONDS, self._check)
+
+    def close(self) -> None:
+        """Nothing begins any more; a piece under way is the last."""
+        self._closed = True
+
+    def look(self) -> bool:
+        """Begin a pass over the dirtiest log, if there is one and none is under way. Whether one began."""
+        now_ms, doubt = self._clock.now_ms()
+        if doubt:
+            self._logger.warning("compaction waits: " + doubt)
+        if now_ms is None or self._busy or self._closed:
+            return False
+        found: tuple[PartitionDriver, CompactionPlan] | None = None
+        for driver in self._drivers():
+            driver.log_start.seal_for_compaction(now_ms)
+            plan = driver.log.compaction_plan(driver.replica.high_watermark, now_ms)
+            if plan is not None and (found is None or plan.dirty_ratio > found[1].dirty_ratio):
+                found = (driver, plan)
+        if found is None:
+            return False
+        self._busy = True
+        driver, plan = found
+        self._next(driver, driver.log.compaction_run(plan, now_ms))
+        return True
+
+    # --- Inside ---
+
+    def _check(self) -> None:
+        if not self._closed:
+            self._scheduler.call_later(CHECK_SECONDS, self._check)
+            self.look()
+
+    def _next(self, driver: PartitionDriver, run: CompactionRun) -> None:
+        if self._closed or driver.closed or not self._writer.hold(driver.log):
+            # Its folder is not ours any more; recovery removes what lies there.
+            self._busy = False
+            return
+        self._worker.submit(run.next_piece, partial(self._on_piece, driver, run))
+
+    def _on_piece(
+        self, driver: PartitionDriver, run: CompactionRun, piece: Piece | None, error: BaseException | None
+    ) -> None:
+        try:
+            if error is None and isinstance(piece, CleanedSegment) and not driver.closed:
+                self._replace(driver, piece)
+        except RetriableError as failed:
+            error = failed
+        if isinstance(piece, Finished) or error is not None:
+            self._end(driver, run, piece, error)
+            return
+        self._writer.give_back(driver.log)
+        assert isinstance(piece, Paused | CleanedSegment)
+        seconds = piece.bytes_read / BYTES_PER_SECOND
+        self._scheduler.call_later(seconds, lambda: self._next(driver, run))
+
+    def _replace(self, driver: PartitionDriver, cleaned: CleanedSegment) -> None:
+        if not driver.log.replace_segment(cleaned):
+            # What comes after it in the pass may rest on what it no longer holds.
+            raise RetriableError("offset_not_available", f"segment {cleaned.segment.base_offset} changed meanwhile")
+        self._logger.info(
+            "segment compacted",
+            partition=driver.name,
+            segment=cleaned.segment.base_offset,
+            bytes_before=cleaned.old_size,
+            bytes_after=cleaned.index.size,
+        )
+
+    def _end(
+        self, driver: PartitionDriver, run: CompactionRun, piece: Piece | None, error: BaseException | None
+    ) -> None:
+        """The pass is over: note how far it came, or clear away what it left."""
+        if error is not None:
+            self._logger.warning("compaction ended early", partition=driver.name, error=str(error))
+            if not driver.closed:
+                driver.on_load_failed(error)
+
+        def done(_: None, failed: BaseException | None) -> None:
+            self._busy = False
+            if failed is not None:
+                self._logger.warning("compaction left files", partition=driver.name, error=str(failed))
+            elif isinstance(piece, Finished):
+                driver.log_start.compacted(run, piece.end)
+                self.passes += 1
+            self._writer.give_back(driver.log)
+
+        self._worker.submit(run.clear_away, done)
