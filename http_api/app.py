@@ -15,7 +15,7 @@ from aiohttp import web
 
 from raftlog.record_batch import load_arrow
 
-from . import cluster, deletions, fetch, moves, offsets, produce, scrubs, topics
+from . import cluster, deletions, fetch, moves, offsets, produce, scrubs, topics, voters
 from .context import CONTEXT, ApiContext, wall_ms
 from .hosts import HostPolicy
 from .limits import Limits
@@ -48,6 +48,7 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/v1/scrub", scrubs.describe_scrub),
     ("POST", "/v1/scrub", scrubs.start_scrub),
     ("GET", "/v1/quorum", cluster.describe_quorum),
+    ("POST", "/v1/quorum/voters", voters.change_voters),
     ("GET", "/v1/health", cluster.health),
     ("HEAD", "/v1/health", cluster.health),
     ("GET", "/v1/ready", cluster.ready),

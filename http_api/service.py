@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from metadata.view import ClusterView
-from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus
+from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus, VotersChange
 from raftlog.ports import Part
 from raftlog.wire import (
     DeleteRecordsRequest,
@@ -119,6 +119,15 @@ class BrokerService(Protocol):
 
     async def allocate_producer_id(self) -> tuple[ProducerId, ProducerEpoch]:
         """A producer id that nobody else has."""
+        ...
+
+    async def change_voters(self, action: Literal["add", "remove"], node_id: int, *, plan: bool) -> VotersChange:
+        """Make one node a voter of the metadata quorum, or take one voter out; with `plan` only say what would become
+        of it. Returns when the voters after the change have agreed to it.
+
+        Raises `InvalidRequest` (`not_a_voter`, `quorum_majority_at_risk`, `invalid_request`) or `RetriableError`
+        (`voter_not_caught_up`, `quorum_change_in_progress`, `quorum_unavailable`, `outcome_unknown`).
+        """
         ...
 
     def health(self) -> Health: ...

@@ -209,4 +209,16 @@ class QuorumStatus:
     last_index: int
     voters: tuple[BrokerId, ...]
     match_index: dict[BrokerId, int] = field(default_factory=dict)
-    """On the leader only: how far each voter's log is known to agree."""
+    """On the leader only: how far each voter's and each connected observer's log is known to agree."""
+
+
+@dataclass(frozen=True, slots=True)
+class VotersChange:
+    """What became of a change of the quorum's voters, or would become of it."""
+
+    before: tuple[BrokerId, ...]
+    after: tuple[BrokerId, ...]
+    applied: bool
+    """It is so now; otherwise it was a plan."""
+    index: int
+    """Of the metadata log, where the change is; -1: nothing was to be changed."""

@@ -73,9 +73,12 @@ def new_cluster_id() -> str:
     return secrets.token_urlsafe(16)
 
 
-def init_data_folder(folder: str, *, cluster_id: str, node_id: int, voters: Mapping[int, Endpoint]) -> None:
+def init_data_folder(
+    folder: str, *, cluster_id: str, node_id: int, voters: Mapping[int, Endpoint], observer: bool = False
+) -> None:
     """Prepare an empty or absent folder of this machine. `voters` maps the node ids of the initial voters to their data
-    listeners. Raises `InvalidRequest` where the folder is prepared already or holds anything."""
+    listeners; for an `observer`, voters of now, of which it is none. Raises `InvalidRequest` where the folder is
+    prepared already or holds anything."""
     prepare_folder(
         LocalDisk(folder),
         folder,
@@ -83,15 +86,29 @@ def init_data_folder(folder: str, *, cluster_id: str, node_id: int, voters: Mapp
         node_id=node_id,
         voters=voters,
         directory_id=secrets.token_bytes(16),
+        observer=observer,
     )
 
 
 def prepare_folder(
-    disk: Disk, folder: str, *, cluster_id: str, node_id: int, voters: Mapping[int, Endpoint], directory_id: bytes
+    disk: Disk,
+    folder: str,
+    *,
+    cluster_id: str,
+    node_id: int,
+    voters: Mapping[int, Endpoint],
+    directory_id: bytes,
+    observer: bool = False,
 ) -> None:
     """`init_data_folder` on any disk. The quorum's journal is written first and `node.json` last: a folder that was
     prepared by half is refused as not empty."""
-    if len(voters) not in VOTER_COUNTS:
+    if observer and (node_id in voters or not voters):
+        raise InvalidRequest(
+            "invalid_config",
+            f"node {node_id} is to observe: name the other nodes that vote now, and not this one. A voter that lost "
+            "its disk comes back so, and is removed and added again (raftlog quorum remove, raftlog quorum add)",
+        )
+    if not observer and len(voters) not in VOTER_COUNTS:
         counts = ", ".join(map(str, VOTER_COUNTS))
         raise InvalidRequest(
             "invalid_config", f"the number of initial voters must be one of {counts}, not {len(voters)}"

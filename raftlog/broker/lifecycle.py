@@ -171,7 +171,11 @@ class Node:
         voters = self.identity.voters
         self._quorum = QuorumThread(
             QuorumIdentity(
-                self.identity.cluster_id, self.identity.node_id, self.identity.directory_id, tuple(sorted(voters))
+                self.identity.cluster_id,
+                self.identity.node_id,
+                self.identity.directory_id,
+                tuple(sorted(voters)),
+                self._known_data_address(),
             ),
             peers={voter: self._overridden(voter, voters[voter]) for voter in voters if voter != self.identity.node_id},
             disk=self._disk,
@@ -182,6 +186,7 @@ class Node:
             on_fatal=self.on_fatal,
             on_leader=self._on_quorum_leader,
             tls=self._tls.dial_quorum if self._tls else None,
+            redirect=self._overridden,
         )
         self._forwarder = Forwarder(self.data_address_of, dial)
         administrator = TopicAdministrator(self.broker.view, self._quorum, self._random, self.broker.when_view_reaches)
@@ -280,6 +285,13 @@ class Node:
         record = self.broker.view.broker(peer)
         known = record.data if record is not None else self.identity.voters.get(peer)
         return None if known is None else self._overridden(peer, known)
+
+    def _known_data_address(self) -> Endpoint | None:
+        """What others are told to dial, as far as it is known before this node listens."""
+        config = self._config.data
+        if config.advertised is not None:
+            return config.advertised.endpoint
+        return Endpoint(config.listen.host, config.listen.port) if config.listen.port else None
 
     def _overridden(self, peer: BrokerId, known: Endpoint) -> Endpoint:
         override = self._config.peers.get(str(peer))

@@ -23,7 +23,7 @@ from metadata.engine import Fate, Outcome
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
 from raftlog.errors import Applied, NotLeader, RaftlogError
-from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus, TopicId
+from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus, TopicId, VotersChange
 from raftlog.ports import Part
 from raftlog.record_batch import parse_header
 from raftlog.wire import (
@@ -52,6 +52,7 @@ from .routing_fetch import FetchRouter
 from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, Leaders, Slots, resolve
 from .scrubs import Scrubs
 from .topics import TopicAdministrator
+from .voters import change_voters
 from .wiring import Broker
 
 PRODUCER_ID_BLOCK = 1000
@@ -248,6 +249,9 @@ class Router:
 
     def health(self) -> Health:
         return health_of(self._broker, self._quorum.status(), self._stalls, self.own_problems())
+
+    async def change_voters(self, action: str, node_id: int, *, plan: bool) -> VotersChange:
+        return await change_voters(self._quorum, action, node_id, plan=plan)
 
     async def quorum_status(self) -> QuorumStatus:
         future: asyncio.Future[QuorumStatus] = asyncio.get_running_loop().create_future()

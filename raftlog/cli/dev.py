@@ -19,7 +19,13 @@ WATCH_SECONDS = 0.5
 
 
 @click.command()
-@click.option("--nodes", default=3, show_default=True, type=click.IntRange(1, 5), help="1, 3 or 5.")
+@click.option(
+    "--nodes",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1),
+    help="The first 1, 3 or 5 vote, the others observe. More than the folder has: it grows by observers.",
+)
 @click.option(
     "--data-folder",
     default="raftlog-data",

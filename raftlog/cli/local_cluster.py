@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from raftlog.broker.identity import (
     NODE_FILE,
     STARTS_FILE,
+    VOTER_COUNTS,
     NodeFile,
     init_data_folder,
     new_cluster_id,
@@ -38,7 +39,7 @@ from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import Endpoint
 
 PORTS_PER_NODE = 10
-NODE_COUNTS = (1, 3, 5)
+NODES_MAX = 9
 STOP_SECONDS = 15.0
 DATA_FOLDER = "data"
 """Below a node's folder, beside its settings and its log."""
@@ -93,9 +94,8 @@ class LocalCluster:
     nodes: list[LocalNode] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.node_count not in NODE_COUNTS:
-            counts = ", ".join(map(str, NODE_COUNTS))
-            raise InvalidRequest("invalid_config", f"a local cluster has {counts} nodes, not {self.node_count}")
+        if not 1 <= self.node_count <= NODES_MAX:
+            raise InvalidRequest("invalid_config", f"a local cluster has 1 to {NODES_MAX} nodes, not {self.node_count}")
         if not 1 <= self.base_port <= 65535 - PORTS_PER_NODE * self.node_count:
             raise InvalidRequest("invalid_config", f"base port {self.base_port} leaves no room for the nodes' ports")
         for node_id in range(self.node_count):
@@ -229,19 +229,23 @@ class LocalCluster:
         found = self._identities(disk)
         if found:
             self._check_identities(found)
-            return
-        for node in self.nodes:
+        new = [node for node in self.nodes if node.node_id not in found]
+        for node in new:
             if disk.list(_data_folder(node.node_id)):
                 folder = os.path.join(self.folder, _data_folder(node.node_id))
                 raise InvalidRequest("invalid_config", f"{folder} holds what is no node's: choose another folder")
+        if not new:
+            return
         disk.make_directory("")
         disk.replace(PREPARING_FILE, b"")
-        cluster_id = new_cluster_id()
-        voters = {node.node_id: node.data for node in self.nodes}
-        for node in self.nodes:
+        cluster_id = found[0].cluster_id if found else new_cluster_id()
+        voting = initial_voters(self.node_count) if not found else sorted(found[0].voters)
+        voters = {voter: self.nodes[voter].data for voter in voting}
+        for node in new:
             disk.make_directory(f"node-{node.node_id}")
             folder = os.path.join(self.folder, _data_folder(node.node_id))
-            init_data_folder(folder, cluster_id=cluster_id, node_id=node.node_id, voters=voters)
+            observer = node.node_id not in voters
+            init_data_folder(folder, cluster_id=cluster_id, node_id=node.node_id, voters=voters, observer=observer)
         disk.remove(PREPARING_FILE)
         disk.fsync_directory("")
 
@@ -249,31 +253,31 @@ class LocalCluster:
         """Preparing was cut short: what it left was never used, and is made anew."""
         if not disk.exists(PREPARING_FILE):
             return
-        folders = [_data_folder(number) for number in range(max(NODE_COUNTS))]
-        if not any(disk.exists(f"{folder}/{STARTS_FILE}") for folder in folders):
-            for folder in folders:
-                disk.remove(folder)
+        for number in range(NODES_MAX):
+            if not disk.exists(f"{_data_folder(number)}/{STARTS_FILE}"):
+                disk.remove(_data_folder(number))
         disk.remove(PREPARING_FILE)
 
     def _identities(self, disk: LocalDisk) -> dict[int, NodeFile]:
         """What the folders say that they are, by the number in their name."""
         return {
             number: read_identity(LocalDisk(os.path.join(self.folder, folder)), os.path.join(self.folder, folder))
-            for number, folder in ((number, _data_folder(number)) for number in range(max(NODE_COUNTS)))
+            for number, folder in ((number, _data_folder(number)) for number in range(NODES_MAX))
             if disk.exists(f"{folder}/{NODE_FILE}")
         }
 
     def _check_identities(self, found: Mapping[int, NodeFile]) -> None:
-        sizes = {len(node.voters) for node in found.values()}
+        size = max(found) + 1
         strangers = [number for number, node in found.items() if node.node_id != number]
-        missing = sorted(set(range(max(sizes))) - set(found))
-        if len({node.cluster_id for node in found.values()}) > 1 or len(sizes) > 1 or strangers:
+        voting = {voter for node in found.values() for voter in node.voters}
+        missing = sorted({*range(size), *voting} - set(found))
+        if len({node.cluster_id for node in found.values()}) > 1 or strangers:
             why = "holds nodes of different clusters: choose another folder"
-        elif sizes != {self.node_count}:
-            why = f"holds a cluster of {min(sizes)} nodes: start it with --nodes {min(sizes)}, or choose another folder"
         elif missing:
             lost = ", ".join(map(str, missing))
             why = f"has lost the folder of node {lost}: bring it back, or choose another folder"
+        elif size > self.node_count:
+            why = f"holds a cluster of {size} nodes: start it with --nodes {size}, or choose another folder"
         else:
             return
         raise InvalidRequest("invalid_config", f"{self.folder} {why}")
@@ -320,6 +324,11 @@ class LocalCluster:
             node.process.stdin.close()
         node.process = None
         return code
+
+
+def initial_voters(node_count: int) -> list[int]:
+    """The first 1, 3 or 5 nodes vote."""
+    return list(range(max(count for count in VOTER_COUNTS if count <= node_count)))
 
 
 def _data_folder(node_id: int) -> str:

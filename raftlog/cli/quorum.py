@@ -14,7 +14,7 @@ import rich_click as click
 from .output import fields, output_option, show, table
 
 if TYPE_CHECKING:
-    from raftlog.client.admin import QuorumInfo
+    from raftlog.client.admin import QuorumInfo, VotersChange
 
 
 class Replica(msgspec.Struct, frozen=True):
@@ -67,6 +67,55 @@ def describe(bootstrap: str, output: str) -> None:
 
     found = asyncio.run(run())
     show(output, found, lambda wide: _text(found, wide))
+
+
+@quorum.command()
+@click.argument("node", type=click.IntRange(0, 2**31 - 1))
+@click.option("--plan", is_flag=True, help="Change nothing: say what would become of it.")
+@output_option
+@click.pass_obj
+def add(bootstrap: str, node: int, plan: bool, output: str) -> None:
+    """Make an observer a voter. It has to run, and to have caught up."""
+    _change(bootstrap, "add", node, plan, output)
+
+
+@quorum.command()
+@click.argument("node", type=click.IntRange(0, 2**31 - 1))
+@click.option("--plan", is_flag=True, help="Change nothing: say what would become of it.")
+@output_option
+@click.pass_obj
+def remove(bootstrap: str, node: int, plan: bool, output: str) -> None:
+    """Take a voter out: for good, or before it comes back on a new disk.
+
+    It goes on as an observer if it still runs. The leader hands over first.
+    """
+    _change(bootstrap, "remove", node, plan, output)
+
+
+def _change(bootstrap: str, action: str, node: int, plan: bool, output: str) -> None:
+    async def run() -> VotersChange:
+        from raftlog.client import Admin
+
+        async with Admin(bootstrap) as admin:
+            change = admin.add_voter if action == "add" else admin.remove_voter
+            return await change(node, plan=plan)
+
+    found = asyncio.run(run())
+    show(output, found, lambda wide: _change_text(found))
+
+
+def _change_text(found: VotersChange) -> str:
+    same = found.voters == found.voters_before
+    verdict = "would be" if not found.applied else "are already" if same else "are now"
+    survives = f"{found.failures_survived_before} → {found.failures_survived}"
+    return fields(
+        {
+            "VotersBefore": found.voters_before,
+            "Voters": found.voters,
+            "FailuresSurvived": survives,
+            "Status": f"the voters {verdict} {', '.join(map(str, found.voters))}",
+        }
+    )
 
 
 def description(cluster_id: str, nodes: list[int], status: QuorumInfo) -> QuorumDescription:

@@ -48,14 +48,21 @@ def parse_voters(text: str) -> dict[int, Endpoint]:
 @click.option("--node-id", required=True, type=click.IntRange(0, 2**31 - 1))
 @click.option("--cluster-id", required=True, help="The same on all nodes: any text of up to 64 characters.")
 @click.option("--voters", required=True, metavar="ID@HOST:PORT,...", help="The first 1, 3 or 5 nodes' data listeners.")
-def init(data_folder: str, node_id: int, cluster_id: str, voters: str) -> None:
-    """Prepare a data folder, once. A node that lost its disk must not be prepared again under its old id."""
+@click.option("--observer", is_flag=True, help="Follow without a vote: --voters names nodes that vote now.")
+def init(data_folder: str, node_id: int, cluster_id: str, voters: str, observer: bool) -> None:
+    """Prepare a data folder, once.
+
+    A voter that lost its disk is prepared again as an observer only, then removed from the quorum and added again.
+    """
     from raftlog.broker.identity import init_data_folder
 
     initial = parse_voters(voters)
-    if node_id not in initial:
-        raise InvalidRequest("invalid_request", f"node {node_id} must be one of the initial voters {sorted(initial)}")
-    init_data_folder(data_folder, cluster_id=cluster_id, node_id=node_id, voters=initial)
+    if node_id not in initial and not observer:
+        raise InvalidRequest(
+            "invalid_request",
+            f"node {node_id} is none of the initial voters {sorted(initial)}: say --observer if it is to follow them",
+        )
+    init_data_folder(data_folder, cluster_id=cluster_id, node_id=node_id, voters=initial, observer=observer)
     click.echo(f"{data_folder} is prepared for node {node_id} of cluster {cluster_id}")
 
 

@@ -36,6 +36,7 @@ __all__ = [
     "ReplicaInfo",
     "TopicDescription",
     "TopicSummary",
+    "VotersChange",
 ]
 
 CHANGE_TIMEOUT = 15.0
@@ -87,7 +88,20 @@ class QuorumInfo(msgspec.Struct, frozen=True):
     last_index: int
     voters: list[int]
     match_index: dict[str, int] = {}
-    """How far each voter's log is known to agree; only the leader knows."""
+    """How far each voter's and each connected observer's log is known to agree; only the leader knows."""
+
+
+class VotersChange(msgspec.Struct, frozen=True):
+    """A change of the quorum's voters, made or (where it is not `applied`) only planned."""
+
+    applied: bool
+    voters_before: list[int]
+    voters: list[int]
+    failures_survived_before: int
+    failures_survived: int
+    """How many of the voters may fail at once."""
+    index: int | None = None
+    """Of the change in the metadata log; None where nothing was to be changed."""
 
 
 class HealthInfo(msgspec.Struct, frozen=True):
@@ -171,6 +185,24 @@ class Admin(AdminMoves):
     async def quorum(self) -> QuorumInfo:
         """The metadata quorum."""
         return await self._api.get("/v1/quorum", QuorumInfo)
+
+    async def add_voter(self, node: int, *, plan: bool = False) -> VotersChange:
+        """Make an observer a voter of the metadata quorum; with `plan` only say what would become of it. Returns when
+        the voters after the change have agreed to it.
+
+        Raises `InvalidRequest` (`quorum_majority_at_risk`, `invalid_request`) or `RetriableError`
+        (`voter_not_caught_up`, `quorum_change_in_progress`).
+        """
+        return await self._change_voters("add", node, plan)
+
+    async def remove_voter(self, node: int, *, plan: bool = False) -> VotersChange:
+        """Take one voter out of the metadata quorum: it observes from then on, if it still runs. Raises as
+        `add_voter`, and `not_a_voter`."""
+        return await self._change_voters("remove", node, plan)
+
+    async def _change_voters(self, action: str, node: int, plan: bool) -> VotersChange:
+        body = {"action": action, "node": node, "plan": plan}
+        return await self._api.change("POST", "/v1/quorum/voters", VotersChange, body, timeout=CHANGE_TIMEOUT)
 
     async def health(self) -> HealthInfo:
         """What the node that answers says. Raises `RetriableError` where none does."""

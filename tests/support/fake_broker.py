@@ -38,6 +38,7 @@ from raftlog.model import (
     TopicId,
     TopicPartition,
     TopicRecord,
+    VotersChange,
 )
 from raftlog.ports import FileRegion, Part
 from raftlog.record_batch import RecordBatch, parse_header, stamp, validate
@@ -120,6 +121,7 @@ class FakeBroker:
         self.partition_errors: dict[int, str] = {}
         """Partition number, of any topic → the code that it answers."""
         self.health_now = Health(True, ())
+        self.voters: tuple[BrokerId, ...] = (NODE, BrokerId(2))
         self.knows_cluster = True
         self.quorum_answers = True
         self.unseen: list[Callable[[], object]] = []
@@ -417,9 +419,17 @@ class FakeBroker:
         self._raise_if_asked("health")
         return self.health_now
 
+    async def change_voters(self, action: Literal["add", "remove"], node_id: int, *, plan: bool) -> VotersChange:
+        self._raise_if_asked("change_voters")
+        before = self.voters
+        after = tuple(sorted({*before, BrokerId(node_id)} if action == "add" else {*before} - {BrokerId(node_id)}))
+        if not plan:
+            self.voters = after
+        return VotersChange(before, after, not plan, -1 if plan else 7)
+
     async def quorum_status(self) -> QuorumStatus:
         self._raise_if_asked("quorum_status")
-        return QuorumStatus(NODE, NODE, 4, 10, 9, 11, (NODE, BrokerId(2)), {NODE: 11, BrokerId(2): 10})
+        return QuorumStatus(NODE, NODE, 4, 10, 9, 11, self.voters, {NODE: 11, BrokerId(2): 10})
 
 
 def _replace(answer: FetchedPartition, **changes: object) -> FetchedPartition:

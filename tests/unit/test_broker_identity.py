@@ -124,3 +124,17 @@ def test_what_cannot_be_prepared(folder: str, options: dict[str, object], says: 
 def test_a_folder_that_cannot_be_made_is_named() -> None:
     with pytest.raises(InvalidRequest, match="/proc/none"):
         prepare("/proc/none")
+
+
+# --- Observers -------------------------------------------------------------------------------------------------------
+
+
+def test_an_observer_is_prepared_with_voters_of_now_and_is_none_of_them(tmp_path: Path) -> None:
+    voters = {0: Endpoint("h", 1), 2: Endpoint("h", 2)}
+    folder = str(tmp_path / "observer")
+    init_data_folder(folder, cluster_id="c", node_id=1, voters=voters, observer=True)
+    assert begin_start(LocalDisk(folder), folder).voters == voters
+    for number, wrong in ((0, voters), (1, {})):
+        with pytest.raises(InvalidRequest, match="is to observe"):
+            init_data_folder(str(tmp_path / "other"), cluster_id="c", node_id=number, voters=wrong, observer=True)
+    assert not (tmp_path / "other").exists()

@@ -10,7 +10,7 @@ from http_api.service import Health
 from raftlog.cli.cluster import NodeHealth, _merged
 from raftlog.cli.quorum import description
 from raftlog.client.admin import QuorumInfo
-from raftlog.errors import RaftlogError, RetriableError
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from tests.support.cli_runner import Background, Result, impatient, run
 from tests.support.fake_broker import NODE, FakeBroker
 from tests.support.fake_cluster import FakeCluster
@@ -170,6 +170,20 @@ class TestQuorum:
         assert shown["term"] == 4 and shown["commit_index"] == 10 and shown["voters"] == [1, 2]
         assert shown["replicas"][1] == {"node_id": 2, "status": "Follower", "log_end_offset": 11, "lag": 1}
         assert ask(api, "quorum", "describe", "-o", "yaml").yaml == shown
+
+    def test_voters_come_and_go_and_a_plan_changes_nothing(self, api: Api, broker: OneNode) -> None:
+        planned = ask(api, "quorum", "add", "3", "--plan")
+        assert planned.code == 0 and "would be 1, 2, 3" in planned.text and "0 → 1" in planned.text
+        assert broker.voters == (1, 2)
+        assert "are now 1, 2, 3" in ask(api, "quorum", "add", "3").text
+        shown = ask(api, "quorum", "remove", "2", "-o", "json").json
+        assert shown["applied"] and shown["voters"] == [1, 3] and shown["voters_before"] == [1, 2, 3]
+
+    def test_a_refused_change_says_why(self, api: Api, broker: OneNode) -> None:
+        broker.fail["change_voters"] = InvalidRequest("quorum_majority_at_risk", "bring back 3 first")
+        result = ask(api, "quorum", "remove", "2")
+        assert result.code == 1 and "bring back 3 first" in result.stderr
+        assert ask(api, "quorum", "add", "-1").code == 2
 
     def test_a_failure_is_an_error(self, api: Api, broker: OneNode, monkeypatch: pytest.MonkeyPatch) -> None:
         impatient(monkeypatch)

@@ -9,7 +9,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from raftlog.broker.identity import NODE_FILE, begin_start
@@ -20,6 +22,8 @@ from raftlog.errors import InvalidRequest, RetriableError
 from tests.support.cli_runner import PATIENCE_S, run
 
 Prepare = Callable[..., None]
+
+NODE: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 
 
 @pytest.fixture
@@ -50,7 +54,7 @@ def test_a_folder_is_prepared_once(folder: str, prepare: Prepare) -> None:
     assert not (Path(folder) / PREPARING_FILE).exists()
 
 
-@pytest.mark.parametrize(("there", "asked"), [(3, 1), (3, 5), (1, 3)])
+@pytest.mark.parametrize(("there", "asked"), [(3, 1), (4, 3), (5, 4)])
 def test_a_cluster_of_another_size_is_named(folder: str, prepare: Prepare, there: int, asked: int) -> None:
     prepare(there)
     with pytest.raises(InvalidRequest, match=f"cluster of {there} nodes: start it with --nodes {there}"):
@@ -63,6 +67,35 @@ def test_a_lost_node_is_named(folder: str, prepare: Prepare) -> None:
     with pytest.raises(InvalidRequest, match="lost the folder of node 1"):
         prepare()
     assert not (Path(folder) / "node-1").exists()
+
+
+@pytest.mark.parametrize(("nodes", "voters"), [(1, 1), (2, 1), (3, 3), (4, 3), (5, 5), (7, 5)])
+def test_the_first_one_three_or_five_nodes_vote(folder: str, prepare: Prepare, nodes: int, voters: int) -> None:
+    prepare(nodes)
+    for number in range(nodes):
+        found = NODE.decode(identity(folder, number))
+        assert sorted(found["voters"]) == [str(voter) for voter in range(voters)], number
+
+
+def test_a_cluster_grows_by_observers(folder: str, prepare: Prepare) -> None:
+    prepare(1)
+    before = identity(folder, 0)
+    prepare(3)
+    assert identity(folder, 0) == before
+    found = [NODE.decode(identity(folder, number)) for number in range(3)]
+    assert [sorted(node["voters"]) for node in found] == [["0"], ["0"], ["0"]]
+    assert len({node["cluster_id"] for node in found}) == 1
+    assert len({node["directory_id"] for node in found}) == 3
+
+
+def test_growing_that_was_cut_short_begins_anew_and_touches_no_other_node(folder: str, prepare: Prepare) -> None:
+    prepare(1)
+    begin_start(LocalDisk(str(Path(folder) / "node-0" / "data")), folder)
+    before = identity(folder, 0)
+    (Path(folder) / "node-1" / "data" / "quorum").mkdir(parents=True)
+    (Path(folder) / PREPARING_FILE).touch()
+    prepare(3)
+    assert identity(folder, 0) == before and identity(folder, 1) and identity(folder, 2)
 
 
 def test_nodes_of_different_clusters_are_not_started_together(folder: str, prepare: Prepare) -> None:
@@ -128,7 +161,7 @@ def test_a_port_in_use_is_named(folder: str) -> None:
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [("--nodes", "2"), ("--base-port", "65530"), ("--base-port", "-1")])
+@pytest.mark.parametrize("arguments", [("--nodes", "10"), ("--base-port", "65530"), ("--base-port", "-1")])
 def test_what_cannot_be_is_one_line(folder: str, arguments: tuple[str, ...]) -> None:
     result = run("dev", "--data-folder", folder, *arguments)
     assert result.code == 1 and result.stderr.count("\n") == 1

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from http_api import fetch, models, models_moves, models_scrubs, offsets, produce, records_in, records_out
+from http_api import fetch, models, models_moves, models_scrubs, offsets, produce, records_in, records_out, voters
 from http_api.app import ROUTES, build_app
 from http_api.cluster import OPENAPI
 from http_api.limits import (
@@ -170,9 +170,14 @@ MODELS: dict[str, type[msgspec.Struct]] = {
     "PlannedMoves": models_moves.PlannedMoves,
     "Replica": models_moves.Replica,
     "Replicas": models_moves.Replicas,
+<<<<<<< HEAD
     "StartScrub": models_scrubs.StartScrub,
     "ScrubFinding": models_scrubs.ScrubFinding,
     "Scrub": models_scrubs.Scrub,
+=======
+    "ChangeVoters": voters.ChangeVoters,
+    "VotersChanged": voters.VotersChanged,
+>>>>>>> 16d0932 (wip slice2)
 }
 
 

@@ -1,0 +1,46 @@
+"""Changes of the quorum's voters, as the API asks for them: the quorum's answer becomes a result or an error.
+
+What is *not* here: whether a change is safe (`metadata/quorum_changes.py`), and its way to the leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from metadata.quorum_changes import Action, VoterChange
+from metadata.quorum_protocol import VotersChanged
+from raftlog.errors import RetriableError, error_from_code
+from raftlog.model import BrokerId, VotersChange
+
+from .routing_leaders import resolve
+
+TIMEOUT_SECONDS = 10.0
+
+
+class Changer(Protocol):
+    """The part of the quorum that is needed here."""
+
+    def change_voters(
+        self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
+    ) -> None: ...
+
+
+async def change_voters(quorum: Changer, action: str, node_id: int, *, plan: bool) -> VotersChange:
+    """See `http_api.service.BrokerService.change_voters`."""
+    answered: asyncio.Future[VotersChanged] = asyncio.get_running_loop().create_future()
+    quorum.change_voters(
+        VoterChange(Action(action), node_id),
+        lambda answer: resolve(answered, answer),
+        plan=plan,
+        timeout=TIMEOUT_SECONDS,
+    )
+    answer = await answered
+    if answer.verdict not in ("applied", "planned"):
+        # Whoever keeps asking has no other verdict left; a newer node's may be one that is not known here.
+        if not answer.code:
+            raise RetriableError("outcome_unknown", answer.detail or f"the quorum answered {answer.verdict!r}")
+        raise error_from_code(answer.code, answer.detail)
+    before, after = (tuple(BrokerId(voter) for voter in voters) for voters in (answer.before, answer.after))
+    return VotersChange(before, after, answer.verdict == "applied", answer.index)
