@@ -170,14 +170,11 @@ MODELS: dict[str, type[msgspec.Struct]] = {
     "PlannedMoves": models_moves.PlannedMoves,
     "Replica": models_moves.Replica,
     "Replicas": models_moves.Replicas,
-<<<<<<< HEAD
     "StartScrub": models_scrubs.StartScrub,
     "ScrubFinding": models_scrubs.ScrubFinding,
     "Scrub": models_scrubs.Scrub,
-=======
     "ChangeVoters": voters.ChangeVoters,
     "VotersChanged": voters.VotersChanged,
->>>>>>> 16d0932 (wip slice2)
 }
 
 
