@@ -1,0 +1,92 @@
+"""A broker on ports that is told it has no place in the cluster any more: it stops, and says why."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk
+from metadata.commands import Registered
+from metadata.commands_moves import UnregisterBroker
+from metadata.engine import Fate, Outcome
+from raftlog.broker.identity import NodeIdentity
+from raftlog.broker.wiring import Broker
+from raftlog.config import NodeConfig
+from raftlog.model import BrokerId, Endpoint
+from tests.interaction.story_ports import StoryLogger, StoryWorker
+from tests.support.manual import ManualScheduler
+from tests.support.metadata_cluster import Cluster, directory
+
+OWN = BrokerId(3)
+HERE = Endpoint("127.0.0.1", 9640)
+
+
+class OwnQuorum:
+    """Answers the registration with what the cluster's image says."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def register(self, command: Any, done: Any) -> None:
+        result = self._cluster.do(command)
+        assert isinstance(result, Registered)
+        done(Outcome(Fate.APPLIED, index=self._cluster.image.index, result=result))
+
+
+class NoDialer:
+    def connect(self, peer: BrokerId) -> None: ...
+    def disconnect(self, peer: BrokerId) -> None: ...
+
+
+@pytest.fixture
+def registered() -> tuple[Cluster, Broker, list[BaseException]]:
+    """Broker 3, beside three others that carry everything."""
+    cluster, fatal = Cluster(3), []
+    scheduler = ManualScheduler()
+    worker = StoryWorker(scheduler)
+    broker = Broker(
+        NodeIdentity("cluster", OWN, directory(OWN), {}, 1, True),
+        NodeConfig(),
+        disk=SimDisk(),
+        clock=scheduler.clock,
+        scheduler=scheduler,
+        worker=worker,
+        log_worker=worker,
+        random=random.Random(0),
+        dialer=NoDialer(),
+        logger=StoryLogger(lambda line: None, OWN),
+        on_fatal=fatal.append,
+    )
+    broker.load()
+    broker.register(OwnQuorum(cluster), HERE, HERE, lambda: None)  # type: ignore[arg-type]
+    broker.on_events(cluster.image.index, cluster.events)
+    return cluster, broker, fatal
+
+
+def follow(cluster: Cluster, broker: Broker) -> None:
+    broker.on_events(cluster.image.index, cluster.events)
+
+
+def test_a_process_whose_broker_was_unregistered_stops(registered: tuple[Cluster, Broker, list[BaseException]]) -> None:
+    cluster, broker, fatal = registered
+    cluster.do(UnregisterBroker(OWN, broker.incarnation))
+    follow(cluster, broker)
+    (error,) = fatal
+    assert "was unregistered by an operator" in str(error)
+    assert broker.view.broker(OWN) is None
+
+
+def test_that_an_earlier_life_was_unregistered_is_of_the_past(
+    registered: tuple[Cluster, Broker, list[BaseException]],
+) -> None:
+    """As a node that registered anew reads it in the log."""
+    cluster, broker, fatal = registered
+    cluster.do(UnregisterBroker(OWN, broker.incarnation))
+    earlier = cluster.events
+    cluster.start(OWN)
+    assert fatal == []
+    broker.incarnation = cluster.incarnation(OWN)
+    broker.on_events(cluster.image.index, [*earlier, *cluster.events])
+    assert fatal == [] and broker.view.broker(OWN) is not None
