@@ -22,6 +22,7 @@ from .batch_tail import FetchCache
 from .checkpoint import FLUSH_OS_NAME
 from .log import PartitionLog, Recovery
 from .producer_state import ProducerStates
+from .replica_distrust import prune_quarantined
 
 FOLDER = "partitions"
 REMOVED_FOLDER = "partitions-removed"
@@ -94,6 +95,8 @@ def open_replica(
     log, recovery = PartitionLog.open(
         disk, path, config, clean_shutdown=clean_shutdown, producers=producers, cache=cache
     )
+    if recovery.cut_or_quarantined:
+        prune_quarantined(disk, path)
     return OpenedReplica(topic_partition, log, producers, recovery)
 
 

@@ -1,0 +1,175 @@
+"""Disks that fill up, break or turn read-only below one replica: what was acknowledged stays, others go on, and after a
+restart everything is there. On the simulated disk, and on a small file system of its own where that can be mounted."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk
+from partitions.log import PartitionLog
+from partitions.log_job import LogJob
+from partitions.replica_distrust import QUARANTINED_KEPT, distrust, prune_quarantined
+from partitions.replica_folders import folder_of
+from raftlog.config import TopicConfig
+from raftlog.disk import LocalDisk
+from raftlog.errors import DiskFailed, DiskFull
+from raftlog.model import Offset
+from tests.support.replication_cluster import ReplicationCluster, tp
+from tests.support.storage import PATH, append, open_log, read_batches, settle
+
+MS_REMOUNT, MS_RDONLY, MNT_DETACH = 32, 1, 2
+ROOM = 1 << 20
+
+
+# --- One replica of several, on the simulated disk --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["fsync", "write", "read-only"])
+def test_a_broken_disk_takes_one_replica_offline_and_no_other(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1: nothing is acknowledged that is not on disk, and a failed fsync is not tried again."""
+    cluster = ReplicationCluster(2)
+    before = [cluster.produce(0, partition) for partition in range(2)]
+    cluster.settle()
+    assert all(answers[0].base_offset == 0 for answers in before)
+    member = cluster.members[0]
+    if fault == "fsync":
+        member.disk.fail_fsync = 1
+    else:
+        error = DiskFailed("write: Input/output error" if fault == "write" else "write: Read-only file system")
+        run = LogJob.run
+
+        def broken(job: LogJob) -> None:
+            if job.disk is member.disk and job.path == folder_of(tp(0)):
+                raise error
+            run(job)
+
+        monkeypatch.setattr(LogJob, "run", broken)
+    lost = cluster.produce(0, 0)
+    cluster.settle()
+    assert lost[0].code == "leadership_lost", "its outcome is unknown, and nobody says otherwise"
+    offline = member.manager.drivers[tp(0)].replica.offline
+    assert offline, fault
+    assert cluster.produce(0, 0)[0].code == "replica_not_available"
+    assert member.offline[0][0] == tp(0), "the broker is told, so that another can be elected"
+    others = cluster.produce(0, 1)
+    cluster.settle()
+    assert others[0].base_offset == 1
+    monkeypatch.undo()
+    again = cluster.start(0, member.disk, clean_shutdown=False)
+    log = again.manager._shelf._loaded[tp(0)].log
+    assert log.log_end_offset >= 1, "what was acknowledged is there"
+
+
+def test_a_slow_disk_makes_rounds_larger_and_nothing_else() -> None:
+    cluster = ReplicationCluster()
+    answers = [cluster.produce(0) for _ in range(50)]
+    cluster.scheduler.run()
+    assert all(not answer for answer in answers), "nothing is acknowledged before the disk has answered"
+    cluster.settle()
+    assert [answer[0].base_offset for answer in answers] == list(range(50))
+
+
+# --- What was set aside -----------------------------------------------------------------------------------------------
+
+
+def test_what_was_set_aside_is_bounded() -> None:
+    disk = SimDisk()
+    disk.make_directory("partitions")
+    log = open_log(disk)
+    append(log)
+    log.close(clean=True)
+    for number in range(QUARANTINED_KEPT + 5):
+        disk.open(f"{PATH}/{number:020d}.log.quarantined", create=True).close()
+    names = set(disk.list(PATH))
+    prune_quarantined(disk, PATH)
+    gone = names - set(disk.list(PATH))
+    assert gone == {f"{number:020d}.log.quarantined" for number in range(5)}
+
+
+def test_the_index_of_the_segment_that_holds_a_suspect_offset_goes() -> None:
+    disk = SimDisk()
+    disk.make_directory("partitions")
+    log = open_log(disk, TopicConfig(segment_bytes=1024))
+    for _ in range(30):
+        append(log)
+        settle(log)
+    log.close(clean=True)
+    bases = [int(name[:20]) for name in disk.list(PATH) if name.endswith(".log")]
+    distrust(disk, PATH, [Offset(bases[1] + 1)])
+    left = [int(name[:20]) for name in disk.list(PATH) if name.endswith(".index")]
+    assert left == [base for base in bases if base != bases[1]]
+
+
+# --- A file system of its own -----------------------------------------------------------------------------------------
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(source.encode(), target.encode(), kind.encode(), flags, data.encode()) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[str]:
+    """A mounted file system of one megabyte."""
+    target = str(tmp_path / "small")
+    os.mkdir(target)
+    try:
+        mount("tmpfs", target, "tmpfs", 0, f"size={ROOM}")
+    except OSError as error:
+        pytest.skip(f"no file system can be mounted here: {error.strerror}")
+    yield target
+    ctypes.CDLL(None).umount2(target.encode(), MNT_DETACH)
+
+
+def test_a_file_system_without_room(small: str) -> None:
+    """ENOSPC: acknowledged records stay, more are refused, and there is room again: it goes on by itself."""
+    disk = LocalDisk(small)
+    disk.make_directory("partitions")
+    log = open_log(disk)
+    acknowledged = 0
+    while not log.full:
+        append(log, size=50_000)
+        job = log.take_job()
+        assert job is not None
+        try:
+            job.run()
+        except DiskFull as error:
+            assert "No space left" in error.detail
+            log.job_done(job, error)
+        else:
+            log.job_done(job, None)
+            acknowledged = log.stable_end_offset
+    assert 10 < acknowledged == log.stable_end_offset < log.log_end_offset
+    with pytest.raises(DiskFull):
+        append(log)
+    assert len(read_batches(log, 0, acknowledged)) == acknowledged
+    mount("tmpfs", small, "tmpfs", MS_REMOUNT, f"size={4 * ROOM}")
+    settle(log)
+    assert log.stable_end_offset == log.log_end_offset == acknowledged + 1
+    log.close(clean=True)
+    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=True)
+    assert recovery.clean and again.log_end_offset == acknowledged + 1
+
+
+def test_a_file_system_that_turns_read_only(small: str) -> None:
+    """The log fails, clearly and for ever; what was acknowledged is there when it can be written again."""
+    disk = LocalDisk(small)
+    disk.make_directory("partitions")
+    log = open_log(disk, TopicConfig(segment_bytes=4096))
+    for _ in range(5):
+        append(log, size=1000)
+        settle(log)
+    log.close(clean=False)
+    mount("tmpfs", small, "tmpfs", MS_REMOUNT | MS_RDONLY, "")
+    with pytest.raises(DiskFailed, match="Read-only file system"):
+        open_log(disk)
+    mount("tmpfs", small, "tmpfs", MS_REMOUNT, f"size={ROOM}")
+    again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
+    assert again.log_end_offset == 5 and not recovery.cut_or_quarantined
+    again.close(clean=True)
