@@ -150,7 +150,6 @@ ENGINE_BUGS = (
         "a piece of a snapshot moves the commit index over a log that was not compared (pysyncobj 0.3.17)",
         "_SyncObj._on_snapshot_chunk commits by whole snapshots only",
         (Patch(_SyncObj, "_on_snapshot_chunk", _chunk_commits),),
-        found_by=LONG,
     ),
     Planted(
         "answer_of_any_term_counts",

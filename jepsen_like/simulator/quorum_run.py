@@ -1,7 +1,7 @@
 """One schedule: voters, their clients and their faults; then everything heals, and the quorum must work.
 
 The world is the quorum alone: `QuorumNode` with its engine, journal, sessions and image, on the same heap, disks,
-network and trace as whole clusters have (`run.py`), and a hundred times faster than they are. Safety is looked at after
+network and trace as whole clusters have (`run.py`), and several times faster than they are. Safety is looked at after
 every event (`quorum_truth.py`, `quorum_clients.py`). At the end (10, S10): within `LIVENESS_SECONDS` one leader is
 known to all, a new operation is applied at every voter, nothing waits, and all images are the same bytes.
 
