@@ -304,7 +304,8 @@ class Consumer:
     def _unreadable(self, cursor: _Cursor, error: CorruptBatch) -> None:
         if self._cursor is cursor and cursor.is_current:
             self._cursor = None
-            cursor.reader.unreadable(cursor.batch, CorruptBatch(f"{cursor.batch}: {error.detail}"))
+            where = f"{cursor.batch} from broker {cursor.reader.leader}"
+            cursor.reader.unreadable(cursor.batch, CorruptBatch(f"{where}: {error.detail}"))
             self._started().took()
 
     async def _pause(self) -> None:

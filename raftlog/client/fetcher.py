@@ -252,7 +252,8 @@ class Fetcher:
                 reader.served = self._answers
         except CorruptBatch as error:
             logger.warning("%s: a fetched batch is damaged: %s", reader, error.detail)
-            reader.corrupt(error)
+            where = f"{reader.topic}/{reader.partition} at offset {reader.position} from broker {reader.leader}"
+            reader.corrupt(CorruptBatch(f"{where}: {error.detail}"))
             self._back_off(reader)
         if reader.buffered:
             self.ready[reader] = None

@@ -252,7 +252,7 @@ async def test_a_broker_that_answers_what_was_not_asked(cluster: FakeCluster) ->
     partition.batches[2], partition.batches[1] = partition.batches[1], partition.batches[2]
     async with Consumer(cluster.bootstrap, "t") as consumer:
         got: list[int] = []
-        with pytest.raises(CorruptBatch, match="should follow"):
+        with pytest.raises(CorruptBatch, match=r"t/0 at offset [0-9]+ from broker [0-9]+: .*should follow"):
             async with asyncio.timeout(5):
                 while True:
                     got += [record.offset for record in await consumer.poll()]
