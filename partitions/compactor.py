@@ -67,12 +67,14 @@ class Compactor:
     def look(self) -> bool:
         """Begin a pass over the dirtiest log, if there is one and none is under way. Whether one began."""
         now_ms, doubt = self._clock.now_ms()
-        if doubt:
-            self._logger.warning("compaction waits: " + doubt)
-        if now_ms is None or self._busy or self._closed:
+        compacted = [driver for driver in self._drivers() if driver.log.config.compacts]
+        if not compacted or self._busy or self._closed:
+            return False
+        if now_ms is None:
+            self._logger.warning(f"compaction waits, as retention does: {doubt}")
             return False
         found: tuple[PartitionDriver, CompactionPlan] | None = None
-        for driver in self._drivers():
+        for driver in compacted:
             driver.log_start.seal_for_compaction(now_ms)
             plan = driver.log.compaction_plan(driver.replica.high_watermark, now_ms)
             if plan is not None and (found is None or plan.dirty_ratio > found[1].dirty_ratio):

@@ -65,7 +65,7 @@ class Twin:
         log.check_invariants()
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=STEPS)
 def test_a_log_amounts_to_its_dict(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     disk, log = begin()

@@ -500,6 +500,15 @@ class TestBrokers:
         assert records(self.log(cluster, 2)) == expected
         assert self.log(cluster, 2).log_end_offset == 60
 
+    def test_it_waits_for_a_clock_that_can_be_believed(self) -> None:
+        cluster = self.filled(brokers=2)
+        member = cluster.members[0]
+        cluster.scheduler.clock.jump_wall(3_600_000)
+        assert not member.manager.compactor.look()
+        assert any("compaction waits" in line for line, _ in member.logger.lines)
+        cluster.scheduler.clock.jump_wall(-3_600_000)
+        assert member.manager.compactor.look()
+
     def test_a_pass_ends_with_its_replica(self) -> None:
         cluster = self.filled(brokers=2)
         compactor = cluster.members[0].manager.compactor
