@@ -280,19 +280,24 @@ async def test_followers_that_are_none(attacked: Attacked) -> None:
 
 
 async def test_voters_that_are_none(attacked: Attacked) -> None:
-    """Another cluster's, a node that is no voter, one with another disk, one that does not say who it is."""
+    """Another cluster's, an observer that talks nonsense or for others, one with another disk, one that does not say
+    who it is."""
     ours = attacked.cluster_id
-    for frame in (
-        qp.Hello(qp.PROTOCOL_VERSION, "another cluster", 1, bytes(16)),
-        qp.Hello(qp.PROTOCOL_VERSION, ours, 77, bytes(16)),
-        qp.Hello(qp.PROTOCOL_VERSION, ours, 1, bytes(16)),
-        qp.Hello(999, ours, 1, bytes(16)),
-        qp.EngineFrame(b"\x93\x01\x02\x03"),
-        qp.BrokerHeartbeat(1, 5, 2**62, True),
-        qp.Propose(1, b"\x91\x01", True),
+    observer = qp.Hello(qp.PROTOCOL_VERSION, ours, 77, bytes(16))
+    for frames in (
+        [qp.Hello(qp.PROTOCOL_VERSION, "another cluster", 1, bytes(16))],
+        [observer, qp.EngineFrame(b"\x93\x01\x02\x03")],
+        [observer, qp.BrokerHeartbeat(1, 5, 2**62, True)],
+        [observer, qp.Propose(1, b"\x91\x01", True)],
+        [qp.Hello(qp.PROTOCOL_VERSION, ours, 1, bytes(16))],
+        [qp.Hello(999, ours, 1, bytes(16))],
+        [qp.EngineFrame(b"\x93\x01\x02\x03")],
+        [qp.BrokerHeartbeat(1, 5, 2**62, True)],
+        [qp.Propose(1, b"\x91\x01", True)],
     ):
         async with talking(attacked.leader, qp.QUORUM_PATH) as talk:
-            talk.send(bytes(qp.encode(frame)))
+            for frame in frames:
+                talk.send(bytes(qp.encode(frame)))  # type: ignore[arg-type]
             await talk.end()
 
 
