@@ -11,6 +11,7 @@ from partitions.scrubber_check import Finding, FolderCheck, What
 from partitions.scrubber_folder import check_folder
 from raftlog.config import TopicConfig
 from raftlog.record_batch import HEADER_BYTES
+from tests.support.compaction import COMPACTED, append_records, compact
 from tests.support.storage import PATH, append, open_log, settle
 
 SMALL = TopicConfig(segment_bytes=600, index_interval_bytes=64)
@@ -219,3 +220,23 @@ def test_a_check_changes_nothing() -> None:
     before = {name: bytes(content(disk, name)) for name in disk.list(PATH)}
     FolderCheck(check_folder(disk, PATH).plan).run()
     assert {name: bytes(content(disk, name)) for name in disk.list(PATH)} == before
+
+
+def test_compaction_is_no_damage_and_outdates_what_was_planned() -> None:
+    """A cleaned segment is another file of the same name: what was read of the old one says nothing."""
+    disk = _empty()
+    log = open_log(disk, COMPACTED)
+    for number in range(60):
+        append_records(log, [(b"key-%d" % (number % 5), b"value" * 10)])
+        settle(log)
+    plan = log.scrub_plan()
+    first = plan.segments[0].base_offset
+    assert FolderCheck(plan, may_be_gone=True).run() == []
+    assert compact(log)
+    settle(log)
+    assert not log.still_has(plan, first)
+    fresh = log.scrub_plan()
+    assert log.still_has(fresh, first)
+    assert FolderCheck(fresh, may_be_gone=True).run() == []
+    log.close(clean=True)
+    assert findings(disk) == []
