@@ -319,7 +319,7 @@ async def test_nobody_hears_of_an_end_that_the_quorum_does_not_confirm(here: Her
 async def test_a_peer_that_nobody_can_dial_is_dialed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     dialed = []
 
-    async def fail(host: str, port: int) -> None:
+    async def fail(host: str, port: int, **_: Any) -> None:
         dialed.append(host)
         raise UnicodeError("label too long") if len(dialed) == 1 else RetriableError("connection_lost", "refused")
 
@@ -334,7 +334,7 @@ async def test_a_peer_that_nobody_can_dial_is_dialed_again(monkeypatch: pytest.M
 
 
 async def test_dialing_counts_as_part_of_the_requests_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def hang(host: str, port: int) -> None:
+    async def hang(host: str, port: int, **_: Any) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(forwarding, "connect", hang)
