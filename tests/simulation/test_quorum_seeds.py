@@ -10,7 +10,7 @@ import pytest
 from jepsen_like.simulator.quorum_run import run_quorum_seed, run_schedule
 from jepsen_like.simulator.quorum_schedule import KINDS, Schedule, draw
 
-SECONDS = 20.0
+SECONDS = 15.0
 SEEDS = range(1, 25)
 SCHEDULES = sorted((Path(__file__).parent / "schedules").glob("*.json"))
 
