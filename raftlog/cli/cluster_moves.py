@@ -169,11 +169,12 @@ def elect(
 
 @click.command()
 @click.argument("broker", type=click.IntRange(0))
+@output_option
 @click.pass_obj
-def unregister(bootstrap: str, broker: int) -> None:
+def unregister(bootstrap: str, broker: int, output: str) -> None:
     """Forget a broker that was drained and stopped."""
     _with_admin(bootstrap, lambda admin: admin.unregister_broker(broker))
-    click.echo(f"Unregistered broker {broker}.")
+    show(output, {"broker": broker, "unregistered": True}, lambda wide: f"Unregistered broker {broker}.")
 
 
 # --- Inside ----------------------------------------------------------------------------------------------------------

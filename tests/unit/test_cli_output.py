@@ -103,7 +103,7 @@ def test_every_command_explains_itself(command: str) -> None:
     assert "Usage" in result.text and command in result.text
 
 
-@pytest.mark.parametrize("noun", ["topic", "cluster", "quorum"])
+@pytest.mark.parametrize("noun", ["topic", "cluster", "partition", "quorum"])
 def test_every_verb_takes_all_formats(noun: str) -> None:
     group = cli.get_command(None, noun)  # type: ignore[arg-type]
     for verb in group.commands.values():  # type: ignore[union-attr]
