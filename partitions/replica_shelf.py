@@ -40,8 +40,8 @@ STRAY_SECONDS = 3600.0
 """How long a stray folder is kept, out of the way, for somebody to notice."""
 
 MOVED_SECONDS = 60.0
-"""How long a replica that was moved to other brokers is kept, out of the way: time to stop a mistake, not to keep a disk
-full."""
+"""How long a replica that was moved to other brokers is kept, out of the way: time to stop a mistake, not to keep a
+disk full."""
 
 DISK_FULL_RETRY_SECONDS = 5.0
 

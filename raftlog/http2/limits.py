@@ -97,8 +97,8 @@ class Http2Limits:
 
     @property
     def tick_s(self) -> float:
-        """How often deadlines are looked at: a quarter of the shortest, at most a second. (`linger_s` has a timer of its
-        own: counted here it would wake an idle connection four times a second.)"""
+        """How often deadlines are looked at: a quarter of the shortest, at most a second. (`linger_s` has a timer of
+        its own: counted here it would wake an idle connection four times a second.)"""
         return min(1.0, self._shortest_s / 4)
 
     @property

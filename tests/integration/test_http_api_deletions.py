@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from raftlog import Admin
+from raftlog.client import admin as admin_module
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import TopicPartition
 from raftlog.record_batch import encode
@@ -78,7 +79,8 @@ async def test_bad_input_changes_nothing(api: Api, broker: FakeBroker, body: dic
     assert starts(broker) == [0, 0]
 
 
-async def test_the_client(api: Api, broker: FakeBroker) -> None:
+async def test_the_client(api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "ANSWER_GRACE", 0.2)
     async with Admin(f"127.0.0.1:{api.port}") as admin:
         deleted = await admin.delete_records("t", {0: 2, 1: "latest"})
         assert [(one.partition, one.log_start_offset) for one in deleted] == [(0, 2), (1, 6)]
@@ -88,5 +90,5 @@ async def test_the_client(api: Api, broker: FakeBroker) -> None:
         assert refused.value.code == "offset_out_of_range"
         broker.fail["delete_records"] = RetriableError("not_enough_replicas", "too few")
         with pytest.raises(RaftlogError) as waiting:
-            await admin.delete_records("t", {0: 3})
+            await admin.delete_records("t", {0: 3}, timeout=0.1)
         assert waiting.value.code == "not_enough_replicas"

@@ -110,6 +110,9 @@ async def test_a_description_has_what_the_quorum_agreed(api: Api) -> None:
         "isr": [1],
         "commit_set": [1],
         "not_eligible": [],
+        "adding_replicas": [],
+        "removing_replicas": [],
+        "unclean_leader_epochs": [],
         "min_insync_replicas": 1,
     }
     assert described["partitions"][2]["leader"] is None

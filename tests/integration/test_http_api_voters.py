@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from raftlog import Admin
+from raftlog.client import admin as admin_module
 from raftlog.errors import InvalidRequest, RetriableError
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, running_api
@@ -51,7 +52,8 @@ async def test_what_is_no_change_is_refused(api: Api, broker: FakeBroker, body: 
     assert broker.voters == (1, 2)
 
 
-async def test_the_client_hears_why_not(api: Api, broker: FakeBroker) -> None:
+async def test_the_client_hears_why_not(api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_module, "CHANGE_TIMEOUT", 0.3)
     async with Admin(f"127.0.0.1:{api.port}") as admin:
         assert (await admin.add_voter(3)).voters == [1, 2, 3]
         broker.fail["change_voters"] = InvalidRequest("quorum_majority_at_risk", "bring back 2 first")
