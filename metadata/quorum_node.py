@@ -2,7 +2,7 @@
 
 `QuorumNode` is what production and the simulator run alike. Inputs (a message, a link that opened or closed, a
 proposal) are staged; `tick` lets time pass, syncs the journal once for all of them, and only then sends, applies and
-answers. So the shell's whole duty is: hand in what arrived, then call `tick`, and call it every 10-20 ms anyway.
+answers. So the shell's whole duty is: hand in what arrived, then call `tick`, and call it every 10-50 ms anyway.
 
 Outputs are callbacks: `send(peer, message)`; `on_events(index, events)`, in the order of the log, every applied index
 exactly once, or (after an installed snapshot) the image's difference at the snapshot's index; `on_leader(leader)` as a
@@ -260,7 +260,7 @@ class QuorumNode:
     # --- Time --------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due. Called after every batch of inputs and at least every 20 ms."""
+        """Do what is due. Called after every batch of inputs and at least every 50 ms."""
         with self._or_stop():
             now = self._clock.monotonic()
             for _ in range(ROUNDS_PER_TICK):

@@ -43,7 +43,7 @@ from .quorum_thread_streams import AcceptedStreams
 
 __all__ = ["QUORUM_PATH", "QuorumThread"]
 
-TICK_SECONDS = 0.02
+TICK_SECONDS = 0.04
 
 START_SECONDS = 60.0
 """A journal is bounded: opening one that takes longer is hanging."""

@@ -27,7 +27,7 @@ from .network import SimNetwork
 from .trace import Trace
 
 REPLICATION = "replication"
-TICK_SECONDS = 0.02
+TICK_SECONDS = 0.04
 
 
 class SimQuorum:

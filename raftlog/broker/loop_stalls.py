@@ -28,7 +28,7 @@ WARN_SECONDS = 0.1
 """A stall that takes this long is worth a line in the log: shorter ones happen wherever a machine is shared."""
 WARN_EVERY_SECONDS = 10.0
 RECENT_SECONDS = 60.0
-READ_SECONDS = 0.001
+READ_SECONDS = 0.004
 """How often the processor time is read at most, which costs ten times what the wall clock does: shorter turns share a
 reading, and so a turn is charged with this much too much at worst."""
 RECENT_MAX = 4096

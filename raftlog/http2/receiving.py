@@ -38,7 +38,8 @@ hand, a message. A full buffer of the smallest frames would hold the loop for a 
 CONTROL_WORK = 25
 """Of a frame that goes to `h2`."""
 PIECE_BYTES = 8 * 1024
-"""So much of a DATA frame in the staging buffer is looked at at once: it may be 2,000 messages."""
+"""So much of a DATA frame in the staging buffer is looked at at once, since it may be 2,000 messages; but all of one
+message, which costs nothing but a copy."""
 DIRECT_BYTES = 32 * 1024
 """From this many missing bytes on, the kernel writes into the message's own buffer: below, one more call costs more
 than the copy."""
@@ -191,7 +192,8 @@ class FrameReader:
     def _take_content(self) -> None:
         stream = self._stream
         assert stream is not None
-        count = min(self._data_left, self._end - self._start, PIECE_BYTES)
+        piece = max(PIECE_BYTES, stream.assembler.wanted())
+        count = min(self._data_left, self._end - self._start, piece)
         start = self._start
         self._start += count
         self._data_left -= count

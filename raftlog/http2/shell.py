@@ -297,7 +297,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._core.on_time(now, reading=self._transport.is_reading())
         if self._stalled(now):
             self.abort(f"the peer took nothing for {self.limits.stall_timeout_s} s")
-        self._wake()
+        if self._core.events or self._core.behind or self._core.closing or self._core.outbox.output:
+            self._wake()
 
     def _stalled(self, now: float) -> bool:
         """Nothing of what waits was taken for long, be it the socket that is full or a window that is shut. Our own
