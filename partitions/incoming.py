@@ -93,14 +93,16 @@ class IncomingBatches:
 
     def _on_checked(self, headers: list[BatchHeader | RaftlogError] | None, error: BaseException | None) -> None:
         unchecked = RaftlogError("internal_error", f"the batch could not be checked: {error!r}")
-        for position in range(min(self._checking, len(self._waiting))):
-            arrival = self._take()
-            if self._wanted(arrival.request):
-                self._checked(arrival, unchecked if headers is None else headers[position])
-            if not self._waiting:
-                break  # closed meanwhile, or the last one
-        # Not earlier: whoever was just answered may have produced again, and what it sent has to wait for its turn.
-        self._checking = 0
+        try:
+            for position in range(min(self._checking, len(self._waiting))):
+                arrival = self._take()
+                if self._wanted(arrival.request):
+                    self._checked(arrival, unchecked if headers is None else headers[position])
+                if not self._waiting:
+                    break  # closed meanwhile, or the last one
+        finally:
+            # Not earlier: whoever was just answered may have produced again, and what it sent has to wait for its turn.
+            self._checking = 0
         self._check_next()
 
     def _take(self) -> Arrival:

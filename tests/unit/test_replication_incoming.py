@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from partitions.effects import RequestId
 from partitions.incoming import MAX_BATCHES_A_JOB, MAX_WAITING_BATCHES, Arrival, IncomingBatches
 from raftlog.config import TopicConfig
@@ -125,3 +127,22 @@ def test_one_that_lost_its_leader_while_it_was_checked_is_not_appended() -> None
     cluster.settle()
     assert [answer.code for answer in answers] == ["not_leader"]
     assert cluster.log_end(0) == (0, 0)
+
+
+def test_a_bug_in_what_is_told_does_not_stop_those_behind_it() -> None:
+    queue = Queue()
+    for number in (1, 2):
+        queue.arrive(number, PACKED)
+    queue.worker.run_one()
+    broken = queue.checked
+
+    def fail(arrival: Arrival, header: BatchHeader | RaftlogError) -> None:
+        queue.incoming._checked = broken
+        raise AssertionError("a bug")
+
+    queue.incoming._checked = fail
+    with pytest.raises(AssertionError):
+        queue.worker.scheduler.run()
+    queue.arrive(3, PACKED)
+    queue.worker.run_all()
+    assert queue.seen == [(2, "ok"), (3, "ok")]
