@@ -80,6 +80,19 @@ def test_what_nobody_waits_for_is_neither_checked_nor_told() -> None:
     assert [number for number, _ in queue.seen] == [1, 4]
 
 
+def test_who_gave_up_while_a_worker_checks_is_not_told() -> None:
+    """Its deadline passed, or the leadership ended: appending it now could only be a surprise."""
+    queue = Queue()
+    for number in (1, 2, 3, 4):
+        queue.arrive(number, PACKED)
+    queue.worker.run_one()
+    queue.given_up = {1}
+    queue.worker.scheduler.run()
+    queue.given_up = {1, 3}
+    queue.worker.run_all()
+    assert queue.seen == [(2, "ok"), (4, "ok")]
+
+
 def test_jobs_are_small_and_what_waits_is_bounded() -> None:
     queue = Queue()
     for number in range(MAX_WAITING_BATCHES):
