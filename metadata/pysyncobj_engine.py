@@ -181,6 +181,8 @@ class PySyncObjEngine:
         self._ports = Ports(now, random)
         self._journal = Journal(disk, identity)
         self._quiet_since = now
+        self._status_of: object = None
+        self._status = QuorumStatus(identity.node_id, NO_BROKER, 0, 0, 0, 0, identity.voters)
         snapshot = load_snapshot(disk, identity)
         reconcile(self._journal, snapshot)
         self._outbox = Outbox()
@@ -299,23 +301,18 @@ class PySyncObjEngine:
 
     def status(self) -> QuorumStatus:
         """See `Engine`."""
-        core = self._core
-        replication = core.replication
-        match = (
-            {BrokerId(peer): progress.match for peer, progress in replication.progress.items()} if replication else {}
-        )
-        if replication:
-            match[self._identity.node_id] = self._journal.last_index
-        return QuorumStatus(
-            node_id=self._identity.node_id,
-            leader=self.leader,
-            term=core.raftCurrentTerm,
-            commit_index=core.raftCommitIndex,
-            applied_index=core.raftLastApplied,
-            last_index=self._journal.last_index,
-            voters=self._membership.configuration.node_ids,
-            match_index=match,
-        )
+        core, journal = self._core, self._journal
+        progress = core.replication.progress if core.replication is not None else {}
+        match = {BrokerId(peer): its.match for peer, its in progress.items()}
+        if core.replication is not None:
+            match[self._identity.node_id] = journal.last_index
+        indexes = (core.raftCurrentTerm, core.raftCommitIndex, core.raftLastApplied, journal.last_index)
+        voters = self._membership.configuration
+        known = (self.leader, indexes, voters, match)
+        if known != self._status_of:
+            self._status_of = known
+            self._status = QuorumStatus(self._identity.node_id, self.leader, *indexes, voters.node_ids, match)
+        return self._status
 
     # --- Membership ---
 

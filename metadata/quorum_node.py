@@ -1,8 +1,9 @@
 """One node of the metadata quorum, sans-I/O: the engine, the cluster image, the controller, sessions and forwarding.
 
 `QuorumNode` is what production and the simulator run alike. Inputs (a message, a link that opened or closed, a
-proposal) are staged; `tick` lets time pass, syncs the journal once for all of them, and only then sends, applies and
-answers. So the shell's whole duty is: hand in what arrived, then call `tick`, and call it every 10-50 ms anyway.
+proposal) are staged; `tick` lets time pass, syncs the journal once for all, and only then sends, applies and answers.
+The shell's whole duty: hand in what arrived, then call `tick`, and anyway every 10-50 ms, or while it `reaches_leader`
+about once in a heartbeat's interval.
 
 Outputs are callbacks: `send(peer, message)`; `on_events(index, events)`, in the order of the log, every applied index
 exactly once, or (after an installed snapshot) the image's difference at the snapshot's index; `on_leader(leader)` as a
@@ -121,6 +122,7 @@ class QuorumNode:
         self._controlling = Controlling(timing.broker_session_ms / 1000, self._lanes.submit)
         self._broker = OwnBroker(identity.node_id, timing, self._proposals)
         self._connected: set[BrokerId] = set()
+        self.reaches_leader = False
         self._frames: list[tuple[BrokerId, Frame]] = []
         self._forwarded: Counter[BrokerId] = Counter()
         """Proposals of each peer that have no outcome yet."""
@@ -260,7 +262,7 @@ class QuorumNode:
     # --- Time --------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what is due. Called after every batch of inputs and at least every 50 ms."""
+        """Do what is due. Called after every batch of inputs and from time to time (see the module)."""
         with self._or_stop():
             now = self._clock.monotonic()
             for _ in range(ROUNDS_PER_TICK):
@@ -281,9 +283,9 @@ class QuorumNode:
         """Stage, sync, send, apply, decide. Returns whether that staged more."""
         self._barriers.pump(now)
         leader = self._engine.leader
-        reachable = leader == self._identity.node_id or leader in self._connected
-        self._proposals.pump(now, leader, reachable)
-        self._changes.pump(now, leader, reachable)
+        self.reaches_leader = leader == self._identity.node_id or leader in self._connected
+        self._proposals.pump(now, leader, self.reaches_leader)
+        self._changes.pump(now, leader, self.reaches_leader)
         self._lanes.drain()
         self._engine.tick(now)
         ready = self._engine.ready()
@@ -299,18 +301,16 @@ class QuorumNode:
         return bool(self._lanes)
 
     def _notice_leader(self) -> None:
-        leader = self._engine.leader
-        if leader != self._leader:
-            self._leader = leader
+        if self._engine.leader != self._leader:
+            self._leader = self._engine.leader
             if self._on_leader is not None:
-                self._on_leader(leader)
+                self._on_leader(self._leader)
 
     def _notice_configuration(self) -> None:
-        configuration = self._engine.configuration
-        if configuration != self._configuration:
-            self._configuration = configuration
+        if self._engine.configuration != self._configuration:
+            self._configuration = self._engine.configuration
             if self._on_configuration is not None:
-                self._on_configuration(configuration)
+                self._on_configuration(self._configuration)
 
     def _snapshot_if_due(self) -> None:
         entries = self._machine.entries_since_snapshot

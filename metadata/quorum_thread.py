@@ -16,6 +16,7 @@ What is *not* here: any decision (`quorum_node.py`), streams as links (`quorum_t
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
@@ -44,12 +45,16 @@ from .quorum_thread_streams import AcceptedStreams
 __all__ = ["QUORUM_PATH", "QuorumThread"]
 
 TICK_SECONDS = 0.04
+"""So long after the last tick comes the next without any input, while no leader is at hand."""
+
+FOLLOWED_HEARTBEATS = 1.5
+"""With one at hand, its heartbeats are a voter's ticks; only when one is late does it look for itself."""
 
 START_SECONDS = 60.0
 """A journal is bounded: opening one that takes longer is hanging."""
 
 LIMITS = Http2Limits(
-    connect_timeout_s=1.0, ping_interval_s=1.0, ping_timeout_s=1.5, stall_timeout_s=3.0, max_queued_bytes=64 * MIB
+    connect_timeout_s=1.0, ping_interval_s=2.0, ping_timeout_s=2.0, stall_timeout_s=3.0, max_queued_bytes=64 * MIB
 )
 """Of dialed connections: a peer that was cut off is given up within seconds, and dialed again."""
 
@@ -112,6 +117,10 @@ class QuorumThread:
         self._dialing: Dialing | None = None
         self._accepted: AcceptedStreams | None = None
         self._tick_due = False
+        self._ticked_at = -math.inf
+        self._heartbeat = timing.quorum_heartbeat_ms / 1000
+        self._pause = TICK_SECONDS
+        self._next_beat: asyncio.TimerHandle | None = None
 
     # --- On the broker's loop ----------------------------------------------------------------------------------------
 
@@ -258,9 +267,13 @@ class QuorumThread:
             await self._end(node)
 
     def _beat(self) -> None:
+        """Time passes for the node even where nobody speaks. An input's tick puts this one off: an idle node wakes
+        for what arrives and little else."""
         if self._node is not None:
-            self._tick()
-            asyncio.get_running_loop().call_later(TICK_SECONDS, self._beat)
+            loop = asyncio.get_running_loop()
+            if loop.time() >= self._ticked_at + self._pause:
+                self._tick()
+            self._next_beat = loop.call_at(self._ticked_at + self._pause, self._beat)
 
     def _heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
         if self._dialing is not None and not self._stop.is_set():
@@ -300,12 +313,24 @@ class QuorumThread:
         node = self._node
         if node is None:
             return
+        loop = asyncio.get_running_loop()
+        self._ticked_at = loop.time()
         try:
             node.tick()
             self._status = node.status()
         except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
             self._fail(error)
         self._bridge.flush()
+        before, self._pause = self._pause, self._pause_after(node)
+        if self._pause < before and self._next_beat is not None:
+            self._next_beat.cancel()
+            self._next_beat = loop.call_at(self._ticked_at + self._pause, self._beat)
+
+    def _pause_after(self, node: QuorumNode) -> float:
+        if not node.reaches_leader:
+            return TICK_SECONDS
+        leads = self._status.leader == self._identity.node_id
+        return self._heartbeat if leads else FOLLOWED_HEARTBEATS * self._heartbeat
 
     def _fail(self, error: BaseException) -> None:
         """Nothing leaves this node any more."""

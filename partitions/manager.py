@@ -39,14 +39,12 @@ from .partition_view import MetadataChange, PartitionView, TopicRemoved, Touched
 from .replica_folders import OpenedReplica
 from .replica_repair import ReplicaRepairs, ReportLoss
 from .replica_shelf import MOVED_SECONDS, ReplicaShelf
+from .replica_ticks import ReplicaTicks
 from .replication_client import Dialer, ReplicationClient
 from .replication_server import ReplicationServer
 from .retention import RetentionClock
 
 __all__ = ["Cancellable", "Dialer", "Logger", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
-
-TICK_SECONDS = 0.1
-"""How precisely deadlines, lag and retries are kept. Only replicas that wait for time to pass are looked at."""
 
 
 class Cancellable(Protocol):
@@ -97,7 +95,7 @@ class PartitionManager:
         self._active = False
         self._closing = False
         self._drivers: dict[TopicPartition, PartitionDriver] = {}
-        self._ticking: dict[PartitionDriver, None] = {}
+        self._ticks = ReplicaTicks(scheduler, clock)
         self._writer = LogWriter(log_worker, scheduler)
         self._retention_clock = RetentionClock(clock)
         self._shelf = ReplicaShelf(
@@ -269,7 +267,6 @@ class PartitionManager:
             self._place(tp)
         self._shelf.set_strays_aside(self._view.partitions)
         self._server.on_view()
-        self._scheduler.call_later(TICK_SECONDS, self._tick)
         self.compactor.start()
         # Nodes that start together do not pass over their disks together.
         self._scheduler.call_later(self._retention_seconds * self._random.uniform(0.5, 1.0), self._retain)
@@ -322,7 +319,7 @@ class PartitionManager:
             brokers=self._view.brokers,
             links=self._client,
             propose_isr=self._propose_isr,
-            wants_tick=self._wants_tick,
+            wants_tick=self._ticks.want,
             offline=self.repairs.on_offline,
             damaged=self.repairs.on_damage,
             lag_max=self._timing.replica_lag_max_ms / 1000,
@@ -338,7 +335,7 @@ class PartitionManager:
         keep = 0.0 if code == "unknown_topic" else MOVED_SECONDS
         driver = self._drivers.pop(tp, None)
         if driver is not None:
-            self._ticking.pop(driver, None)
+            self._ticks.drop(driver)
             driver.close(RetriableError("leadership_lost", f"{driver.name} is no longer a replica here: {code}"))
             self._shelf.remove(tp, driver.log, keep_seconds=keep)
         elif self._active:
@@ -353,26 +350,12 @@ class PartitionManager:
     def _close_drivers(self, error: RaftlogError) -> None:
         drivers = list(self._drivers.values())
         self._drivers.clear()
-        self._ticking.clear()
+        self._ticks.clear()
         for driver in drivers:
             driver.close(error)
             self._shelf.put_back(driver.topic_partition, driver.log)
 
     # --- Time ---
-
-    def _wants_tick(self, driver: PartitionDriver) -> None:
-        self._ticking[driver] = None
-
-    def _tick(self) -> None:
-        if self._closing or not self._active:
-            return
-        # First the next one: time must not stand still for all because of a bug in one.
-        self._scheduler.call_later(TICK_SECONDS, self._tick)
-        now = self._clock.monotonic()
-        for driver in list(self._ticking):
-            driver.on_tick(now)
-            if driver.quiet:
-                self._ticking.pop(driver, None)
 
     def _retain(self) -> None:
         if self._closing or not self._active:

@@ -255,6 +255,10 @@ class ConnectionCore:
         elif verdict is not Verdict.NOTHING:
             self.fail(ErrorCode.NO_ERROR, verdict.value)
 
+    def next_time(self, now: float, *, reading: bool) -> float:
+        """When to call `on_time` again."""
+        return self._keepalive.next_check(now, ready=self.peer_ready, reading=reading)
+
     # --- For `Inbound` -----------------------------------------------------------------------------------------------
 
     def is_idle(self, stream_id: int) -> bool:

@@ -49,8 +49,22 @@ class Keepalive:
             return Verdict.SILENT
         if self._serves and now - self._idle_since >= limits.idle_timeout_s:
             return Verdict.IDLE
-        if now >= self._ping_due:
+        if self._ping_sent is None and now >= self._ping_due:
             self._ping_due = now + limits.ping_interval_s
             self._ping_sent = now
             return Verdict.PING
         return Verdict.NOTHING
+
+    def next_check(self, now: float, *, ready: bool, reading: bool) -> float:
+        """When to look again: at the next deadline. A listener looks four times as often as its idle connections need,
+        since it does not see what streams there were in between."""
+        limits = self._limits
+        if not ready:
+            due = min(self._opened + limits.handshake_timeout_s, now + limits.ping_interval_s)
+        elif not reading:
+            due = now + limits.ping_interval_s / 4
+        elif self._ping_sent is not None:
+            due = self._ping_sent + limits.ping_timeout_s
+        else:
+            due = self._ping_due
+        return min(due, now + limits.idle_timeout_s / 4) if self._serves else due

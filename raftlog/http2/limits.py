@@ -78,6 +78,18 @@ class Http2Limits:
     for them, and each is a millisecond of work."""
     moved_handshakes_burst: int = 100
 
+    @property
+    def _times(self) -> tuple[float, ...]:
+        return (
+            self.connect_timeout_s,
+            self.handshake_timeout_s,
+            self.ping_interval_s,
+            self.ping_timeout_s,
+            self.idle_timeout_s,
+            self.stall_timeout_s,
+            self.linger_s,
+        )
+
     def __post_init__(self) -> None:
         relations = {
             "max_frame_bytes within 2^14..2^24-1": SMALLEST_FRAME <= self.max_frame_bytes <= LARGEST_FRAME,
@@ -89,28 +101,11 @@ class Http2Limits:
             >= self.max_header_list_bytes,
             "max_concurrent_streams >= 1": self.max_concurrent_streams >= 1,
             "max_handshakes >= 1": self.max_handshakes >= 1,
-            "all times above 0": min(self._shortest_s, self.linger_s) > 0,
+            "all times above 0": min(self._times) > 0,
         }
         broken = [text for text, holds in relations.items() if not holds]
         if broken:
             raise ValueError(f"limits must keep {broken[0]}")
-
-    @property
-    def tick_s(self) -> float:
-        """How often deadlines are looked at: a quarter of the shortest, at most a second. (`linger_s` has a timer of
-        its own: counted here it would wake an idle connection four times a second.)"""
-        return min(1.0, self._shortest_s / 4)
-
-    @property
-    def _shortest_s(self) -> float:
-        return min(
-            self.connect_timeout_s,
-            self.handshake_timeout_s,
-            self.ping_interval_s,
-            self.ping_timeout_s,
-            self.idle_timeout_s,
-            self.stall_timeout_s,
-        )
 
 
 class RateLimit:

@@ -37,6 +37,7 @@ from .tls import TransportWriter, speaks_h2
 HIGH_WATER_BYTES = 1024 * 1024
 TURN_S = 0.01
 """After so long the loop's other callbacks have their turn; one call of a handler's may take longer."""
+SHORTEST_TICK_S = 0.01
 
 
 class Phase(enum.Enum):
@@ -77,7 +78,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         """What was received waits to be handled; nothing is read meanwhile."""
         self._behind = False
         """Something had to wait, and `on_drained` is owed."""
-        self._progress: tuple[int, int] = (0, 0)
+        self._progress: tuple[int, int] | None = None
         self._progress_at = loop.time()
         self._move_to: asyncio.AbstractEventLoop | None = None
         self._moved_parts: list[Part] = []
@@ -162,7 +163,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._writer.flush()
         self._connected()
         self._progress_at = self._loop.time()
-        self._timer = self._loop.call_later(self.limits.tick_s, self._on_tick)
+        self._set_timer(self._progress_at)
         self._dispatch()
         self._handled()
 
@@ -292,21 +293,30 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     def _on_tick(self) -> None:
         now = self._loop.time()
-        self._timer = self._loop.call_later(self.limits.tick_s, self._on_tick)
         assert self._transport is not None
         self._core.on_time(now, reading=self._transport.is_reading())
+        self._set_timer(now)
         if self._stalled(now):
             self.abort(f"the peer took nothing for {self.limits.stall_timeout_s} s")
         if self._core.events or self._core.behind or self._core.closing or self._core.outbox.output:
             self._wake()
 
+    def _set_timer(self, now: float) -> None:
+        """To the next deadline and not sooner: an idle node has dozens of connections, and each would wake it."""
+        assert self._transport is not None
+        due = self._core.next_time(now, reading=self._transport.is_reading())
+        watched = self.limits.stall_timeout_s / (4 if self.queued_bytes else 2)
+        self._timer = self._loop.call_at(max(min(due, now + watched), now + SHORTEST_TICK_S), self._on_tick)
+
     def _stalled(self, now: float) -> bool:
         """Nothing of what waits was taken for long, be it the socket that is full or a window that is shut. Our own
-        PINGs, which a socket with room takes at once, are no progress."""
+        PINGs, which a socket with room takes at once, are no progress. Only what was seen to wait counts: bytes that
+        were queued after the last look have until the next."""
         writer = self._writer
         assert writer is not None
-        progress = (self._core.outbox.framed_bytes, writer.total_sent if writer.backlog else 0)
-        if progress != self._progress or not self.queued_bytes:
+        waits = self.queued_bytes > 0
+        progress = (self._core.outbox.framed_bytes, writer.total_sent if writer.backlog else 0) if waits else None
+        if progress is None or progress != self._progress:
             self._progress, self._progress_at = progress, now
         return now - self._progress_at >= self.limits.stall_timeout_s
 

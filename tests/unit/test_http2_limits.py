@@ -60,6 +60,27 @@ def test_a_silent_peer_is_pinged_and_then_given_up() -> None:
     assert check(keepalive, 13.0) is Verdict.SILENT
 
 
+def test_a_silent_peer_is_given_up_where_pings_are_due_before_their_answers() -> None:
+    limits = Http2Limits(ping_interval_s=1.0, ping_timeout_s=1.5)
+    keepalive = Keepalive(limits, 0.0, serves=False)
+    assert [check(keepalive, now) for now in (1.0, 2.0, 2.4)] == [Verdict.PING, Verdict.NOTHING, Verdict.NOTHING]
+    assert check(keepalive, 2.5) is Verdict.SILENT
+
+
+def test_it_says_when_to_look_again() -> None:
+    keepalive = Keepalive(LIMITS, 0.0, serves=False)
+    assert keepalive.next_check(0.0, ready=False, reading=True) == 5.0  # the handshake's deadline
+    assert keepalive.next_check(0.0, ready=True, reading=True) == 10.0  # a PING
+    assert check(keepalive, 10.0) is Verdict.PING
+    assert keepalive.next_check(10.0, ready=True, reading=True) == 13.0  # its answer
+    keepalive.received(11.0)
+    assert keepalive.next_check(13.0, ready=True, reading=True) == 20.0
+    assert keepalive.next_check(21.0, ready=True, reading=False) > 21.0  # a PING that is due waits for the reading
+    assert Keepalive(LIMITS, 0.0, serves=True).next_check(0.0, ready=True, reading=True) == 10.0
+    often = Http2Limits(idle_timeout_s=8)
+    assert Keepalive(often, 0.0, serves=True).next_check(1.0, ready=True, reading=True) == 3.0
+
+
 def test_any_bytes_prove_that_the_peer_lives() -> None:
     keepalive = Keepalive(LIMITS, 0.0, serves=False)
     for second in range(10, 200, 10):

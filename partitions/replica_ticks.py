@@ -1,0 +1,54 @@
+"""Time passes for those replicas that wait for it: deadlines, lag, retries.
+
+A replica says that it waits (`want`) and is ticked until it is quiet; while nobody waits, nobody is woken, which is
+what lets a node with many idle partitions sleep.
+
+What is *not* here: what a replica does with the time (`leader.py`, `follower.py`, `driver.py`).
+"""
+
+from __future__ import annotations
+
+from raftlog.ports import Clock, Scheduler
+
+from .driver import PartitionDriver
+
+TICK_SECONDS = 0.1
+"""How precisely deadlines, lag and retries are kept."""
+
+
+class ReplicaTicks:
+    """One timer for all replicas of a broker."""
+
+    def __init__(self, scheduler: Scheduler, clock: Clock) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+        self._waiting: dict[PartitionDriver, None] = {}
+        self._due = False
+
+    def want(self, driver: PartitionDriver) -> None:
+        """Tick it until it is quiet."""
+        self._waiting[driver] = None
+        self._arm()
+
+    def drop(self, driver: PartitionDriver) -> None:
+        """It is closed."""
+        self._waiting.pop(driver, None)
+
+    def clear(self) -> None:
+        """All are closed."""
+        self._waiting.clear()
+
+    def _arm(self) -> None:
+        if self._waiting and not self._due:
+            self._due = True
+            self._scheduler.call_later(TICK_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        self._due = False
+        # First the next one: time must not stand still for all because of a bug in one.
+        self._arm()
+        now = self._clock.monotonic()
+        for driver in list(self._waiting):
+            driver.on_tick(now)
+            if driver.quiet:
+                self._waiting.pop(driver, None)
