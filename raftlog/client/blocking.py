@@ -1,0 +1,126 @@
+"""A thread with an event loop of its own, on which an asyncio object does its work for a program that has no loop.
+
+Each object of the blocking client has one such thread: a slow consumer does not hold up a producer, and closing one
+ends nothing but its own. A call hands a coroutine over and waits for its end, so Ctrl-C (or a timeout) in the calling
+thread cancels it, as it would in the program's own loop. Any thread may call, but not the loop's own: it would wait for
+itself.
+
+A thread does not survive a fork, so an object made before one says so instead of waiting for ever.
+
+What is *not* here: what the objects do (`blocking_producer.py`, `blocking_consumer.py`, `blocking_admin.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from raftlog.errors import RetriableError
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+Wrapped = TypeVar("Wrapped")
+WrappedHere = TypeVar("WrappedHere", covariant=True)
+
+START_SECONDS = 30.0
+
+
+class LoopThread:
+    """Started by its making, ended by `stop` or when its owner is collected."""
+
+    def __init__(self, owner: object, what: str) -> None:
+        """`what` names it in errors and among threads."""
+        self._what = what
+        self._process = os.getpid()
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._running = threading.Event()
+        self._lock = threading.Lock()
+        """Between handing over a call and the end of the loop."""
+        self._thread = threading.Thread(target=self._run, name=f"raftlog-{what}", daemon=True)
+        self._thread.start()
+        self._running.wait(START_SECONDS)
+        weakref.finalize(owner, self.stop)
+
+    def run(self, call: Callable[[], Coroutine[Any, Any, Result]], timeout: float | None = None) -> Result:
+        """What `call` returns, awaited on the thread. Raises what it raises, `TimeoutError` after `timeout` seconds,
+        and `RetriableError` (`shutting_down`) when the object is closed, also meanwhile."""
+        with self._lock:
+            loop = self._usable()
+            future = asyncio.run_coroutine_threadsafe(call(), loop)
+        try:
+            return future.result(timeout)
+        except concurrent.futures.CancelledError:
+            raise RetriableError("shutting_down", f"the {self._what} was closed meanwhile") from None
+        except BaseException:
+            future.cancel()  # nobody waits any more: Ctrl-C, the timeout; of no effect where it has ended
+            raise
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """On the thread, without waiting. Raises as `run`."""
+        with self._lock:
+            self._usable().call_soon_threadsafe(callback)
+
+    @property
+    def closed(self) -> bool:
+        """It was stopped."""
+        return self._closed
+
+    def stop(self) -> None:
+        """End the loop; what still runs on it is cancelled. Harmless when done before."""
+        with self._lock:
+            if self._closed or self._process != os.getpid():
+                return
+            self._closed = True
+            loop, stop = self._loop, self._stop
+            if loop is not None and stop is not None:
+                loop.call_soon_threadsafe(stop.set)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _usable(self) -> asyncio.AbstractEventLoop:
+        if self._process != os.getpid():
+            raise RuntimeError(f"this {self._what} was made before a fork: make one in each process")
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(f"a blocking {self._what} was called from its own thread, which would wait for itself")
+        if self._closed or self._loop is None:
+            raise RetriableError("shutting_down", f"the {self._what} is closed")
+        return self._loop
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._running.set()
+        await self._stop.wait()
+
+
+class OnThread(Protocol[WrappedHere]):
+    """An object of the blocking client: what it wraps, and the thread that this belongs to."""
+
+    @property
+    def _thread(self) -> LoopThread: ...
+
+    @property
+    def _wrapped(self) -> WrappedHere: ...
+
+
+def blocking(
+    method: Callable[Concatenate[Wrapped, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[OnThread[Wrapped], Parameters], Result]:
+    """The same method of the blocking client: the same arguments, result, errors and documentation."""
+
+    @wraps(method)
+    def call(own: OnThread[Wrapped], /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return own._thread.run(lambda: method(own._wrapped, *args, **kwargs))
+
+    return call

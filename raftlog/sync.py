@@ -1,0 +1,14 @@
+"""`from raftlog.sync import Producer, Consumer, Admin`: the client for programs without an event loop.
+
+The same names, arguments, results and errors as in `raftlog`, without `await`; any thread may call them.
+
+What is *not* here: the code (`client/blocking*.py`).
+"""
+
+from __future__ import annotations
+
+from .client.blocking_admin import Admin
+from .client.blocking_consumer import Consumer
+from .client.blocking_producer import Producer, SentRecord
+
+__all__ = ["Admin", "Consumer", "Producer", "SentRecord"]
