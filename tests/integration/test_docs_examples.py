@@ -1,0 +1,98 @@
+"""Every Python example of the README and of the clients' pages runs as it stands there, but for the address.
+
+An example that imports nothing goes on from those before it: it is given a producer and some values. One that prints
+for ever has shown enough after a few lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import re
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+import raftlog
+from raftlog.cli.local_cluster import LocalCluster
+from raftlog.sync import Admin, Producer
+from tests.support.cluster import PATIENCE_S, running_cluster
+from tests.tidy.sources import ROOT
+
+pytestmark = pytest.mark.integration
+
+DOCUMENTS = ("README.md", "docs/client.md", "docs/moving-from-kafka.md")
+ADDRESS = "127.0.0.1:9640"
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+ENOUGH_LINES = 2
+
+
+def examples() -> list[Any]:
+    found = []
+    for document in DOCUMENTS:
+        text = (ROOT / document).read_text()
+        for match in PYTHON.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            found.append(pytest.param(match.group(1), id=f"{document}:{line}"))
+    return found
+
+
+class Enough(Exception):
+    """It has printed what it was to print."""
+
+
+class Output:
+    """`print`, of an example."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, *what: object) -> None:
+        self.lines.append(" ".join(map(str, what)))
+        if len(self.lines) >= ENOUGH_LINES:
+            raise Enough
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with running_cluster(node_count=1) as running:
+        with Admin(running.bootstrap) as admin, Producer(running.bootstrap) as producer:
+            for topic in ("greetings", "orders"):
+                admin.create_topic(topic, partitions=1)
+                producer.send_many(topic, [b"one", b"two", b"three"])
+            producer.flush()
+        yield running
+
+
+@pytest.mark.parametrize("example", examples())
+def test_it_runs(cluster: LocalCluster, example: str) -> None:
+    source = example.replace(ADDRESS, cluster.bootstrap).replace('"orders", partitions=3', '"fresh", partitions=3')
+    code = compile(source, "example", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    output = Output()
+    names: dict[str, Any] = {"print": output, "bootstrap": cluster.bootstrap, "topic": "orders"}
+    names.update(raftlog=raftlog, Consumer=raftlog.Consumer)
+    try:
+        run(code, names, given="import" not in source)
+    except Enough:
+        assert len(output.lines) == ENOUGH_LINES
+    assert bool(output.lines) == ("print" in source)
+
+
+def run(code: Any, names: dict[str, Any], *, given: bool) -> None:
+    """On a loop of its own where it awaits outside of functions; `given` a producer where it only goes on."""
+
+    async def on_loop() -> None:
+        async with asyncio.timeout(PATIENCE_S), raftlog.Producer(names["bootstrap"]) as producer:
+            names.update(producer=producer, values=[b"x"] * 2500)
+            await producer.prepare("orders")
+            going = eval(code, names)  # noqa: S307  our own documents
+            if isinstance(going, Coroutine):
+                await going
+
+    if given:
+        asyncio.run(on_loop())
+        return
+    going = eval(code, names)  # noqa: S307  our own documents
+    if isinstance(going, Coroutine):
+        asyncio.run(asyncio.wait_for(going, PATIENCE_S))
