@@ -30,7 +30,7 @@ sim: $(VENV)/.installed-dev  ## one simulated cluster: make sim SEED=7
 soak: $(VENV)/.installed-dev  ## the long runs that `make test` leaves out
 	$(BIN)/python -P -m pytest -q -m soak
 
-power-loss: $(VENV)/.installed-dev  ## power failures of three nodes at once, as root: make power-loss ROUNDS=20
+power-loss: $(VENV)/.installed-dev  ## power failures of three nodes at once, as root, until so many are in power-loss.jsonl: make power-loss ROUNDS=20
 	$(BIN)/python -P -m tests.support.power_rounds --rounds $(ROUNDS) --seed $(SEED) --results power-loss.jsonl
 
 clean:

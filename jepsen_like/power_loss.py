@@ -285,3 +285,5 @@ def _run(*command: str) -> None:
         raise PowerLossUnavailable(f"there is no {command[0]} here") from None
     except subprocess.CalledProcessError as error:
         raise PowerLossUnavailable(f"{' '.join(command)}: {error.stderr.strip()}") from None
+    except subprocess.TimeoutExpired:
+        raise PowerLossUnavailable(f"{' '.join(command)}: not done within {COMMAND_SECONDS:.0f} s") from None

@@ -16,7 +16,10 @@ unsynced survives is drawn for each disk (`Survivors`). Every round has its proo
 
     python -P -m tests.support.power_rounds --rounds 20 --results power-loss.jsonl
 
-appends one line a round to the results and ends with 1 at the first round in which anything is missing.
+appends one line a round to the results and ends with 1 at the first round in which anything is missing. Rounds that the
+results have already are not made again: a run that was ended, by whomever, goes on when it is called again. A round
+that could not be made (the machine was too busy for its load, a cut took nothing) is void: it proves nothing, and is
+made again.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import functools
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -36,7 +40,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from jepsen_like.power_loss import Survivors, Volumes, missing_capability
+from jepsen_like.power_loss import FaultDidNotBite, Survivors, Volumes, missing_capability
 from raftlog import Admin
 from raftlog.cli.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
 from raftlog.errors import RaftlogError
@@ -49,8 +53,19 @@ BASE_MS = 3_600_000
 """A register's value is the number of milliseconds beyond this in its topic's `retention.ms`."""
 
 
+LOAD_PATIENCE_S = 3 * PATIENCE_S
+"""Over a thousand changes take a few seconds where nobody else works."""
+
 BARRIER = "barrier"
 EXIT_TERMINATED = 128 + signal.SIGTERM
+EXIT_VOID = 3
+
+VOIDS_MAX = 3
+"""So many void rounds end the run: it would not come to its end here."""
+
+
+class Void(Exception):
+    """The round says nothing about the cluster: before power was cut its load could not be made."""
 
 
 @functools.cache
@@ -83,6 +98,9 @@ class Result:
     acknowledged_lost: list[str] = field(default_factory=list)
     back_after_s: float = 0.0
     """From the first start to all replicas in sync."""
+    took_s: float = 0.0
+    commit: str = ""
+    """Of the working tree that it ran in."""
 
 
 class Administrator:
@@ -215,16 +233,24 @@ class PoweredCluster:
         name = f"{self.rounds}"
         working = [asyncio.create_task(one.work(admin, name)) for one in self.administrators]
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                while sum(one.acknowledged for one in self.administrators) < changes:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await self._enough_changes(changes)
             await asyncio.sleep(rng.uniform(0, 0.2))
-            assert not any(task.done() for task in working), "an administrator got no answer while all was well"
+            if any(task.done() for task in working):
+                raise Void("an administrator got no answer while all was well")
             await asyncio.to_thread(cut)
         finally:
             for task in working:
                 task.cancel()
             await asyncio.gather(*working)
+
+    async def _enough_changes(self, changes: int) -> None:
+        try:
+            async with asyncio.timeout(LOAD_PATIENCE_S):
+                while sum(one.acknowledged for one in self.administrators) < changes:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            made = sum(one.acknowledged for one in self.administrators)
+            raise Void(f"{made} of {changes} changes were acknowledged within {LOAD_PATIENCE_S:.0f} s") from None
 
     def _cut(self, rng: random.Random, survivors: list[Survivors], result: Result) -> None:
         disks = list(zip(self.volumes.volumes, survivors, strict=True))
@@ -265,11 +291,15 @@ def powered_cluster(program: Sequence[str] | None = None) -> Iterator[PoweredClu
 # --- The command ------------------------------------------------------------------------------------------------------
 
 
-async def run(powered: PoweredCluster, rounds: int, seed: int, changes: int, results: str) -> bool:
-    """Rounds, each written down at its end. False at the first in which something acknowledged is lost."""
+async def run(powered: PoweredCluster, seeds: Sequence[int], changes: int, results: str, first_seed: int) -> bool:
+    """A round for each seed, written down at its end. False at the first in which something acknowledged is lost.
+    Raises `Void` where a round could not be made."""
     await powered.prepare()
-    for number in range(rounds):
-        result = await powered.round(seed + number, changes=changes)
+    for seed in seeds:
+        began = time.monotonic()
+        result = await powered.round(seed, changes=changes)
+        result.round, result.commit = seed - first_seed + 1, _commit()
+        result.took_s = round(time.monotonic() - began, 1)
         await asyncio.to_thread(write_down, result, results)
         if result.acknowledged_lost:
             return False
@@ -277,28 +307,75 @@ async def run(powered: PoweredCluster, rounds: int, seed: int, changes: int, res
 
 
 def write_down(result: Result, results: str) -> None:
+    """Append it, so that it stays. A line that a killed run left unfinished stays by itself."""
     line = msgspec.json.encode(result)
-    with open(results, "ab") as file:
+    with open(results, "a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
         file.write(line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
     print(line.decode(), flush=True)  # noqa: T201
+
+
+def seeds_to_do(results: str, first_seed: int, rounds: int) -> list[int]:
+    """Those of `rounds` seeds without a round in the results in which nothing was lost."""
+    done = set()
+    with contextlib.suppress(FileNotFoundError), open(results, "rb") as file:
+        for line in file:
+            with contextlib.suppress(msgspec.DecodeError):  # What a killed run left of a line is no round.
+                result = msgspec.json.decode(line, type=Result)
+                if not result.acknowledged_lost:
+                    done.add(result.seed)
+    return [seed for seed in range(first_seed, first_seed + rounds) if seed not in done]
+
+
+def go_through(rounds: int, first_seed: int, changes: int, results: str) -> int:
+    """All rounds that the results do not have yet. The exit code."""
+    voids = 0
+    while seeds := seeds_to_do(results, first_seed, rounds):
+        _say(f"{rounds - len(seeds)} of {rounds} rounds are in {results}, {len(seeds)} to go")
+        try:
+            with powered_cluster() as powered:
+                if not asyncio.run(run(powered, seeds, changes, results, first_seed)):
+                    return 1
+        except (Void, FaultDidNotBite) as void:
+            voids += 1
+            _say(f"a round is void, and made again on new disks: {void}")
+            if voids == VOIDS_MAX:
+                return EXIT_VOID
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+@functools.cache
+def _commit() -> str:
+    """Of the working tree; empty where there is none."""
+    command = ("git", "describe", "--always", "--dirty")
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+    return ""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Power failures of three nodes at once, under load.")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=20, help="In the results, when it is done.")
     parser.add_argument("--changes", type=int, default=1000, help="Acknowledged metadata changes a round, at least.")
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=1, help="Of the first round; each later one has the next.")
     parser.add_argument("--results", default="power-loss.jsonl", help="One line of JSON a round is appended.")
     arguments = parser.parse_args()
     missing = missing_capability()
     if missing is not None:
-        print(f"power cannot be cut here: {missing}", file=sys.stderr)  # noqa: T201
+        _say(f"power cannot be cut here: {missing}")
         return 2
     # The disks are unmounted also when somebody's patience ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
-    with powered_cluster() as powered:
-        kept = asyncio.run(run(powered, arguments.rounds, arguments.seed, arguments.changes, arguments.results))
-    return 0 if kept else 1
+    return go_through(arguments.rounds, arguments.seed, arguments.changes, arguments.results)
 
 
 if __name__ == "__main__":

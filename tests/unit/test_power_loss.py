@@ -5,16 +5,26 @@ Where this machine cannot mount images the tests are skipped, and the reason nam
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from jepsen_like import power_loss
 from jepsen_like.power_loss import FaultDidNotBite, Lost, PowerLossUnavailable, Survivors, Volume, Volumes
-from tests.support.power_rounds import skip_unless_power_can_be_cut
+from tests.support import power_rounds
+from tests.support.power_rounds import (
+    Result,
+    Void,
+    go_through,
+    seeds_to_do,
+    skip_unless_power_can_be_cut,
+    write_down,
+)
 
 SMALL = 8 * 1024 * 1024
 RNG = random.Random(1)
@@ -134,3 +144,46 @@ def test_a_missing_capability_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         power_loss._run("mkfs.nothing")
     with pytest.raises(PowerLossUnavailable, match="false"):
         power_loss._run("false")
+
+
+# --- The command ------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_that_are_written_down_are_not_made_again(tmp_path: Path) -> None:
+    results = str(tmp_path / "results.jsonl")
+    assert seeds_to_do(results, 5, 3) == [5, 6, 7]
+    write_down(Result(1, 5, []), results)
+    write_down(Result(2, 6, [], acknowledged_lost=["a topic was made"]), results)
+    with open(results, "ab") as file:
+        file.write(b'{"round":3,"se')  # killed while it wrote
+    assert seeds_to_do(results, 5, 4) == [6, 7, 8]
+    write_down(Result(3, 7, []), results)
+    assert seeds_to_do(results, 5, 4) == [6, 8]
+
+
+def test_a_run_goes_on_where_it_ended_and_makes_void_rounds_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = str(tmp_path / "results.jsonl")
+    made: list[int] = []
+    busy_at = [1]
+
+    async def run(powered: None, seeds: Sequence[int], changes: int, results: str, first_seed: int) -> bool:
+        for seed in seeds:
+            made.append(seed)
+            if len(made) - 1 in busy_at:
+                raise Void("busy")
+            write_down(Result(seed, seed, [], acknowledged_lost=["one"] if seed == 9 else []), results)
+            if seed == 9:
+                return False
+        return True
+
+    monkeypatch.setattr(power_rounds, "run", run)
+    monkeypatch.setattr(power_rounds, "powered_cluster", contextlib.nullcontext)
+    assert go_through(3, 1, 10, results) == 0
+    assert made == [1, 2, 2, 3]
+    assert go_through(3, 1, 10, results) == 0 and len(made) == 4, "all of it was done"
+    assert go_through(5, 1, 10, results) == 0 and made[4:] == [4, 5]
+    assert go_through(3, 8, 10, results) == 1 and made[6:] == [8, 9], "something was lost: no further"
+    busy_at += range(100)
+    assert go_through(2, 20, 10, results) == power_rounds.EXIT_VOID and made[8:] == [20] * power_rounds.VOIDS_MAX
