@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import rich_click as click
 
-from raftlog.errors import InvalidRequest
+from raftlog.errors import InvalidRequest, RetriableError
 
 from .exit_codes import EXIT_UNHEALTHY
 from .output import fields, output_option, show, table
@@ -134,7 +134,11 @@ async def _scrub(node: NodeInfo, wanted: dict[str, str | int | None]) -> _Scrub:
             shown = 0
             while scrub.running:
                 await asyncio.sleep(POLL_SECONDS)
-                scrub = await api.get("/v1/scrub", _Scrub)
+                replicas, scrub = scrub.replicas, await api.get("/v1/scrub", _Scrub)
+                if scrub.replicas < replicas:
+                    # It does not know any more what it found: that must not look as if it were nothing.
+                    why = "was started anew, or somebody else asked it, while it read its replicas: verify them again"
+                    raise RetriableError("connection_lost", f"node {node.id} {why}")
                 line.advance(scrub.bytes_read - shown, 0)
                 shown = scrub.bytes_read
         return scrub

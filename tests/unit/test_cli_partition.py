@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from partitions.log import PartitionLog
 from partitions.replica_folders import folder_of, prepare_folders
 from raftlog.broker.identity import init_data_folder, new_cluster_id
+from raftlog.cli.partition import _Scrub, _scrub
 from raftlog.config import TopicConfig
 from raftlog.disk import LocalDisk
+from raftlog.errors import RetriableError
 from raftlog.model import Endpoint, TopicId, TopicPartition
 from tests.support.cli_runner import Result, run
 from tests.support.storage import append, settle
@@ -87,3 +90,25 @@ def test_a_folder_that_a_node_runs_on(folder: Path) -> None:
     finally:
         lock.close()
     assert result.code == 1 and "held by another process" in result.stderr
+
+
+async def test_a_node_that_is_restarted_meanwhile_is_not_called_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it had found is forgotten."""
+
+    class Api:
+        def __init__(self, endpoint: Endpoint) -> None:
+            self.answers = [_Scrub(True, 5, 100, 10, []), _Scrub(False, 0, 0, 0, [])]
+
+        async def change(self, *_: object) -> _Scrub:
+            return self.answers.pop(0)
+
+        async def get(self, *_: object) -> _Scrub:
+            return self.answers.pop(0)
+
+        async def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("raftlog.client.api.HttpApi", Api)
+    node = SimpleNamespace(id=2, api=Endpoint("127.0.0.1", 1))
+    with pytest.raises(RetriableError, match="node 2 was started anew"):
+        await _scrub(node, {})  # type: ignore[arg-type]
