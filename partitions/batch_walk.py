@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from raftlog.config import MAX_BATCH_BYTES
-from raftlog.errors import CorruptBatch
+from raftlog.errors import CorruptBatch, DiskFailed
 from raftlog.model import FilePosition, LeaderEpoch, Offset
 from raftlog.ports import Buffer
 from raftlog.record_batch import HEADER_BYTES, BatchHeader, check_crc, parse_header
@@ -149,7 +149,8 @@ def find_region(
     """The batches from the one that holds `start_offset` on, none beyond `end_offset`; None where that is none.
 
     At most `max_bytes` (the first apart, with `min_one`) and `max_batches`. Raises `Cold` and `CorruptBatch`; with
-    `up_to_damage` it ends before a bad header, for who checks the CRCs: the length of the last batch may be the lie.
+    `up_to_damage` it ends before a header that is bad or cannot be read, for who checks the CRCs: the length of the
+    last batch may be the lie.
     """
     header = skip_to(walk, start_offset)
     position, first_offset, length, count = walk.position, walk.offset, 0, 0
@@ -162,7 +163,7 @@ def find_region(
         try:
             # Nothing beyond the end asked for is looked at: those bytes may not be written yet.
             header = walk.peek() if walk.offset < end_offset else None
-        except CorruptBatch:
+        except (CorruptBatch, DiskFailed):
             if not up_to_damage:
                 raise
             break

@@ -27,7 +27,7 @@ from .driver_requests import ProduceDone
 from .follower import Follower
 from .incoming import Arrival, IncomingBatches
 from .log import PartitionLog
-from .log_slice import LogDamaged, LogSlice
+from .log_slice import LogDamaged, LogSlice, ReadBy
 from .producer_replay import ProducerReplay
 from .producer_state import ProducerStates
 from .replica import Replica
@@ -177,17 +177,17 @@ class PartitionDriver:
         return end_offset
 
     def read(
-        self, offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool, copying: bool = False
+        self, offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool, by: ReadBy = ReadBy.CONSUMER
     ) -> LogSlice:
         """Batches from `offset` on, none reaching beyond `end_offset`. Raises `InvalidRequest` with both bounds where
-        the offset lies outside them, `DiskFailed` (and the replica is offline). `copying`: as `PartitionLog.read`."""
-        if not copying and not self.log.log_start_offset <= offset <= end_offset:
+        the offset lies outside them, `DiskFailed` (and the replica is offline, or is to be repaired)."""
+        if by is ReadBy.CONSUMER and not self.log.log_start_offset <= offset <= end_offset:
             bounds = f"[{self.log.log_start_offset}, {end_offset}]"
             raise InvalidRequest("offset_out_of_range", f"offset {offset} of {self.name} is outside {bounds}")
         if offset == end_offset:
             return LogSlice(offset, offset)
         try:
-            return self.log.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch, copying=copying)
+            return self.log.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch, by=by)
         except DiskFailed as error:
             if self.log.failed is not None:
                 self.go_offline(str(error))

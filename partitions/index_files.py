@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 
+from raftlog.errors import DiskFailed
 from raftlog.model import FilePosition, Offset
 from raftlog.ports import Disk, File
 
@@ -25,8 +26,12 @@ def index_names(base_offset: Offset) -> tuple[str, str]:
 
 
 def read_index(disk: Disk, path: str, base_offset: Offset, interval_bytes: int) -> SegmentIndex | None:
-    """None where it is absent or damaged. How much of the segment it covers is the caller's to judge. Blocks."""
-    offsets, times = (read_file(disk, f"{path}/{name}") for name in index_names(base_offset))
+    """None where it is absent, damaged or cannot be read. How much of the segment it covers is the caller's to judge.
+    Blocks."""
+    try:
+        offsets, times = (read_file(disk, f"{path}/{name}") for name in index_names(base_offset))
+    except DiskFailed:
+        return None
     return _decode(base_offset, offsets, times, interval_bytes)
 
 

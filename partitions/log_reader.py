@@ -13,13 +13,13 @@ What is *not* here: how far a reader may see.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from raftlog.errors import CorruptBatch, RetriableError
+from raftlog.errors import CorruptBatch, DiskFailed, RetriableError
 from raftlog.model import FilePosition, Offset
 from raftlog.ports import Disk, File, FileRegion
-from raftlog.record_batch import parse_header
+from raftlog.record_batch import HEADER_BYTES, parse_header
 
 from .batch_walk import (
     MAX_BATCHES_PER_READ,
@@ -34,7 +34,7 @@ from .index_files import read_index, read_index_cached, rebuild_index
 from .leader_epochs import LeaderEpochHistory
 from .log_segments import LogSegments
 from .log_slice import LogDamaged, LogSlice
-from .segment import Segment, SegmentIndex, segment_name
+from .segment import Hold, Segment, SegmentGone, SegmentIndex, segment_name
 from .time_search import CANDIDATES_MAX, SearchedSegment, TimeSearch
 
 
@@ -47,6 +47,8 @@ class Wanted:
     max_bytes: int
     max_batches: int
     min_one: bool
+    checked: bool = False
+    """CRCs are to be looked at before anybody gets the bytes."""
 
 
 class LogReader:
@@ -56,7 +58,15 @@ class LogReader:
         self._segments = segments
 
     def read(
-        self, start: Offset, end: Offset, log_end: Offset, max_bytes: int, *, min_one: bool, generation: int
+        self,
+        start: Offset,
+        end: Offset,
+        log_end: Offset,
+        max_bytes: int,
+        *,
+        min_one: bool,
+        checked: bool,
+        generation: int,
     ) -> LogSlice:
         """See `PartitionLog.read`. Raises `LogDamaged` and `DiskFailed`."""
         found = LogSlice(start, start)
@@ -66,11 +76,11 @@ class LogReader:
             first = min_one and not found.batch_count
             if not first and found.length >= max_bytes:
                 break
-            wanted = Wanted(found.next_offset, end, max_bytes - found.length, budget, first)
+            wanted = Wanted(found.next_offset, end, max_bytes - found.length, budget, first, checked)
             if wanted.start_offset >= tail_start:
                 self._add_from_memory(found, wanted)
                 break
-            wanted = Wanted(wanted.start_offset, min(end, tail_start), wanted.max_bytes, budget, first)
+            wanted = replace(wanted, end_offset=min(end, tail_start))
             if not self._add_from_file(found, self._segments.holding(wanted.start_offset), wanted, generation):
                 break
         return found
@@ -124,10 +134,12 @@ class LogReader:
 
     def _add_from_file(self, found: LogSlice, segment: Segment, wanted: Wanted, generation: int) -> bool:
         """Whether there is anything to go on from."""
-        hold = segment.file.hold()
+        hold = self._hold(found, segment, generation)
+        if hold is None:
+            return False
         file, taken = hold.file, False
         try:
-            if segment.suspect:
+            if segment.suspect or wanted.checked:
                 raise Cold
             floor_offset, floor_position = self._index_of(segment).offsets.floor(wanted.start_offset)
             epochs = self._segments.epochs
@@ -139,7 +151,7 @@ class LogReader:
                 found.length += region.length
                 _extend(found, region.first_offset, region.next_offset, region.batch_count)
                 taken = True
-        except Cold:
+        except (Cold, DiskFailed):  # What the disk does not give either is a worker's to find out.
             if not found.batch_count:
                 found.load = self._cold_read(segment, wanted, generation).load
         except CorruptBatch as error:
@@ -151,6 +163,17 @@ class LogReader:
             if not taken:
                 hold.release()
         return taken
+
+    def _hold(self, found: LogSlice, segment: Segment, generation: int) -> Hold | None:
+        """The segment's file, open; None: what was found before it has to do. Raises `LogDamaged` and `DiskFailed`."""
+        try:
+            return segment.file.hold()
+        except DiskFailed as error:
+            if found.batch_count:
+                return None  # The next read begins here, and says so.
+            if isinstance(error, SegmentGone):
+                raise LogDamaged(error.detail, segment.base_offset, generation) from None
+            raise
 
     def _index_of(self, segment: Segment) -> SegmentIndex:
         """The segment's index, from memory or from its files. Raises `Cold` where those are not in memory, or not
@@ -204,7 +227,11 @@ class ColdRead:
         base_offset = self.segment.base_offset
         try:
             with contextlib.closing(self.disk.open(f"{self.path}/{segment_name(base_offset)}")) as file:
-                return self._read(file)
+                try:
+                    return self._read(file)
+                except DiskFailed as error:
+                    # A sector that the disk has lost is damage like any other.
+                    raise LogDamaged(f"{self.path}: {error.detail}", base_offset, self.generation) from None
         except FileNotFoundError:
             raise RetriableError("offset_not_available", f"{self.path}: segment {base_offset} went") from None
         except CorruptBatch as error:
@@ -217,10 +244,10 @@ class ColdRead:
         start = self.wanted.start_offset
         if region is None:
             return LogSlice(start, start)
-        data = memoryview(file.pread(region.length, region.position))
+        data, length = self._bytes_of(file, region)
         position, offset = 0, region.first_offset
         count = 0
-        while position < region.length:
+        while position < length:
             try:
                 header = parse_header(data, position)
                 check_whole(data[position : position + header.total_bytes], offset, self.epochs.epoch_at(offset))
@@ -230,6 +257,16 @@ class ColdRead:
                 break  # What lies before the damage is good; the next read begins at the damage and says so.
             position, offset, count = position + header.total_bytes, Offset(header.end_offset), count + 1
         return LogSlice(region.first_offset, offset, [data[:position]], position, count)
+
+    def _bytes_of(self, file: File, region: Region) -> tuple[memoryview, int]:
+        """What to read of the region, and how much that should be: only the first batch, where not all can be read."""
+        length = region.length
+        try:
+            data = file.pread(length, region.position)
+        except DiskFailed:
+            length = min(length, parse_header(file.pread(HEADER_BYTES, region.position)).total_bytes)
+            data = file.pread(length, region.position)
+        return memoryview(data), length
 
     def _floor_from_files(self, file: File) -> tuple[Offset, FilePosition]:
         base_offset = self.segment.base_offset

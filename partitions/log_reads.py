@@ -23,7 +23,7 @@ from .leader_epochs import LeaderEpochHistory
 from .log_pending import PendingWork
 from .log_reader import LogReader
 from .log_segments import LogSegments
-from .log_slice import LogDamaged, LogSlice
+from .log_slice import LogDamaged, LogSlice, ReadBy
 from .scrubber_check import ScrubPlan
 from .scrubber_plan import plan_of_log, still_stands
 from .time_search import TimeSearch
@@ -59,18 +59,17 @@ class LogReads:
         max_bytes: int,
         *,
         min_one_batch: bool = True,
-        copying: bool = False,
+        by: ReadBy = ReadBy.CONSUMER,
     ) -> LogSlice:
         """Whole batches from the one that holds `start_offset` on, none reaching beyond `end_offset`, at most
-        `max_bytes` (the first apart, with `min_one_batch`). `copying`: also batches below the log start that are still
-        there, for a follower.
+        `max_bytes` (the first apart, with `min_one_batch`).
 
         Raises `InvalidRequest("offset_out_of_range")` below the start or beyond the end of the log, and `DiskFailed`
         where the disk fails or what it gives is damaged (`LogDamaged`); the log is then `failed`, unless its owner
         deals with the damage.
         """
         self._refuse_if_failed()
-        first = self._segments.all[0].base_offset if copying else self.log_start_offset
+        first = self._segments.all[0].base_offset if by is not ReadBy.CONSUMER else self.log_start_offset
         if not first <= start_offset <= self.log_end_offset:
             raise InvalidRequest(
                 "offset_out_of_range", f"offset {start_offset} is not in {first} to {self.log_end_offset}"
@@ -78,7 +77,13 @@ class LogReads:
         end = min(end_offset, self.log_end_offset)
         try:
             return self._reader.read(
-                start_offset, end, self.log_end_offset, max_bytes, min_one=min_one_batch, generation=self._generation
+                start_offset,
+                end,
+                self.log_end_offset,
+                max_bytes,
+                min_one=min_one_batch,
+                checked=by is ReadBy.FOLLOWER_AGAIN,
+                generation=self._generation,
             )
         except LogDamaged as error:
             self.damage_found(error)
@@ -119,11 +124,15 @@ class LogReads:
     def scrub_plan(self) -> ScrubPlan:
         """What of this log can be checked now, for a worker."""
         settled = min(self.stable_end_offset, self._pending.written_offset)
-        return plan_of_log(self._segments, settled, self._generation)
+        return plan_of_log(self._segments, settled)
 
     def still_has(self, plan: ScrubPlan, base_offset: Offset) -> bool:
         """Whether what a check of this plan found in that segment (-1: in none) is about the log as it is now."""
-        return still_stands(plan, base_offset, self._segments, self._generation)
+        return still_stands(plan, base_offset, self._segments)
+
+    def damage_in(self, base_offset: Offset, detail: str) -> LogDamaged:
+        """For `damage_found`: damage in the segment that begins here, which the log still has."""
+        return LogDamaged(detail, base_offset, self._generation)
 
     def rewrite_small_files(self) -> None:
         """Leader epochs and checkpoint are damaged on disk: the next job writes them again."""

@@ -9,6 +9,7 @@ What is *not* here: how the batches are found (`log.py`, `segment.py`).
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,16 @@ class LogDamaged(DiskFailed):
         """Of the segment."""
         self.generation = generation
         """Of the log when the read began: a truncation in between explains the difference."""
+
+
+class ReadBy(enum.Enum):
+    """Who gets the batches."""
+
+    CONSUMER = "consumer"
+    FOLLOWER = "follower"
+    """Also those below the log start that are still there."""
+    FOLLOWER_AGAIN = "follower again"
+    """The same; what comes from files is cold, so that its CRCs are looked at: it may be what the follower refused."""
 
 
 @dataclass(slots=True)

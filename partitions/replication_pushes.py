@@ -22,7 +22,7 @@ from raftlog.ports import Link, Part, Scheduler, Worker
 
 from .driver import PartitionDriver
 from .effects import Answer, Diverged, Matched, Refused, StartAt
-from .log_slice import LogSlice
+from .log_slice import LogSlice, ReadBy
 from .replication_protocol import (
     MAX_ENTRIES,
     AckEntry,
@@ -45,6 +45,10 @@ MARKS_SECONDS = 0.05
 LOADS_MAX = 2
 """Cold reads of one link under way; each holds up to one push in memory."""
 
+CHECKED_BYTES = 2 * PUSH_MESSAGE_BYTES
+"""So much of each subscription is checked before it is pushed, where it comes from files: a message may have been
+refused for a batch at its end."""
+
 ROOM_LEFT_BYTES = 4096
 """A message with less room than this is full."""
 
@@ -60,6 +64,7 @@ class FollowerSlot:
         self.driver = driver
         self.leader_epoch = LeaderEpoch(subscription.leader_epoch)
         self.next_offset = Offset(subscription.fetch_offset)
+        self.pushed_bytes = 0
         self.matched = False
         self.loading = False
         self.loaded: LogSlice | None = None
@@ -72,6 +77,12 @@ class FollowerSlot:
     def marks(self) -> tuple[Offset, Offset]:
         """High watermark and log start, as the follower should know them."""
         return self.driver.replica.high_watermark, self.driver.log.log_start_offset
+
+    @property
+    def reader(self) -> ReadBy:
+        """What it gets first is checked here: one that refused damaged bytes asks again from about there, and would get
+        them again and again, until somebody else finds the damage."""
+        return ReadBy.FOLLOWER_AGAIN if self.pushed_bytes < CHECKED_BYTES else ReadBy.FOLLOWER
 
     # --- Subscriber ---
 
@@ -205,6 +216,7 @@ class Pusher:
                     first_next_time.append(slot)
                 continue
             slot.next_offset = piece.next_offset
+            slot.pushed_bytes += piece.length
             entries.append(self._entry(slot, piece.length))
             parts += piece.parts
             room -= piece.length
@@ -226,7 +238,7 @@ class Pusher:
             return LogSlice(slot.next_offset, slot.next_offset)
         log = slot.driver.log
         try:
-            piece = slot.driver.read(slot.next_offset, log.log_end_offset, room, min_one_batch=first, copying=True)
+            piece = slot.driver.read(slot.next_offset, log.log_end_offset, room, min_one_batch=first, by=slot.reader)
         except InvalidRequest:
             # Retention overtook this follower: it has to begin where the log begins now.
             slot.driver.on_unsubscribe(slot.follower, slot)

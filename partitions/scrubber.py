@@ -2,7 +2,8 @@
 
 One replica after the other, in steps of about a megabyte on a worker's thread, with pauses that keep the rate below
 `bytes_per_second`; then nothing at all until the next pass is due. Each process begins its passes at a replica that it
-draws, so that one that is started often gets around, too. `scrub_now` puts replicas in front, at a higher rate.
+draws, so that one that is started often gets around, too. `scrub_now` puts replicas in front, at a higher rate, also of
+the one that is being read.
 
     damaged                       what follows
     a segment                     the log is told (`damage_found`): its replica repairs itself from a peer (S9)
@@ -22,13 +23,12 @@ from dataclasses import dataclass, field
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError
 from raftlog.model import TopicPartition
-from raftlog.ports import Disk, Random, Scheduler, Worker
+from raftlog.ports import Disk, Random, Scheduler, Timer, Worker
 
 from .driver import PartitionDriver
 from .driver_ports import Logger
 from .index_files import index_names
-from .log_slice import LogDamaged
-from .scrubber_check import Finding, FolderCheck, What
+from .scrubber_check import Finding, FolderCheck, ScrubPlan, What
 
 STEP_BYTES = 1 * MIB
 """One worker's turn: a millisecond or two where the page cache has it."""
@@ -70,10 +70,21 @@ class ScrubRun:
         return self.done < self.wanted
 
 
+@dataclass(slots=True)
+class _Scrub:
+    """The check of one replica."""
+
+    driver: PartitionDriver
+    check: FolderCheck
+    urgent: bool
+    told: int = 0
+    """Findings that were dealt with."""
+
+
 class Scrubber:
     """Of one broker. See the module.
 
-    Invariant: at most one step is under way.
+    Invariant: at most one step is under way, and while one is no timer of ours is.
     """
 
     def __init__(
@@ -100,7 +111,13 @@ class Scrubber:
         self._interval_seconds = interval_seconds
         self._queue: deque[TopicPartition] = deque()
         self._urgent: deque[TopicPartition] = deque()
-        self._busy = False
+        self._current: _Scrub | None = None
+        self._parked: _Scrub | None = None
+        """One of the pass, while urgent ones are read."""
+        self._passing = False
+        self._stepping = False
+        self._timer: Timer | None = None
+        """A pause is on."""
         self._debt = 0
         """Read since the last pause, in bytes."""
         self.run = ScrubRun()
@@ -128,105 +145,130 @@ class Scrubber:
         self._go_on()
         return self.run
 
-    # --- Inside ---
+    # --- Whose turn it is ---
 
     def _begin_pass(self) -> None:
         replicas = sorted(self._drivers())
-        if not replicas:
-            self._end_pass()
-            return
-        first = self._random.randrange(0, len(replicas))
+        first = self._random.randrange(0, len(replicas)) if replicas else 0
         self._queue.extend(replicas[first:] + replicas[:first])
+        self._passing = True
         self._go_on()
 
     def _end_pass(self) -> None:
+        self._passing = False
         self.passes += 1
         self._scheduler.call_later(self._interval_seconds, self._begin_pass)
 
     def _go_on(self) -> None:
-        """The next replica, where none is being read."""
-        while not self._busy and (self._urgent or self._queue):
+        """Begin, where nothing is being read. Who asked does not wait for a pause of the pass: at a low rate it is
+        long."""
+        if self._timer is not None and self._urgent and not (self._current and self._current.urgent):
+            self._timer.cancel()
+            self._timer = None
+        if not self._stepping and self._timer is None:
+            self._advance()
+
+    def _turn(self) -> _Scrub | None:
+        """Whose next step it is; None: nobody's."""
+        current = self._current
+        if self._urgent and current is not None and not current.urgent:
+            # A replica may take the pass hours.
+            self._parked, self._current = current, None
+        while (scrub := self._current or self._next()) is not None:
+            self._current = scrub
+            # Also the end of all reading when the broker stops: then no replica is in service.
+            if self._in_service(scrub.driver.topic_partition) is scrub.driver:
+                return scrub
+            self._end(scrub)
+        return None
+
+    def _next(self) -> _Scrub | None:
+        """Another replica."""
+        while self._urgent or self._parked or self._queue:
+            if self._parked is not None and not self._urgent:
+                parked, self._parked = self._parked, None
+                return parked
             urgent = bool(self._urgent)
-            tp = self._urgent.popleft() if urgent else self._queue.popleft()
-            driver = self._drivers().get(tp)
-            if driver is None or driver.log.failed is not None:
-                self._finished(urgent=urgent)
-                continue
-            self._busy = True
-            self._step(driver, FolderCheck(driver.log.scrub_plan(), may_be_gone=True), urgent=urgent)
+            driver = self._in_service((self._urgent or self._queue).popleft())
+            if driver is not None:
+                return _Scrub(driver, FolderCheck(driver.log.scrub_plan(), in_service=True), urgent)
+            self.run.done += urgent
+        if self._passing:
+            self._end_pass()
+        return None
 
-    def _step(self, driver: PartitionDriver, check: FolderCheck, *, urgent: bool) -> None:
-        known, before = len(check.findings), check.bytes_read
+    def _in_service(self, tp: TopicPartition) -> PartitionDriver | None:
+        driver = self._drivers().get(tp)
+        return None if driver is None or driver.log.failed is not None else driver
 
-        def done(cost: int | None, error: BaseException | None) -> None:
-            if self._drivers().get(driver.topic_partition) is not driver:
-                self._end_of(urgent=urgent)
-                return
-            if urgent:
-                self.run.bytes_read += check.bytes_read - before
-            for finding in check.findings[known:]:
-                self._found(driver, check, finding, urgent=urgent)
+    def _end(self, scrub: _Scrub) -> None:
+        """Nothing more of this replica."""
+        scrub.check.close()
+        self._current = None
+        self.run.done += scrub.urgent
+
+    # --- Steps ---
+
+    def _advance(self) -> None:
+        self._timer = None
+        scrub = self._turn()
+        if scrub is not None:
+            self._stepping = True
+            before = scrub.check.bytes_read
+            self._worker.submit(
+                lambda: scrub.check.step(STEP_BYTES),
+                lambda cost, error: self._stepped(scrub, cost or 0, scrub.check.bytes_read - before, error),
+            )
+
+    def _stepped(self, scrub: _Scrub, cost: int, bytes_read: int, error: BaseException | None) -> None:
+        self._stepping = False
+        driver, findings = scrub.driver, scrub.check.findings
+        if scrub.urgent:
+            self.run.bytes_read += bytes_read
+        if self._drivers().get(driver.topic_partition) is driver:
+            for finding in findings[scrub.told :]:
+                self._found(scrub, finding)
+            scrub.told = len(findings)
             if error is not None:
                 driver.on_load_failed(error)
-            if error is not None or check.done or driver.log.failed is not None:
-                self._end_of(urgent=urgent)
-            else:
-                self._pause(cost or 0, lambda: self._step(driver, check, urgent=urgent), urgent=urgent)
+        if error is not None or scrub.check.done:
+            self._end(scrub)
+        self._pause(cost, urgent=scrub.urgent)
 
-        self._worker.submit(lambda: check.step(STEP_BYTES), done)
-
-    def _end_of(self, *, urgent: bool) -> None:
-        """Nothing more of this replica."""
-
-        def next_one() -> None:
-            self._busy = False
-            self._finished(urgent=urgent)
-            self._go_on()
-
-        self._pause(0, next_one, urgent=urgent)
-
-    def _finished(self, *, urgent: bool) -> None:
-        if urgent:
-            self.run.done += 1
-        elif not self._queue:
-            self._end_pass()
-
-    def _pause(self, cost: int, then: Callable[[], None], *, urgent: bool) -> None:
+    def _pause(self, cost: int, *, urgent: bool) -> None:
         """Many small replicas make one pause, not many."""
         self._debt += cost
-        rate = NOW_BYTES_PER_SECOND if urgent else self._bytes_per_second
-        if self._debt < STEP_BYTES or not rate:
-            self._scheduler.call_soon(then)
-            return
-        seconds, self._debt = self._debt / rate, 0
-        self._scheduler.call_later(seconds, then)
+        rate, seconds = NOW_BYTES_PER_SECOND if urgent else self._bytes_per_second, 0.0
+        if self._debt >= STEP_BYTES:
+            seconds, self._debt = self._debt / rate, 0
+        self._timer = self._scheduler.call_later(seconds, self._advance)
 
     # --- Findings ---
 
-    def _found(self, driver: PartitionDriver, check: FolderCheck, finding: Finding, *, urgent: bool) -> None:
+    def _found(self, scrub: _Scrub, finding: Finding) -> None:
+        driver, plan = scrub.driver, scrub.check.plan
         log = driver.log
-        if not log.still_has(check.plan, finding.base_offset):
-            return  # Batches went since; the next pass reads what is there then.
+        if not log.still_has(plan, finding.base_offset):
+            return  # What it is about is no part of the log any more.
         self.findings += 1
-        if urgent and len(self.run.findings) < FINDINGS_MAX:
+        if scrub.urgent and len(self.run.findings) < FINDINGS_MAX:
             self.run.findings.append(Found(driver.topic_partition, driver.name, finding))
         self._logger.error("scrubber found damage", partition=driver.name, file=finding.file, detail=str(finding))
         match finding.what:
             case What.SEGMENT:
-                detail = f"{check.plan.path}/{finding}"
-                driver.on_load_failed(LogDamaged(detail, finding.base_offset, check.plan.generation))
+                driver.on_load_failed(log.damage_in(finding.base_offset, f"{plan.path}/{finding}"))
             case What.LEADER_EPOCHS | What.CHECKPOINT:
                 log.rewrite_small_files()
                 driver.configure(log.config)  # Nothing else is due, so the writer has to be told.
             case What.INDEX:
-                self._remove(check, index_names(finding.base_offset))
+                self._remove(plan, index_names(finding.base_offset))
             case What.PRODUCERS:
-                self._remove(check, (finding.file,))
+                self._remove(plan, (finding.file,))
 
-    def _remove(self, check: FolderCheck, names: Collection[str]) -> None:
+    def _remove(self, plan: ScrubPlan, names: Collection[str]) -> None:
         def work() -> None:
             for name in names:
-                self._disk.remove(f"{check.plan.path}/{name}")
+                self._disk.remove(f"{plan.path}/{name}")
 
         def done(_: None, error: BaseException | None) -> None:
             if error is not None and not isinstance(error, RaftlogError):

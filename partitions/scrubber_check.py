@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from raftlog.config import KIB, MIB
-from raftlog.errors import CorruptBatch
+from raftlog.errors import CorruptBatch, DiskFailed
 from raftlog.model import Offset
 from raftlog.ports import Disk, File
 from raftlog.record_batch import HEADER_BYTES, check_crc, parse_header
@@ -113,8 +113,6 @@ class ScrubPlan:
     path: str
     epochs: LeaderEpochHistory
     segments: Sequence[PlannedSegment]
-    generation: int = 0
-    """Of the log: where batches went since, what was read says nothing."""
     torn_from: Offset | None = None
     """A stopped node's log that was not closed clean may end inside a batch from here on: a crash, no damage."""
 
@@ -132,18 +130,18 @@ class FolderCheck:
     """
 
     plan: ScrubPlan
-    may_be_gone: bool = False
-    """The log lives: a file that is absent may have been removed since the plan was made. Otherwise it is a finding."""
+    in_service: bool = False
+    """The log lives: an index that is absent is made anew in memory when somebody needs it, and no finding."""
     findings: list[Finding] = field(default_factory=list)
     bytes_read: int = 0
     done: bool = False
-    _work: Iterator[int] | None = None
+    _work: Generator[int, None, None] | None = None
 
     def step(self, max_bytes: int) -> int:
         """Read on: at least one file or one batch, then until `max_bytes` are read or all is done. What it cost, in
         bytes: a small batch counts as `SMALL_BATCH_BYTES`, since it takes as long. Blocks.
 
-        Raises `DiskFailed` where the disk does not give what it has: the replica does not survive that either.
+        Bytes that cannot be read are a finding. Raises `DiskFailed` where not even a file can be opened.
         """
         if self._work is None:
             self._work = self._run()
@@ -166,9 +164,15 @@ class FolderCheck:
                 on_read(self.bytes_read - before)
         return self.findings
 
+    def close(self) -> None:
+        """Nobody goes on with it: let go of the file that it is in. Not while a step runs."""
+        self.done = True
+        if self._work is not None:
+            self._work.close()
+
     # --- Files ---
 
-    def _run(self) -> Iterator[int]:
+    def _run(self) -> Generator[int, None, None]:
         yield self._small(What.LEADER_EPOCHS, LEADER_EPOCHS_NAME, decode_leader_epochs)
         yield self._small(What.CHECKPOINT, CHECKPOINT_NAME, LogCheckpoint.decode)
         for offset in snapshot_offsets(self.plan.disk, self.plan.path):
@@ -179,9 +183,8 @@ class FolderCheck:
             yield from self._segment(segment)
 
     def _small(self, what: What, name: str, decode: Callable[[bytes], object]) -> int:
-        content = read_file(self.plan.disk, f"{self.plan.path}/{name}")
+        content = self._read(what, name)
         if content is None:
-            self._absent(what, name)
             return 0
         try:
             decode(content)
@@ -191,15 +194,15 @@ class FolderCheck:
 
     def _snapshot(self, offset: Offset) -> int:
         name = snapshot_name(offset)
-        content = read_file(self.plan.disk, f"{self.plan.path}/{name}")
+        content = self._read(What.PRODUCERS, name)
         if content is None:
-            return 0  # Any of them may be missing.
+            return 0
         try:
             snapshot = ProducerSnapshot.decode(content)
             if snapshot.offset != offset:
                 raise DamagedFile(f"it is the snapshot at offset {snapshot.offset}")
         except DamagedFile as error:
-            self._find(Finding(What.PRODUCERS, name, str(error), offset))
+            self._find(Finding(What.PRODUCERS, name, str(error)))
         return len(content)
 
     def _index(self, segment: PlannedSegment) -> int:
@@ -207,9 +210,8 @@ class FolderCheck:
         read = 0
         offsets_name, times_name = index_names(segment.base_offset)
         for name in (offsets_name, times_name):
-            content = read_file(self.plan.disk, f"{self.plan.path}/{name}")
+            content = self._read(What.INDEX, name, segment.base_offset)
             if content is None:
-                self._absent(What.INDEX, name, segment.base_offset)
                 continue
             read += len(content)
             try:
@@ -222,23 +224,30 @@ class FolderCheck:
                 self._find(Finding(What.INDEX, name, str(error), segment.base_offset))
         return read
 
-    def _segment(self, segment: PlannedSegment) -> Iterator[int]:
+    def _segment(self, segment: PlannedSegment) -> Generator[int, None, None]:
         name = segment_name(segment.base_offset)
         try:
             file = self.plan.disk.open(f"{self.plan.path}/{name}")
         except FileNotFoundError:
             if segment.end_offset is None or segment.end_offset > segment.base_offset:
-                self._absent(What.SEGMENT, name, segment.base_offset)
+                self._find(Finding(What.SEGMENT, name, "it is gone", segment.base_offset, segment.base_offset))
             return
         with contextlib.closing(file):
             yield from _SegmentCheck(file, name, segment, self.plan, self._find).run()
 
     # --- Findings ---
 
-    def _absent(self, what: What, name: str, base_offset: Offset = NOWHERE) -> None:
-        if not self.may_be_gone:
-            offset = base_offset if what is What.SEGMENT else NOWHERE
-            self._find(Finding(what, name, "it is gone", base_offset, offset))
+    def _read(self, what: What, name: str, base_offset: Offset = NOWHERE) -> bytes | None:
+        """A small file's content; None where there is none to judge."""
+        try:
+            content = read_file(self.plan.disk, f"{self.plan.path}/{name}")
+        except DiskFailed as error:
+            self._find(Finding(what, name, f"it cannot be read: {error.detail}", base_offset))
+            return None
+        # Of the snapshots any may be missing.
+        if content is None and what is not What.PRODUCERS and not (self.in_service and what is What.INDEX):
+            self._find(Finding(what, name, "it is gone", base_offset))
+        return content
 
     def _find(self, finding: Finding) -> None:
         if len(self.findings) < FINDINGS_MAX:
@@ -260,8 +269,8 @@ class _SegmentCheck:
         self._chunk = memoryview(b"")
         self._chunk_position = 0
 
-    def run(self) -> Iterator[int]:
-        """Yields the bytes of each batch."""
+    def run(self) -> Generator[int, None, None]:
+        """Yields the bytes of each batch; where one is damaged, what was read for it."""
         position, offset = 0, self._segment.base_offset
         while self._goes_on(position, offset):
             try:
@@ -269,6 +278,10 @@ class _SegmentCheck:
             except CorruptBatch as error:
                 if not self._is_torn(position, offset):
                     self._damaged(error.detail, offset, position)
+                yield len(self._chunk)
+                return
+            except DiskFailed as error:
+                self._damaged(f"it cannot be read: {error.detail}", offset, position)
                 return
             position, offset = position + size, end_offset
             yield size
@@ -316,7 +329,7 @@ class _SegmentCheck:
                 return True
         while position < size:
             data = self._file.pread(min(_READ_BYTES, size - position), position)
-            if data.count(0) != len(data):
+            if not data or data.count(0) != len(data):
                 return False
             position += len(data)
         return True

@@ -45,7 +45,9 @@ def check_folder(disk: Disk, path: str) -> FolderCheck:
     segments = []
     for number, base in enumerate(bases):
         end = bases[number + 1] if number + 1 < len(bases) else recovery_point if closed_clean else None
-        segments.append(PlannedSegment(base, end, None if end is None else _size(disk, path, base), end is not None))
+        # After a crash the indexes of what lies behind the recovery point may not have been written any more.
+        indexed = end is not None and (closed_clean or end <= recovery_point)
+        segments.append(PlannedSegment(base, end, None if end is None else _size(disk, path, base), indexed))
     epochs = _epochs(disk, path, bases)
     torn_from = None if closed_clean else recovery_point
     return FolderCheck(ScrubPlan(disk, path, epochs, segments, torn_from=torn_from), findings=findings)

@@ -99,6 +99,10 @@ class SegmentIndex:
         self.times.add(Offset(header.end_offset), header.max_timestamp, enter=False)
 
 
+class SegmentGone(DiskFailed):
+    """A file that the log counts on is not there: damage. Another error may be the whole disk's, or the process's."""
+
+
 class SegmentFile:
     """The open file of a segment, shared by those who need it and closed by the last of them. One thread's.
 
@@ -116,12 +120,12 @@ class SegmentFile:
         return self._file is not None
 
     def acquire(self) -> File:
-        """Hold the file open until `release`. Raises `DiskFailed`."""
+        """Hold the file open until `release`. Raises `SegmentGone` and `DiskFailed`."""
         if self._file is None:
             try:
                 self._file = self._disk.open(self.path)
             except FileNotFoundError:
-                raise DiskFailed(f"{self.path} is gone") from None
+                raise SegmentGone(f"{self.path} is gone") from None
         self._holders += 1
         return self._file
 

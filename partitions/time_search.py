@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raftlog.errors import CorruptBatch, RetriableError
+from raftlog.errors import CorruptBatch, DiskFailed, RetriableError
 from raftlog.model import FilePosition, Offset
 from raftlog.ports import Buffer, Disk, File
 from raftlog.record_batch import BatchHeader, RecordBatch
@@ -65,12 +65,15 @@ class TimeSearch:
         for segment in self.segments:
             try:
                 with contextlib.closing(self.disk.open(f"{self.path}/{segment_name(segment.base_offset)}")) as file:
-                    found = self._search_file(file, segment)
+                    try:
+                        found = self._search_file(file, segment)
+                    except DiskFailed as error:
+                        raise self._damaged(segment, error) from None
             except FileNotFoundError:
                 detail = f"{self.path}: segment {segment.base_offset} went"
                 raise RetriableError("offset_not_available", detail) from None
             except CorruptBatch as error:
-                raise LogDamaged(f"{self.path}: {error.detail}", segment.base_offset, self.generation) from None
+                raise self._damaged(segment, error) from None
             if found is not None:
                 return self._below_end(found)
         for header, buffers in self.in_memory:
@@ -79,6 +82,9 @@ class TimeSearch:
                 if found is not None:
                     return self._below_end(found)
         return None
+
+    def _damaged(self, segment: SearchedSegment, error: CorruptBatch | DiskFailed) -> LogDamaged:
+        return LogDamaged(f"{self.path}: {error.detail}", segment.base_offset, self.generation)
 
     def _below_end(self, found: tuple[Offset, int]) -> tuple[Offset, int] | None:
         return found if found[0] < self.end_offset else None

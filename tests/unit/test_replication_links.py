@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from partitions import replication_protocol as rp
+from partitions import replication_pushes
 from partitions.driver import PartitionDriver
 from partitions.effects import Fate
 from partitions.follower import State
@@ -129,7 +130,10 @@ def test_marks_ride_on_data_and_go_alone_when_there_is_none() -> None:
     assert cluster.members[1].manager.drivers[tp(0)].replica.high_watermark == 2
 
 
-def test_a_follower_far_behind_gets_regions_of_files_and_cold_data_from_a_worker() -> None:
+def test_a_follower_far_behind_gets_regions_of_files_and_cold_data_from_a_worker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replication_pushes, "CHECKED_BYTES", 0)
     cluster = ReplicationCluster(3, brokers=2, minimum=1, cache_bytes=0)
     cluster.members[1].links[0].close()
     cluster.settle()
@@ -189,7 +193,8 @@ def test_a_partition_without_room_does_not_stop_the_others() -> None:
     assert cluster.log_end(1, 0) == (4, 4)
 
 
-def test_a_damaged_batch_of_one_partition_does_not_stop_the_others() -> None:
+def test_a_damaged_batch_of_one_partition_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replication_pushes, "CHECKED_BYTES", 0)
     cluster = ReplicationCluster(2, minimum=1, cache_bytes=0)
     cluster.members[1].links[0].close()
     cluster.settle()

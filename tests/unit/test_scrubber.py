@@ -6,11 +6,14 @@ import random
 
 import pytest
 
+from jepsen_like.simulator.disk import SimFile
 from partitions.checkpoint import LogCheckpoint, decode_leader_epochs
 from partitions.replica_folders import folder_of
 from partitions.replica_repair import LossAnswer
 from partitions.scrubber import FIRST_PASS_SECONDS, Scrubber
 from partitions.scrubber_check import What
+from raftlog.errors import DiskFailed
+from raftlog.model import Offset
 from raftlog.record_batch import HEADER_BYTES
 from tests.support.replication_cluster import ReplicationCluster, tp
 
@@ -135,20 +138,72 @@ def test_what_changed_since_it_was_planned_is_no_finding() -> None:
     assert cluster.members[1].losses == []
 
 
-def test_a_disk_that_cannot_be_read_takes_the_replica_offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    from jepsen_like.simulator.disk import SimFile
-    from raftlog.errors import DiskFailed
+def test_a_finding_counts_although_retention_removed_another_segment_meanwhile() -> None:
+    """Otherwise a log that loses a segment now and then, as most do, would never be found damaged."""
+    cluster = Scrubbing()
+    name = [name for name in cluster.disk.list(PATH) if name.endswith(".log")][1]
+    cluster.flip(name, HEADER_BYTES + 3)
+    run = cluster.scrubber.scrub_now([tp(0)])
+    driver = cluster.manager.drivers[tp(0)]
+    driver.log.advance_log_start(Offset(int(name[:20])))
+    driver.configure(driver.log.config)
+    cluster.pass_time(5.0)
+    assert cluster.name(".log") == name, "the first segment is gone"
+    assert [found.finding.file for found in run.findings] == [name]
+    assert driver.log.is_damaged and len(cluster.members[1].losses) == 1
 
+
+def test_a_segment_that_went_while_it_was_read_is_no_finding() -> None:
+    cluster = Scrubbing()
+    first, second = [name for name in cluster.disk.list(PATH) if name.endswith(".log")][:2]
+    cluster.flip(first, HEADER_BYTES + 3)
+    run = cluster.scrubber.scrub_now([tp(0)])
+    driver = cluster.manager.drivers[tp(0)]
+    driver.log.advance_log_start(Offset(int(second[:20])))
+    driver.configure(driver.log.config)
+    cluster.pass_time(5.0)
+    assert (run.findings, run.running, cluster.members[1].losses) == ([], False, [])
+
+
+@pytest.mark.parametrize("name", [".log", "leader-epochs", "checkpoint"])
+def test_a_file_that_is_gone_is_found(name: str) -> None:
+    cluster = Scrubbing()
+    what = {".log": What.SEGMENT, "leader-epochs": What.LEADER_EPOCHS, "checkpoint": What.CHECKPOINT}[name]
+    name = cluster.name(name)
+    cluster.disk.remove(f"{PATH}/{name}")
+    assert cluster.now() == [(what, name)]
+    if what is What.SEGMENT:
+        assert len(cluster.members[1].losses) == 1
+    else:
+        assert cluster.now() == [], "it was written again"
+
+
+def test_what_cannot_be_read_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sector that the disk has lost: the replica stays in service, and gets it from a peer."""
     cluster = Scrubbing()
 
     def broken(self: SimFile, length: int, position: int) -> bytes:
         raise DiskFailed("read: Input/output error")
 
     monkeypatch.setattr(SimFile, "pread", broken)
-    cluster.scrubber.scrub_now([tp(0)])
+    found = cluster.now()
+    assert {what for what, _ in found} == {What.SEGMENT}
+    assert "Input/output error" in str(cluster.scrubber.run.findings[0])
+    assert len(cluster.members[1].losses) == 1
+    assert not cluster.manager.drivers[tp(0)].replica.offline
+
+
+def test_a_disk_that_opens_no_file_takes_the_replica_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Scrubbing()
+
+    def broken(path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
+        raise DiskFailed("open: Input/output error")
+
+    monkeypatch.setattr(cluster.disk, "open", broken)
+    run = cluster.scrubber.scrub_now([tp(0)])
     cluster.pass_time(1.0)
     assert "Input/output error" in cluster.manager.drivers[tp(0)].replica.offline
-    assert not cluster.scrubber.run.running
+    assert not run.running
 
 
 def test_passes_come_by_themselves_bounded_in_rate_and_then_nothing_runs() -> None:
@@ -177,6 +232,38 @@ def test_the_rate_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(12):
         cluster.pass_time(20.0)
     assert cluster.scrubber.passes == 1
+
+
+def test_who_asks_does_not_wait_for_the_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for the replica that it reads nor for its pause; it goes on afterwards where it was."""
+    monkeypatch.setattr("partitions.scrubber.STEP_BYTES", 4096)
+    cluster = Scrubbing(2, rate=64, records=40)
+    cluster.scrubber.start()
+    cluster.scheduler.advance(FIRST_PASS_SECONDS[1])
+    cluster.settle()
+    run = cluster.scrubber.scrub_now([tp(0), tp(1)])
+    for _ in range(10):
+        cluster.pass_time(1.0)
+    assert (run.done, run.running, run.findings) == (2, False, [])
+    assert cluster.scrubber.passes == 0, "one pause of the pass takes a minute"
+    for _ in range(40):
+        if not cluster.scrubber.passes:
+            cluster.pass_time(100.0)
+    assert cluster.scrubber.passes == 1
+
+
+def test_a_broker_that_stops_reads_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its workers take nothing any more."""
+    monkeypatch.setattr("partitions.scrubber.STEP_BYTES", 4096)
+    cluster = Scrubbing(records=40)
+    run = cluster.scrubber.scrub_now([tp(0)])
+    cluster.settle()
+    assert run.running
+    cluster.manager.close(lambda clean: None)
+    cluster.settle()
+    cluster.pass_time(10.0)
+    assert not run.running and run.bytes_read < run.total_bytes
+    assert not cluster.members[1].worker.pending
 
 
 def test_switched_off_it_reads_only_what_is_asked_for() -> None:

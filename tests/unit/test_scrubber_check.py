@@ -231,12 +231,12 @@ def test_compaction_is_no_damage_and_outdates_what_was_planned() -> None:
         settle(log)
     plan = log.scrub_plan()
     first = plan.segments[0].base_offset
-    assert FolderCheck(plan, may_be_gone=True).run() == []
+    assert FolderCheck(plan, in_service=True).run() == []
     assert compact(log)
     settle(log)
     assert not log.still_has(plan, first)
     fresh = log.scrub_plan()
     assert log.still_has(fresh, first)
-    assert FolderCheck(fresh, may_be_gone=True).run() == []
+    assert FolderCheck(fresh, in_service=True).run() == []
     log.close(clean=True)
     assert findings(disk) == []
