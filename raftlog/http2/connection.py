@@ -89,6 +89,8 @@ class ConnectionCore:
         """The connection is over: nothing is sent but what is in the output."""
         self._inbound = Inbound(self, client=client, limits=limits, now=now)
         self._keepalive = Keepalive(limits, now, serves=not client)
+        self._newest_seen = 0
+        """The peer's newest stream at the last look at the deadlines."""
         self._pings = 0
         self._h2 = new_h2(client, limits)
         self._h2.initiate_connection()
@@ -245,7 +247,9 @@ class ConnectionCore:
         """Look at the deadlines. `reading` is false while the shell has stopped reading on purpose."""
         if self.failed:
             return
-        verdict = self._keepalive.check(now, ready=self.peer_ready, streams=len(self.streams), reading=reading)
+        newest, self._newest_seen = self._newest_seen, self._h2.highest_inbound_stream_id
+        used = bool(self.streams) or newest != self._newest_seen
+        verdict = self._keepalive.check(now, ready=self.peer_ready, used=used, reading=reading)
         if verdict is Verdict.PING:
             self._pings += 1
             self._h2.ping(self._pings.to_bytes(8, "big"))

@@ -35,10 +35,11 @@ class Keepalive:
         self._last_received = now
         self._ping_sent = None
 
-    def check(self, now: float, *, ready: bool, streams: int, reading: bool) -> Verdict:
-        """What is due now. `reading` is false while our own side has stopped looking at the socket."""
+    def check(self, now: float, *, ready: bool, used: bool, reading: bool) -> Verdict:
+        """What is due now. `used`: there is a stream, or was since the last look. `reading` is false while our own side
+        has stopped looking at the socket."""
         limits = self._limits
-        if streams:
+        if used:
             self._idle_since = now
         if not ready:
             return Verdict.HALF_OPEN if now - self._opened >= limits.handshake_timeout_s else Verdict.NOTHING
@@ -57,7 +58,7 @@ class Keepalive:
 
     def next_check(self, now: float, *, ready: bool, reading: bool) -> float:
         """When to look again: at the next deadline. A listener looks four times as often as its idle connections need,
-        since it does not see what streams there were in between."""
+        so that one is closed not much later than it should be."""
         limits = self._limits
         if not ready:
             due = min(self._opened + limits.handshake_timeout_s, now + limits.ping_interval_s)

@@ -6,6 +6,7 @@ import pytest
 
 from raftlog.http2.keepalive import Keepalive, Verdict
 from raftlog.http2.limits import Http2Limits, RateLimit
+from tests.support.http2_peer import RawPeer, raw_frame
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ LIMITS = Http2Limits(handshake_timeout_s=5, ping_interval_s=10, ping_timeout_s=3
 
 
 def check(keepalive: Keepalive, now: float, *, ready: bool = True, streams: int = 1, reading: bool = True) -> Verdict:
-    return keepalive.check(now, ready=ready, streams=streams, reading=reading)
+    return keepalive.check(now, ready=ready, used=streams > 0, reading=reading)
 
 
 def test_a_half_open_connection_has_a_deadline() -> None:
@@ -108,3 +109,20 @@ def test_only_a_listener_ends_idle_connections(serves: bool, verdict: Verdict) -
     assert check(keepalive, 60.0, streams=0) is verdict
     assert check(keepalive, 61.0, streams=1) is Verdict.NOTHING
     assert check(keepalive, 61.1, streams=0) is Verdict.NOTHING
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_short_requests_between_two_looks_keep_a_connection(used: bool) -> None:
+    """None of them is there when the deadlines are looked at."""
+    peer = RawPeer(limits=LIMITS)
+    for number in range(20):
+        if used:
+            stream = peer.open(2 * number + 1, end=True)
+            peer.core.end(stream)
+        else:
+            peer.feed(raw_frame(6, 1, 0, bytes(8)))  # a PING's answer
+        peer.output()
+        assert not peer.core.streams
+        peer.now += 9.0
+        peer.core.on_time(peer.now)
+    assert peer.core.failed is not used
