@@ -122,6 +122,7 @@ class NodeTls:
     def watch(self) -> None:
         """Look at files and dates from now on, until `close`."""
         self._task = asyncio.get_running_loop().create_task(self._watch())
+        self._task.add_done_callback(_report)
 
     async def close(self) -> None:
         """Look no more."""
@@ -131,8 +132,7 @@ class NodeTls:
             await asyncio.wait([task])
 
     async def _watch(self) -> None:
-        if self._files.key_is_open:
-            self._log.warning("tls_key_is_readable_by_others", file=self._config.key)
+        self._tell_of_open_key()
         while True:
             for line in self._expiry.due(self._files.lifetimes, self._clock.wall_ms() / 1000):
                 self._log.warning("tls_certificate_expires", detail=line)
@@ -153,3 +153,16 @@ class NodeTls:
             return
         self._complaint = ""
         self._log.info("tls_files_read", certificate=self._config.certificate)
+        self._tell_of_open_key()
+
+    def _tell_of_open_key(self) -> None:
+        if self._files.key_is_open:
+            self._log.warning("tls_key_is_readable_by_others", file=self._config.key)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    """A bug in the watching must not die unseen with its task: new certificates would never be read."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        message = "the TLS files are watched no more"
+        task.get_loop().call_exception_handler({"message": message, "exception": error, "task": task})

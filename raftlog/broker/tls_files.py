@@ -33,7 +33,7 @@ CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 HANDSHAKE_STEPS = 10
 """More than any handshake takes."""
 
-_Stamp: TypeAlias = tuple[int, int, int]
+_Stamp: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def stamps_of(config: TlsConfig) -> tuple[_Stamp, ...]:
             found = os.stat(path)
         except OSError as error:
             raise _refusal(f"cannot read {path}: {error.strerror}") from None
-        stamps.append((found.st_ino, found.st_size, found.st_mtime_ns))
+        stamps.append((found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode))
     return tuple(stamps)
 
 
@@ -78,7 +78,8 @@ def load_tls_files(config: TlsConfig, names: NodeNames, node: BrokerId) -> TlsFi
     # During a rotation there are several; what matters is that one is left.
     last = max(authorities, key=lambda lifetime: lifetime.ends)
     lifetimes = (Lifetime.of("this node's TLS certificate", own), last)
-    return TlsFiles(server, client, lifetimes, stamps, bool(os.stat(config.key).st_mode & 0o077))
+    *_, key_mode = stamps[1]
+    return TlsFiles(server, client, lifetimes, stamps, bool(key_mode & 0o077))
 
 
 def _context(config: TlsConfig, protocol: ssl._SSLMethod) -> ssl.SSLContext:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from raftlog.broker import node_tls, tls_files
 from raftlog.broker.node_names import NodeNames
 from raftlog.broker.node_tls import NodeTls
 from raftlog.broker.tls_expiry import DAY_SECONDS, ExpiryLog, Lifetime
@@ -190,6 +192,49 @@ class TestReadingAgain:
         write(tmp_path, authority, authority.for_node("c1", 1))
         tls.look()
         assert not tls.problems() and tls.server_context() is not server
+
+    def test_files_that_go_while_they_are_read_are_only_told_of(
+        self, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever replaces files by deleting them first does so between any two of our looks."""
+        config = write(tmp_path, authority, authority.for_node("c1", 1))
+        tls = NodeTls(config, "c1", BrokerId(1), SystemClock())
+        write(tmp_path, authority, authority.for_node("c1", 1))
+        shake = tls_files._shake_hands_with_itself
+
+        def shake_and_delete(*contexts: Any) -> Any:
+            Path(config.key).unlink()
+            return shake(*contexts)
+
+        monkeypatch.setattr(tls_files, "_shake_hands_with_itself", shake_and_delete)
+        tls.look()
+        tls.look()
+        (problem,) = tls.problems()
+        assert "cannot read" in problem and "key.pem" in problem
+
+    def test_a_key_that_others_may_read_is_told_of_whenever_it_comes(
+        self, authority: Authority, tmp_path: Path
+    ) -> None:
+        config = write(tmp_path, authority, authority.for_node("c1", 1))
+        tls = NodeTls(config, "c1", BrokerId(1), SystemClock())
+        Path(config.key).chmod(0o644)
+        with capture_logs() as logs:
+            tls.look()
+            tls.look()
+        assert [line["event"] for line in logs] == ["tls_files_read", "tls_key_is_readable_by_others"]
+
+    async def test_watching_that_ends_by_a_bug_is_told_of(
+        self, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tls = NodeTls(write(tmp_path, authority, authority.for_node("c1", 1)), "c1", BrokerId(1), SystemClock())
+        told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.set_result(context))
+        monkeypatch.setattr(node_tls, "WATCH_SECONDS", 0.0)
+        monkeypatch.setattr(tls, "look", lambda: 1 // 0)
+        tls.watch()
+        async with asyncio.timeout(10.0):
+            assert "watched no more" in (await told)["message"]
+        await tls.close()
 
     def test_strangers_cannot_fill_the_log(self, authority: Authority, tmp_path: Path) -> None:
         tls = NodeTls(write(tmp_path, authority, authority.for_node("c1", 1)), "c1", BrokerId(1), SystemClock())
