@@ -62,6 +62,8 @@ class QuorumLinks:
         """Dialed links whose hello was answered."""
         self._receiving: dict[BrokerId, Link] = {}
         """Accepted links whose hello came."""
+        self._senders: dict[Link, BrokerId] = {}
+        """The same, the other way round."""
         self.dialed: LinkHandler = _Dialed(self)
         """Handler of links that this node dialed; `link.peer` is whom it meant to reach."""
         self.accepted: LinkHandler = _Accepted(self)
@@ -136,20 +138,22 @@ class QuorumLinks:
         former = self._receiving.get(peer)
         if former is None and len(self._receiving) >= PEERS_MAX:
             raise RemoteProtocolError(f"node {peer} is one too many: {PEERS_MAX} nodes have links to this one")
-        self._receiving[peer] = link
-        if former is not None and former is not link:
+        if former is not None:
+            del self._senders[former]
             former.close()
+        self._receiving[peer] = link
+        self._senders[link] = peer
         endpoint = Endpoint(hello.host, hello.port) if hello.host else None
         self.node.on_hello(peer, DirectoryId(hello.directory_id), endpoint)
         self._on_heard(peer, endpoint)
 
     def peer_of(self, link: Link) -> BrokerId | None:
         """Who may send on this accepted link: None before its hello, or after a newer link took its place."""
-        return next((peer for peer, known in self._receiving.items() if known is link), None)
+        return self._senders.get(link)
 
     def receives_no_more(self, link: Link) -> None:
         """An accepted link closed."""
-        peer = self.peer_of(link)
+        peer = self._senders.pop(link, None)
         if peer is not None:
             del self._receiving[peer]
             self.node.on_gone(peer)
@@ -184,7 +188,7 @@ class _Accepted:
 
     def __init__(self, links: QuorumLinks) -> None:
         self._links = links
-        self._greeted: set[int] = set()
+        self._greeted: set[Link] = set()
 
     def on_opened(self, link: Link) -> None:
         """Wait for the peer's hello."""
@@ -195,15 +199,15 @@ class _Accepted:
         try:
             if peer is not None:
                 links.node.on_message(peer, message)
-            elif id(link) in self._greeted:
+            elif link in self._greeted:
                 return  # a newer link took this one's place; it is closing
             else:
                 links.may_receive(links.check(message, proven=link.peer), link)
-                self._greeted.add(id(link))
+                self._greeted.add(link)
                 links.greet(link)
         except RemoteProtocolError as error:
             links.drop(link, error)
 
     def on_closed(self, link: Link) -> None:
-        self._greeted.discard(id(link))
+        self._greeted.discard(link)
         self._links.receives_no_more(link)

@@ -54,7 +54,9 @@ class Dialing:
         self._redirect = redirect
         self._voters: dict[BrokerId, Endpoint | None] = dict.fromkeys(initial)
         self._heard: dict[BrokerId, Endpoint | None] = {}
-        """Who has a link to this node now, and where it says that it listens."""
+        """Where whoever has a link to this node says that it listens, and voters that had one."""
+        self._linked: set[BrokerId] = set()
+        """Who has a link to this node now."""
         self._dialers: dict[BrokerId, tuple[Endpoint, ReconnectingDialer]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -66,11 +68,13 @@ class Dialing:
     def on_configuration(self, configuration: Configuration) -> None:
         """The log names these voters."""
         self._voters = {voter.node_id: voter.endpoint for voter in configuration.voters if voter.node_id != self._own}
+        self._forget_the_gone()
         self._reconcile()
 
     def on_heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
         """A peer dialed us, so it is there: no need to sit out a long delay before dialing it."""
         self._heard[peer] = endpoint
+        self._linked.add(peer)
         known = self._dialers.get(peer)
         if known is not None and known[1].stream is None:
             self._end(peer)
@@ -78,10 +82,18 @@ class Dialing:
 
     def on_gone(self, peer: BrokerId) -> None:
         """Its link to us is over. A voter is dialed on; where its last hello said, for as long as it is one."""
-        if peer in self._voters:
-            return
-        self._heard.pop(peer, None)
+        self._linked.discard(peer)
+        self._forget_the_gone()
         self._reconcile()
+
+    @property
+    def dialed(self) -> tuple[BrokerId, ...]:
+        """Whom this node dials, sorted."""
+        return tuple(sorted(self._dialers))
+
+    def _forget_the_gone(self) -> None:
+        kept = self._linked | self._voters.keys()
+        self._heard = {peer: where for peer, where in self._heard.items() if peer in kept}
 
     def address_of(self, peer: BrokerId) -> Endpoint | None:
         """Where to dial a peer; None where nobody ever said."""
@@ -126,10 +138,9 @@ class Dialing:
             task.result()
 
     async def close(self) -> None:
-        """Dial nobody any more; all connections are closed when this returns."""
+        """Dial nobody any more; all connections are closed when this returns: together, since each may linger."""
         self._closed = True
-        dialers, self._dialers = self._dialers, {}
-        for _, dialer in dialers.values():
-            await dialer.close()
+        for peer in list(self._dialers):
+            self._end(peer)
         if self._ending:
             await asyncio.wait(self._ending)

@@ -2,7 +2,7 @@
 
 A dialed stream and an accepted one differ only in who opened them. An accepted stream may live on another loop (under
 TLS a connection cannot change its loop): then what it receives is passed to the quorum's loop and what is sent is
-passed back, in order. An accepted stream that says nothing for `HELLO_SECONDS` is dropped.
+passed back, in order. A stream whose peer says nothing for `HELLO_SECONDS` is dropped, whoever opened it.
 
 What is *not* here: handshakes and meaning (`quorum_links.py`), connections (`raftlog/http2/`).
 """
@@ -75,16 +75,21 @@ class DialedStream:
         self._peer = peer
         self._handler = handler
         self._guard = guard
-        self._links: dict[Http2Stream, StreamLink] = {}
+        self._links: dict[Http2Stream, tuple[StreamLink, asyncio.TimerHandle]] = {}
+        """With what ends one whose hello is not answered."""
 
     def on_opened(self, stream: Http2Stream) -> None:
         """The peer accepted a stream."""
-        link = self._links[stream] = StreamLink(self._peer, stream, stream.connection.loop)
+        loop = stream.connection.loop
+        link = StreamLink(self._peer, stream, loop)
+        self._links[stream] = link, loop.call_later(HELLO_SECONDS, link.close)
         self._guard(lambda: self._handler.on_opened(link))
 
     def on_message(self, stream: Http2Stream, message: memoryview) -> None:
-        link = self._links.get(stream)
-        if link is not None:
+        known = self._links.get(stream)
+        if known is not None:
+            link, silent = known
+            silent.cancel()
             self._guard(lambda: self._handler.on_message(link, message))
 
     def on_ended(self, stream: Http2Stream) -> None:
@@ -92,8 +97,10 @@ class DialedStream:
         stream.connection.close("the peer ended the quorum's stream")
 
     def on_closed(self, stream: Http2Stream, reason: str) -> None:
-        link = self._links.pop(stream, None)
-        if link is not None:
+        known = self._links.pop(stream, None)
+        if known is not None:
+            link, silent = known
+            silent.cancel()
             self._guard(lambda: self._handler.on_closed(link))
 
 
