@@ -107,6 +107,11 @@ class Engine(Protocol):
         """Who votes, by the latest word of this node's log."""
         ...
 
+    @property
+    def base_configuration(self) -> Configuration:
+        """Who voted where this node's log begins. It was agreed upon, whatever becomes of what follows."""
+        ...
+
     def facts(self) -> QuorumFacts:
         """What a leader decides about a change of voters by."""
         ...
@@ -132,6 +137,11 @@ class Engine(Protocol):
 
     @property
     def term(self) -> int: ...
+
+    @property
+    def next_heartbeat(self) -> float:
+        """When this leader's next one is due, in the seconds of `tick`; infinite where this node does not lead."""
+        ...
 
     def close(self) -> None: ...
 

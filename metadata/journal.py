@@ -222,6 +222,17 @@ class Journal:
             entries = [(b"", index, term), *self.entries[index - self.base_index + 1 :]]
             self._rewrite(entries, self.configuration_at(index))
 
+    def trailing_base(self, index: int, entries: int, size: int) -> int:
+        """The base that keeps, up to `index`, so many entries and so many bytes of them, or fewer."""
+        base = index
+        kept = 0
+        while base > max(self.base_index, index - entries):
+            kept += len(self.entries[base - self.base_index][0])
+            if kept > size:
+                break
+            base -= 1
+        return base
+
     def reset(self, index: int, term: int, configuration: bytes = b"") -> None:
         """The whole log gives way to a snapshot that ends with this entry, and with this configuration. Durable when
         this returns."""

@@ -89,6 +89,9 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         self.lost: list[Lost] = []
         self.replication: Replication | None = None
         """While this node leads."""
+        self.led_since = float("-inf")
+        self._answered: dict[int, float] = {}
+        """When each peer last answered this leadership, on its own disk."""
         self.membership = membership
         self._transport = transport
         self._now = now
@@ -127,6 +130,8 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         for node in sorted(self.__connectedNodes, key=lambda node: node.id):
             self.replication.track(node.id)
         self.__raftMatchIndex.clear()  # of this leadership only, for observers too
+        self._answered.clear()
+        self.led_since = self._now()
         super().__onBecomeLeader()
 
     # --- Messages ---
@@ -223,16 +228,19 @@ class _SyncObj(pysyncobj_elections._SyncObj):
                 self.replication.forget(node.id)
             self.__raftMatchIndex[node] = 0
             self.__lastResponseTime[node] = float("-inf")
+            self._answered.pop(node.id, None)
 
     def _count(self, node: Node, match: int) -> None:
         """What pysyncobj counts commits and its own quorum by: of all peers, of which it asks for voters only."""
         if not self.membership.is_distrusted(node.id):
             self.__raftMatchIndex[node] = match
             self.__lastResponseTime[node] = self._now()
+            self._answered[node.id] = self._now()
 
     def answered_since(self, peer: int, moment: float) -> bool:
-        """Whether the peer, on its own disk, answered this leader after that."""
-        return bool(self.__lastResponseTime.get(Node(peer), float("-inf")) > moment)
+        """Whether the peer, on its own disk, answered this leadership after that. (By pysyncobj's own notes
+        every voter did at first.)"""
+        return self._answered.get(peer, float("-inf")) > moment
 
     def _is_answer_of(self, node: Node, term: int) -> bool:
         """Of exactly this term; a later one ends the leadership, an earlier one counts nothing."""
@@ -244,6 +252,10 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         """pysyncobj's periodic broadcast: the heartbeat."""
         self.__newAppendEntriesTime = self._now() + self._heartbeat
         self.replicate(heartbeat=True)
+
+    def next_heartbeat(self) -> float:
+        """When it is due; infinite where this node does not lead."""
+        return float(self.__newAppendEntriesTime) if self.replication is not None else float("inf")
 
     def replicate(self, *, heartbeat: bool = False) -> None:
         """Send what was appended or committed since."""

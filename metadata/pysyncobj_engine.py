@@ -264,8 +264,10 @@ class PySyncObjEngine:
                 self._core.begin_anew_with(Node(int(peer)))
 
     def forget(self, peer: BrokerId) -> None:
-        """See `Engine`."""
-        self._membership.forget(peer)
+        """See `Engine`. What it acknowledged goes with its disk: the way to it may outlive the way from it."""
+        with self._running():
+            if self._membership.forget(peer):
+                self._core.begin_anew_with(Node(int(peer)))
 
     def ready(self) -> Ready:
         """See `Engine`."""
@@ -287,17 +289,7 @@ class PySyncObjEngine:
         )
         save_snapshot(self._disk, self._identity, snapshot)
         self._core.snapshot = snapshot
-        self._journal.drop_before(self._trailing_base(applied_index))
-
-    def _trailing_base(self, applied_index: int) -> int:
-        base = applied_index
-        size = 0
-        while base > max(self._journal.base_index, applied_index - TRAILING_ENTRIES):
-            size += len(self._journal.entries[base - self._journal.base_index][0])
-            if size > TRAILING_BYTES:
-                break
-            base -= 1
-        return base
+        self._journal.drop_before(self._journal.trailing_base(applied_index, TRAILING_ENTRIES, TRAILING_BYTES))
 
     def status(self) -> QuorumStatus:
         """See `Engine`."""
@@ -321,6 +313,11 @@ class PySyncObjEngine:
         """See `Engine`."""
         return self._membership.configuration
 
+    @property
+    def base_configuration(self) -> Configuration:
+        """See `Engine`."""
+        return self._journal.configurations[0][1]
+
     def facts(self) -> QuorumFacts:
         """See `Engine`."""
         core, membership = self._core, self._membership
@@ -342,6 +339,7 @@ class PySyncObjEngine:
             answering=frozenset(peer for peer in answering if membership.counts(peer)) | {int(own.node_id)},
             observers=observers,
             commit_index=core.raftCommitIndex,
+            young=core.led_since > recently,
         )
 
     def append_configuration(self, configuration: Configuration, token: int) -> None:
@@ -369,6 +367,11 @@ class PySyncObjEngine:
     def term(self) -> int:
         """See `Engine`."""
         return int(self._core.raftCurrentTerm)
+
+    @property
+    def next_heartbeat(self) -> float:
+        """See `Engine`."""
+        return self._core.next_heartbeat()
 
     @property
     def journal_bytes(self) -> int:

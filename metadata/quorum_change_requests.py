@@ -3,7 +3,8 @@
 `VoterChanges` keeps the requests of this node. A request waits until a leader is known and can be reached, and is asked
 there; where that leader resigns, or an attempt is lost, it is asked again. A repeated step is harmless: a voter is
 added once, with one disk, and a removed one is not there any more; but whoever repeats it hears that it was so already,
-which after an attempt without an answer means that it was done.
+which after an attempt without an answer means that it was done. Each attempt has an id of its own: that a step was
+done counts whichever attempt it answers, that it was refused only of the last one.
 
 `ChangeDesk` is the leader's side: it decides (`quorum_changes.py`), appends, and answers when the step is committed. It
 also writes down the disks of voters that nobody wrote down yet.
@@ -14,7 +15,7 @@ What is *not* here: frames' shapes (`quorum_protocol.py`), time (it comes in).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -23,6 +24,7 @@ from raftlog.model import NO_BROKER, BrokerId
 from .engine import Engine, Fate, Outcome
 from .quorum_changes import (
     Action,
+    AskAgain,
     ChangeRefused,
     NextConfiguration,
     ResignFirst,
@@ -46,14 +48,17 @@ RETRY_AFTER = 0.1
 Told = Callable[[VotersChanged], None]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Request:
-    change: ChangeVoters
+    change: VoterChange
+    plan: bool
     deadline: float
     done: Told
+    attempts: list[int] = field(default_factory=list)
+    """Their ids: few, since each waits for an answer, for a pause, or for another leader."""
     where: BrokerId = NO_BROKER
     """Whom it was asked last, and has not answered."""
-    due: float = 0.0
+    due: float = float("-inf")
     perhaps: bool = False
     """An attempt without an answer may have done it."""
     detail: str = "no leader of the quorum is known, or it cannot be reached"
@@ -67,54 +72,71 @@ class VoterChanges:
         this node's own, others answer by `on_answer`."""
         self._next_id = first_id
         self._ask = ask
-        self._requests: dict[int, _Request] = {}
+        self._now = 0.0
+        self._waiting: list[_Request] = []
+        self._asked: dict[int, _Request] = {}
+        """By the id of each attempt."""
 
     def add(self, change: VoterChange, *, plan: bool, deadline: float, done: Told) -> None:
         """Begin a request."""
-        self._next_id += 1
-        asked = ChangeVoters(self._next_id, change.action.value, change.node_id, plan)
-        if len(self._requests) >= REQUESTS_MAX:
-            done(_refused(asked, "overloaded", "too many changes of the quorum wait for an outcome"))
+        if len(self._waiting) >= REQUESTS_MAX:
+            done(_refused(self._next_id, "overloaded", "too many changes of the quorum wait for an outcome"))
         else:
-            self._requests[self._next_id] = _Request(asked, deadline, done)
+            self._waiting.append(_Request(change, plan, deadline, done))
 
     def pump(self, now: float, leader: BrokerId, reachable: bool) -> None:
         """Ask what is due, end what is overdue."""
-        for request in list(self._requests.values()):
+        self._now = now
+        for request in list(self._waiting):
             if now >= request.deadline:
                 self._expire(request)
-            elif request.where != NO_BROKER and (request.where != leader or not reachable or now >= request.due):
-                request.where, request.perhaps = NO_BROKER, True
+                continue
+            if request.where != NO_BROKER and (request.where != leader or not reachable or now >= request.due):
+                request.where, request.perhaps, request.due = NO_BROKER, True, now
             if request.where == NO_BROKER and now >= request.due and leader != NO_BROKER and reachable:
-                request.where, request.due = leader, now + ASKED_AGAIN_AFTER
-                self._ask(leader, request.change, lambda answer: self.on_answer(answer, now))
+                self._attempt(request, leader)
 
-    def on_answer(self, answer: VotersChanged, now: float) -> None:
-        """The leader's."""
-        request = self._requests.get(answer.request_id)
+    def _attempt(self, request: _Request, leader: BrokerId) -> None:
+        self._next_id += 1
+        request.attempts.append(self._next_id)
+        self._asked[self._next_id] = request
+        request.where, request.due = leader, self._now + ASKED_AGAIN_AFTER
+        change = request.change
+        asked = ChangeVoters(self._next_id, change.action.value, change.node_id, request.plan)
+        self._ask(leader, asked, self.on_answer)
+
+    def on_answer(self, answer: VotersChanged) -> None:
+        """A leader's."""
+        request = self._asked.get(answer.request_id)
         if request is None:
             return
+        is_last = answer.request_id == request.attempts[-1]
         if answer.verdict in ("again", "unknown"):
-            request.where, request.due = NO_BROKER, now + RETRY_AFTER
             request.perhaps = request.perhaps or answer.verdict == "unknown"
             request.detail = answer.detail or request.detail
+            if is_last:
+                request.where, request.due = NO_BROKER, self._now + RETRY_AFTER
             return
-        del self._requests[answer.request_id]
+        if answer.verdict == "refused" and not is_last:
+            return  # by a leader of then; what was asked since may have been done
         if answer.code == "not_a_voter" and request.perhaps:
             answer = replace(answer, verdict="applied", code="")
+        self._end(request, answer)
+
+    def _end(self, request: _Request, answer: VotersChanged) -> None:
+        self._waiting.remove(request)
+        for attempt in request.attempts:
+            del self._asked[attempt]
         request.done(answer)
 
     def _expire(self, request: _Request) -> None:
-        del self._requests[request.change.request_id]
-        request.where = NO_BROKER
-        request.due = float("inf")
-        code = "outcome_unknown" if request.perhaps else "quorum_unavailable"
-        request.done(_refused(request.change, code, f"no outcome in time: {request.detail}"))
+        may_be = not request.plan and (request.perhaps or request.where != NO_BROKER)
+        code = "outcome_unknown" if may_be else "quorum_unavailable"
+        self._end(request, _refused(self._next_id, code, f"no outcome in time: {request.detail}"))
 
     def close(self) -> None:
         """The node stops."""
-        for request in list(self._requests.values()):
-            request.perhaps = request.perhaps or request.where != NO_BROKER
+        for request in list(self._waiting):
             request.detail = "the node stops"
             self._expire(request)
 
@@ -135,13 +157,15 @@ class ChangeDesk:
             told(VotersChanged(asked.request_id, "again", detail="the node that was asked does not lead the quorum"))
             return
         if self._open >= REQUESTS_MAX:
-            told(_refused(asked, "overloaded", "too many changes of the quorum wait for an outcome"))
+            told(_refused(asked.request_id, "overloaded", "too many changes of the quorum wait for an outcome"))
             return
         facts = self._engine.facts()
         before = facts.configuration.node_ids
         match decide(facts, VoterChange(Action(asked.action), asked.node_id)):
+            case AskAgain(detail):
+                told(VotersChanged(asked.request_id, "again", detail=detail[:1024]))
             case ChangeRefused(code, detail):
-                told(_refused(asked, code, detail, before))
+                told(_refused(asked.request_id, code, detail, before))
             case Unchanged():
                 told(VotersChanged(asked.request_id, "applied", -1, before, before))
             case NextConfiguration(next_one) | ResignFirst(next_one) if asked.plan:
@@ -170,7 +194,7 @@ class ChangeDesk:
         if not self._engine.is_leader or now < self._pinned_at + RETRY_AFTER:
             return
         self._pinned_at = now
-        if all(voter.pinned for voter in self._engine.configuration.voters):
+        if self._engine.configuration.is_pinned:
             return
         configuration = decide_pin(self._engine.facts())
         if configuration is not None:
@@ -178,5 +202,5 @@ class ChangeDesk:
             self._engine.append_configuration(configuration, self._lanes.expect(lambda outcome: None))
 
 
-def _refused(asked: ChangeVoters, code: str, detail: str, before: tuple[BrokerId, ...] = ()) -> VotersChanged:
-    return VotersChanged(asked.request_id, "refused", -1, before, before, code, detail[:1024])
+def _refused(request_id: int, code: str, detail: str, before: tuple[BrokerId, ...] = ()) -> VotersChanged:
+    return VotersChanged(request_id, "refused", -1, before, before, code, detail[:1024])

@@ -9,6 +9,10 @@ The guards, each of which refuses by name and changes nothing:
   leader within an election timeout. Otherwise the step could not even commit, and nothing after it.
 * *A new voter has caught up* (`voter_not_caught_up`): it is here as an observer, answers, and lacks at most
   `CATCH_UP_ENTRIES` of what is committed. Otherwise a cluster that needs its vote would wait for its copying.
+* *Nothing is said of what may yet be cut away* (`AskAgain`): a step that is in the log already, and not committed, is
+  neither done nor undone. Whoever asks for it again waits for its end.
+* *Silence counts only once somebody could have spoken* (`AskAgain`): a leader younger than an election timeout has
+  not heard everybody yet. It carries out what is safe with those it heard, and refuses nothing.
 * *The leader does not remove itself*: it resigns first, and the next leader removes it. So a leader is always a voter
   and counts itself rightly.
 
@@ -73,6 +77,8 @@ class QuorumFacts:
     """Voters, the leader among them, that answered within an election timeout and are on the disks they vote with."""
     observers: Mapping[int, ObserverState]
     commit_index: int
+    young: bool = False
+    """This leadership is younger than an election timeout: who did not answer yet may be there all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +108,24 @@ class ChangeRefused:
     detail: str
 
 
-Decision = NextConfiguration | Unchanged | ResignFirst | ChangeRefused
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """Nothing was changed, and nothing can be said for certain yet."""
+
+    detail: str
+
+
+Decision = NextConfiguration | Unchanged | ResignFirst | ChangeRefused | AskAgain
 
 
 def decide(facts: QuorumFacts, change: VoterChange) -> Decision:
     """What the leader does about a change that it is asked for."""
     decided = _add(facts, change.node_id) if change.action is Action.ADD else _remove(facts, change.node_id)
+    is_so = isinstance(decided, Unchanged) or (isinstance(decided, ChangeRefused) and decided.code == "not_a_voter")
+    if is_so and not facts.may_change:
+        return AskAgain("it is so in the log, which the voters have not agreed to yet")
+    if isinstance(decided, ChangeRefused):
+        return AskAgain(decided.detail) if facts.young else decided
     if isinstance(decided, NextConfiguration | ResignFirst) and not facts.may_change:
         return ChangeRefused(
             "quorum_change_in_progress",

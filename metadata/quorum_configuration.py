@@ -83,6 +83,11 @@ class Configuration(msgspec.Struct, array_like=True, frozen=True, forbid_unknown
         """Sorted."""
         return tuple(voter.node_id for voter in self.voters)
 
+    @property
+    def is_pinned(self) -> bool:
+        """All voters' disks are agreed upon."""
+        return all(voter.pinned for voter in self.voters)
+
     def voter(self, node_id: int) -> Voter | None:
         """By node id."""
         return next((voter for voter in self.voters if voter.node_id == node_id), None)

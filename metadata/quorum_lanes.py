@@ -12,11 +12,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from .commands import CommandResult
+from .commands import (
+    AlterIsr,
+    Command,
+    CommandResult,
+    ElectLeaders,
+    FenceBroker,
+    NoOp,
+    RegisterBroker,
+    ReportLoss,
+    UnfenceBroker,
+)
 from .engine import Committed, Fate, InstalledSnapshot, Lost, Outcome
 
 OTHERS_PER_TICK = 1_000
 """Proposals that are not urgent and enter the log in one tick."""
+
+
+def is_urgent(command: Command) -> bool:
+    """Whether it goes before what else waits."""
+    return isinstance(
+        command, AlterIsr | ElectLeaders | FenceBroker | UnfenceBroker | RegisterBroker | ReportLoss | NoOp
+    )
 
 
 class Waiting:

@@ -75,16 +75,19 @@ class Membership:
         return known is not None and known[0] != directory_id
 
     def distrust(self, peer: int, distrusted: bool) -> bool:
-        """Whether the peer came with another disk than when it was first met. Returns whether to begin anew with it."""
+        """Whether the peer came with another disk than when it was first met. Returns whether to begin anew with it:
+        not where the log names its disk (`is_distrusted`)."""
         changed = distrusted or peer in self._unlike_first
         (self._unlike_first.add if distrusted else self._unlike_first.discard)(peer)
-        return changed
+        voter = self.configuration.voter(peer)
+        return changed and voter is not None and not voter.pinned
 
-    def forget(self, peer: int) -> None:
-        """A peer that is no voter is gone."""
-        if self.configuration.voter(peer) is None:
-            self._met.pop(peer, None)
-            self._unlike_first.discard(peer)
+    def forget(self, peer: int) -> bool:
+        """A peer is gone. Returns whether its disk was forgotten: it is no voter, and may come back on another one."""
+        if self.configuration.voter(peer) is not None:
+            return False
+        self._unlike_first.discard(peer)
+        return self._met.pop(peer, None) is not None
 
     def is_distrusted(self, peer: int) -> bool:
         """A voter that did not come with the disk that it votes with."""

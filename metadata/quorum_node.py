@@ -3,7 +3,7 @@
 `QuorumNode` is what production and the simulator run alike. Inputs (a message, a link that opened or closed, a
 proposal) are staged; `tick` lets time pass, syncs the journal once for all, and only then sends, applies and answers.
 The shell's whole duty: hand in what arrived, then call `tick`, and anyway every 10-50 ms, or while it `reaches_leader`
-about once in a heartbeat's interval.
+about once in a heartbeat's interval; where it leads, soon after its `next_heartbeat`.
 
 Outputs are callbacks: `send(peer, message)`; `on_events(index, events)`, in the order of the log, every applied index
 exactly once, or (after an installed snapshot) the image's difference at the snapshot's index; `on_leader(leader)` as a
@@ -34,20 +34,7 @@ from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Incarnatio
 from raftlog.ports import Buffer, Clock, Disk, Random
 
 from . import quorum_protocol as protocol
-from .commands import (
-    AlterIsr,
-    ClientSession,
-    Command,
-    ElectLeaders,
-    FenceBroker,
-    NoOp,
-    RegisterBroker,
-    ReportLoss,
-    UnfenceBroker,
-    decode,
-    encode,
-    encode_result,
-)
+from .commands import ClientSession, Command, NoOp, RegisterBroker, decode, encode, encode_result
 from .engine import Fate, Outcome
 from .image import ClusterImage
 from .image_events import MetadataEvent
@@ -59,7 +46,7 @@ from .quorum_changes import VoterChange
 from .quorum_configuration import Configuration
 from .quorum_controlling import Controlling
 from .quorum_identity import FOLDER, QuorumIdentity
-from .quorum_lanes import Lanes
+from .quorum_lanes import Lanes, is_urgent
 from .quorum_limits import QuorumLimits
 from .quorum_machine import StateMachine
 from .quorum_proposals import Done, Proposals
@@ -113,7 +100,8 @@ class QuorumNode:
         self._configuration: Configuration | None = None
         self._leader: BrokerId = NO_BROKER
         self._engine = PySyncObjEngine(identity, disk=disk, now=clock.monotonic(), random=random, timing=timing)
-        self._directories = VoterDirectories(disk, identity)
+        needed = not self._engine.base_configuration.is_pinned
+        self._directories = VoterDirectories(disk, identity, needed=needed)
         self._machine = StateMachine(on_events)
         self._lanes = Lanes(self._engine.propose)
         # An answer to a question of this node's former life must not find one of this life.
@@ -139,8 +127,9 @@ class QuorumNode:
     def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None = None) -> None:
         """The handshake of a link on which the peer sends names its disk: whether it is the one that it votes with."""
         with self._or_stop():
-            voter = self._engine.configuration.voter(peer)
+            voter = self._engine.base_configuration.voter(peer)
             if voter is not None and not voter.pinned:
+                # Also where a later entry names its disk: that entry may be cut away.
                 self._engine.distrust(peer, not self._directories.is_the_same(peer, directory_id))
             self._engine.meet(peer, directory_id, endpoint)
 
@@ -183,7 +172,7 @@ class QuorumNode:
                 case ChangeVoters():
                     self._desk.answer(frame, lambda answer: self._queue(peer, answer))
                 case VotersChanged():
-                    self._changes.on_answer(frame, self._clock.monotonic())
+                    self._changes.on_answer(frame)
                 case _:
                     raise RemoteProtocolError("a second hello")
 
@@ -204,11 +193,8 @@ class QuorumNode:
         except InvalidRequest as error:
             self._proposals.refuse(done, error.detail)
             return
-        urgent = isinstance(
-            command, AlterIsr | ElectLeaders | FenceBroker | UnfenceBroker | RegisterBroker | ReportLoss | NoOp
-        )
         deadline = self._clock.monotonic() + timeout
-        self._proposals.add(envelope, urgent=urgent, deadline=deadline, done=done)
+        self._proposals.add(envelope, urgent=is_urgent(command), deadline=deadline, done=done)
 
     def read_barrier(self, done: Done, *, timeout: float = 5.0) -> None:
         """`done` gets an index that includes everything acknowledged before this call: a view that has come so far
@@ -253,6 +239,11 @@ class QuorumNode:
     def status(self) -> QuorumStatus:
         """As this node knows it now."""
         return self._engine.status()
+
+    @property
+    def next_heartbeat(self) -> float:
+        """When the leader's is due, by the clock; infinite where this node does not lead."""
+        return self._engine.next_heartbeat
 
     @property
     def image(self) -> ClusterImage:
@@ -323,8 +314,12 @@ class QuorumNode:
 
     def _on_propose(self, peer: BrokerId, frame: Propose) -> None:
         # What does not decode would stop every node that applies it; the controller's commands are never forwarded.
-        if decode(frame.envelope).term is not None:
+        envelope = decode(frame.envelope)
+        if envelope.term is not None:
             raise RemoteProtocolError("a command with a term was forwarded")
+        author = protocol.author(envelope.command)
+        if author not in (None, peer):
+            raise RemoteProtocolError(f"node {peer} proposes in the name of broker {author}")
         if self._forwarded[peer] >= self._limits.proposals_max:
             self._queue(peer, Proposed(frame.request_id, Fate.REFUSED.value, detail="too many proposals wait"))
             return

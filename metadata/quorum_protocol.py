@@ -20,7 +20,7 @@ from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, QuorumStatus
 from raftlog.ports import Buffer
 
-from .commands import MAX_COMMAND_BYTES
+from .commands import MAX_COMMAND_BYTES, AlterIsr, Command, RegisterBroker, ReportLoss
 from .quorum_messages import MAX_ENGINE_MESSAGE_BYTES
 
 QUORUM_PATH = "/raftlog.quorum"
@@ -83,6 +83,13 @@ class Propose(_Frame, frozen=True, tag="propose.1"):
     request_id: _Natural
     envelope: _Packed
     urgent: bool
+
+
+def author(command: Command) -> int | None:
+    """The broker in whose name a command is, where it is in one's: no other node proposes it (S12)."""
+    if isinstance(command, RegisterBroker | ReportLoss):
+        return command.broker_id
+    return command.leader if isinstance(command, AlterIsr) else None
 
 
 class Proposed(_Frame, frozen=True, tag="proposed.1"):

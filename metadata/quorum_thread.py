@@ -50,6 +50,10 @@ TICK_SECONDS = 0.04
 FOLLOWED_HEARTBEATS = 1.5
 """With one at hand, its heartbeats are a voter's ticks; only when one is late does it look for itself."""
 
+HEARTBEAT_LATE = 0.25
+"""By so much of its interval a leader's heartbeat may be late where nothing arrives: an input soon after it is due then
+saves a wake, and no input ever puts it off."""
+
 START_SECONDS = 60.0
 """A journal is bounded: opening one that takes longer is hanging."""
 
@@ -90,6 +94,7 @@ class QuorumThread:
         self._random = random
         self._tls = tls
         self._redirect = redirect
+        self._clock = clock
         self._on_events = on_events
         self._on_fatal = on_fatal
         self._bridge = Bridge(asyncio.get_running_loop())
@@ -117,9 +122,9 @@ class QuorumThread:
         self._dialing: Dialing | None = None
         self._accepted: AcceptedStreams | None = None
         self._tick_due = False
-        self._ticked_at = -math.inf
+        self._next_tick = -math.inf
+        """Without any input; on the thread's loop."""
         self._heartbeat = timing.quorum_heartbeat_ms / 1000
-        self._pause = TICK_SECONDS
         self._next_beat: asyncio.TimerHandle | None = None
 
     # --- On the broker's loop ----------------------------------------------------------------------------------------
@@ -269,11 +274,17 @@ class QuorumThread:
     def _beat(self) -> None:
         """Time passes for the node even where nobody speaks. An input's tick puts this one off: an idle node wakes
         for what arrives and little else."""
+        self._next_beat = None
         if self._node is not None:
-            loop = asyncio.get_running_loop()
-            if loop.time() >= self._ticked_at + self._pause:
+            if asyncio.get_running_loop().time() >= self._next_tick:
                 self._tick()
-            self._next_beat = loop.call_at(self._ticked_at + self._pause, self._beat)
+            self._set_beat()
+
+    def _set_beat(self) -> None:
+        """One timer, never two."""
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+        self._next_beat = asyncio.get_running_loop().call_at(self._next_tick, self._beat)
 
     def _heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
         if self._dialing is not None and not self._stop.is_set():
@@ -313,24 +324,22 @@ class QuorumThread:
         node = self._node
         if node is None:
             return
-        loop = asyncio.get_running_loop()
-        self._ticked_at = loop.time()
         try:
             node.tick()
             self._status = node.status()
         except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
             self._fail(error)
         self._bridge.flush()
-        before, self._pause = self._pause, self._pause_after(node)
-        if self._pause < before and self._next_beat is not None:
-            self._next_beat.cancel()
-            self._next_beat = loop.call_at(self._ticked_at + self._pause, self._beat)
+        self._next_tick = asyncio.get_running_loop().time() + self._pause_after(node)
+        if self._next_beat is not None and self._next_tick < self._next_beat.when():
+            self._set_beat()
 
     def _pause_after(self, node: QuorumNode) -> float:
         if not node.reaches_leader:
             return TICK_SECONDS
-        leads = self._status.leader == self._identity.node_id
-        return self._heartbeat if leads else FOLLOWED_HEARTBEATS * self._heartbeat
+        if math.isinf(node.next_heartbeat):
+            return FOLLOWED_HEARTBEATS * self._heartbeat
+        return max(0.0, node.next_heartbeat - self._clock.monotonic()) + HEARTBEAT_LATE * self._heartbeat
 
     def _fail(self, error: BaseException) -> None:
         """Nothing leaves this node any more."""

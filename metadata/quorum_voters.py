@@ -1,16 +1,26 @@
-"""Which disk each voter votes with: a voter that comes back on another one is not the voter that it was.
+"""Which disk each voter was met with first: a voter that comes back on another one is not the voter that it was.
 
 A voter that lost its disk forgot which entries it acknowledged and whom it voted for; if it went on as before, an
-acknowledged entry could be lost or two leaders elected (S9). The voters never change, so every node remembers, durably,
-the directory id with which it met each other voter first. One that comes with another directory id gets the log and
-counts nowhere, until an operator decides.
+acknowledged entry could be lost or two leaders elected (S9). The log says with which disk each voter votes. But its
+first configuration names node ids alone, since `server init` knows no other node's disk, and until a leader has
+written the disks down every node remembers, durably, the directory id with which it met each other voter first. One
+that comes with another gets the log and counts nowhere.
 
-What is *not* here: what counting nowhere means (`pysyncobj_core.py`).
+`quorum/voters` is `8 bytes magic | u32 CRC-32C of the rest | msgpack [version, cluster id, {node id: directory id}]`,
+replaced atomically. Rot in it could make a voter distrust its peers, or trust one that lost its memory: a damaged file
+is refused while it is needed, and not looked at any more once the log begins with a configuration that names all
+disks. (Version 1 had neither magic nor checksum. It is read, and written anew.)
+
+What is *not* here: what counting nowhere means (`quorum_membership.py`).
 """
 
 from __future__ import annotations
 
+import struct
+from typing import Annotated
+
 import msgspec
+from crc32c import crc32c
 
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, DirectoryId
@@ -19,39 +29,72 @@ from raftlog.ports import Disk
 from .quorum_identity import FOLDER, QuorumIdentity
 
 PATH = f"{FOLDER}/voters"
-FORMAT_VERSION = 1
+MAGIC = b"RLOGVOTE"
+FORMAT_VERSION = 2
+
+_CRC = struct.Struct(">I")
+_HEAD_BYTES = len(MAGIC) + _CRC.size
+
+_VERSION_1 = b"\x93\x01"
+"""How a file without a checksum begins: an array of three, the version first."""
 
 
-class _File(msgspec.Struct, array_like=True, frozen=True):
+class _Body(msgspec.Struct, array_like=True, frozen=True):
     version: int
     cluster_id: str
-    directories: dict[int, bytes]
+    directories: dict[int, Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]]
 
 
 class VoterDirectories:
     """The other voters' directory ids, as first met."""
 
-    def __init__(self, disk: Disk, identity: QuorumIdentity) -> None:
-        """Raises `InvariantViolation` where the file is damaged."""
+    def __init__(self, disk: Disk, identity: QuorumIdentity, *, needed: bool = True) -> None:
+        """`needed`: the log does not name all disks from its beginning on. Raises `InvariantViolation` where the file
+        is damaged then, `DiskFailed`."""
         self._disk = disk
-        self._cluster_id = identity.cluster_id
-        self._known: dict[BrokerId, DirectoryId] = {}
-        try:
-            file = msgspec.msgpack.decode(disk.read(PATH), type=_File)
-        except FileNotFoundError:
-            return
-        except (msgspec.MsgspecError, ValueError) as error:
-            raise InvariantViolation(f"{PATH} is damaged: {error}") from None
-        if file.version != FORMAT_VERSION or file.cluster_id != identity.cluster_id:
-            raise InvariantViolation(f"{PATH} is of format {file.version} and cluster {file.cluster_id!r}")
-        self._known = {BrokerId(voter): DirectoryId(directory) for voter, directory in file.directories.items()}
+        self._identity = identity
+        self._known: dict[BrokerId, DirectoryId] = self._load() if needed else {}
 
     def is_the_same(self, voter: BrokerId, directory_id: DirectoryId) -> bool:
         """Whether this is the disk that the voter was met with; at the first meeting it is remembered, durably."""
         known = self._known.get(voter)
         if known is None:
             directories = {**self._known, voter: directory_id}
-            packed = {int(number): bytes(directory) for number, directory in sorted(directories.items())}
-            self._disk.replace(PATH, msgspec.msgpack.encode(_File(FORMAT_VERSION, self._cluster_id, packed)))
+            self._save(directories)
             self._known = directories
         return known is None or known == directory_id
+
+    def _save(self, directories: dict[BrokerId, DirectoryId]) -> None:
+        packed = {int(number): bytes(directory) for number, directory in sorted(directories.items())}
+        body = msgspec.msgpack.encode(_Body(FORMAT_VERSION, self._identity.cluster_id, packed))
+        self._disk.replace(PATH, b"".join([MAGIC, _CRC.pack(crc32c(body)), body]))
+
+    def _load(self) -> dict[BrokerId, DirectoryId]:
+        try:
+            content = self._disk.read(PATH)
+        except FileNotFoundError:
+            return {}
+        body, old = content[_HEAD_BYTES:], content.startswith(_VERSION_1)
+        if old:
+            body = content
+        elif content[:_HEAD_BYTES] != MAGIC + _CRC.pack(crc32c(body)):
+            raise self._damaged("its checksum is wrong")
+        try:
+            decoded = msgspec.msgpack.decode(body, type=_Body)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise self._damaged(str(error)) from None
+        if decoded.version != (1 if old else FORMAT_VERSION) or decoded.cluster_id != self._identity.cluster_id:
+            raise self._damaged(f"it is of format {decoded.version} and cluster {decoded.cluster_id!r}")
+        known = {BrokerId(voter): DirectoryId(directory) for voter, directory in decoded.directories.items()}
+        if old:
+            self._save(known)
+        return known
+
+    def _damaged(self, why: str) -> InvariantViolation:
+        node = self._identity.node_id
+        return InvariantViolation(
+            f"{PATH} is damaged: {why}. It says with which disks this node met the other voters first; without it a "
+            "voter that lost its memory could count again, so this one does not start. Its disk is not to be trusted: "
+            f"take the node out (raftlog quorum remove {node}), prepare it anew on a good disk (raftlog server init "
+            f"--observer), and add it again (raftlog quorum add {node})"
+        )

@@ -8,9 +8,10 @@ from jepsen_like.simulator.disk import SimDisk
 from metadata import quorum_messages as messages
 from metadata.journal import prepare_journal
 from metadata.pysyncobj_engine import PySyncObjEngine
+from metadata.quorum_configuration import Configuration, Voter
 from metadata.quorum_messages import Append, AppendReply, Entry, PreVote, RequestVote, Vote
 from raftlog.config import TimingConfig
-from raftlog.model import BrokerId
+from raftlog.model import BrokerId, DirectoryId, Endpoint
 from tests.support.quorum_world import identity_of
 
 REGULAR = b"\0"
@@ -79,3 +80,40 @@ class Bench:
         self.hear(2, Vote(self.engine.term, True))
         self.hear(2, AppendReply(self.engine.term, True, self.engine.status().last_index, 0))
         assert self.engine.is_leader
+
+
+# --- Voters with disks ------------------------------------------------------------------------------------------------
+
+
+def voter(node: int, disk: int = 0) -> Voter:
+    return Voter.of(BrokerId(node), DirectoryId(bytes([node, disk] * 8)), Endpoint(f"node-{node}", 1))
+
+
+def configuration(*nodes: int) -> Configuration:
+    return Configuration.of(voter(node) for node in nodes)
+
+
+def meet(bench: Bench, *nodes: int, disk: int = 0) -> None:
+    for node in nodes:
+        met = voter(node, disk)
+        bench.engine.meet(BrokerId(node), met.directory_id, met.endpoint)
+        bench.engine.peer_connected(BrokerId(node))
+
+
+def led(*nodes: int) -> Bench:
+    """Voter 1 leads voters 1 to 3, has met everybody, and has written their disks down."""
+    bench = Bench()
+    meet(bench, 2, 3, *nodes)
+    bench.lead()
+    bench.engine.append_configuration(configuration(1, 2, 3), 1)
+    bench.tick()
+    acknowledge(bench, 2)
+    assert bench.engine.facts().may_change
+    return bench
+
+
+def acknowledge(bench: Bench, *nodes: int) -> None:
+    """They have everything, and say so."""
+    bench.tick()
+    for node in nodes:
+        bench.hear(node, AppendReply(bench.engine.term, True, bench.engine.status().last_index, 0))

@@ -13,6 +13,7 @@ from metadata.journal_snapshot import Snapshot, load_snapshot, reconcile, save_s
 from metadata.quorum_changes import (
     CATCH_UP_ENTRIES,
     Action,
+    AskAgain,
     ChangeRefused,
     NextConfiguration,
     ObserverState,
@@ -37,17 +38,9 @@ from metadata.quorum_configuration import (
 from metadata.quorum_messages import AppendReply, PreVote, PreVoteReply, RequestVote
 from raftlog.config import majority
 from raftlog.errors import CODES, InvariantViolation, RemoteProtocolError
-from raftlog.model import BrokerId, DirectoryId, Endpoint
-from tests.support.quorum_bench import REGULAR, Bench
+from raftlog.model import BrokerId, DirectoryId
+from tests.support.quorum_bench import REGULAR, Bench, acknowledge, configuration, led, meet, voter
 from tests.support.quorum_world import identity_of
-
-
-def voter(node: int, disk: int = 0) -> Voter:
-    return Voter.of(BrokerId(node), DirectoryId(bytes([node, disk] * 8)), Endpoint(f"node-{node}", 1))
-
-
-def configuration(*nodes: int) -> Configuration:
-    return Configuration.of(voter(node) for node in nodes)
 
 
 def facts(*nodes: int, leader: int = 1, answering: set[int] | None = None, may_change: bool = True) -> QuorumFacts:
@@ -116,6 +109,20 @@ def test_a_replaced_disk_is_two_steps() -> None:
 def test_a_change_waits_for_the_one_before() -> None:
     for decision in (add(facts(1, 2, 3, may_change=False)), remove(facts(1, 2, 3, may_change=False), 2)):
         assert refusal(decision) == "quorum_change_in_progress"
+
+
+def test_what_is_in_the_log_and_not_agreed_upon_is_neither_done_nor_undone() -> None:
+    """A step that may yet be cut away is told to nobody as done, however often it is asked for."""
+    assert add(facts(1, 2, 9)) == Unchanged()
+    assert isinstance(add(facts(1, 2, 9, may_change=False)), AskAgain)
+    assert isinstance(remove(facts(1, 2, may_change=False), 9), AskAgain)
+
+
+def test_a_young_leader_refuses_nothing_for_silence_and_does_what_is_safe() -> None:
+    young = replace(facts(1, 2, 3, answering={1, 2}), young=True)
+    assert isinstance(remove(young, 2), AskAgain) and "bring back 3" in str(remove(young, 2))
+    assert isinstance(add(replace(young, observers={})), AskAgain)
+    assert remove(young, 3) == NextConfiguration(configuration(1, 2))
 
 
 # --- Adding ----------------------------------------------------------------------------------------------------------
@@ -255,31 +262,6 @@ def test_a_snapshot_carries_its_configuration_into_an_empty_log() -> None:
 # --- At the engine ---------------------------------------------------------------------------------------------------
 
 
-def meet(bench: Bench, *nodes: int, disk: int = 0) -> None:
-    for node in nodes:
-        met = voter(node, disk)
-        bench.engine.meet(BrokerId(node), met.directory_id, met.endpoint)
-        bench.engine.peer_connected(BrokerId(node))
-
-
-def led(*nodes: int) -> Bench:
-    """Voter 1 leads voters 1 to 3, has met everybody, and has written their disks down."""
-    bench = Bench()
-    meet(bench, 2, 3, *nodes)
-    bench.lead()
-    bench.engine.append_configuration(configuration(1, 2, 3), 1)
-    bench.tick()
-    acknowledge(bench, 2)
-    assert bench.engine.facts().may_change
-    return bench
-
-
-def acknowledge(bench: Bench, *nodes: int) -> None:
-    bench.tick()
-    for node in nodes:
-        bench.hear(node, AppendReply(bench.engine.term, True, bench.engine.status().last_index, 0))
-
-
 def test_a_configuration_is_in_effect_where_it_is_appended() -> None:
     """The majority of four is three: what two have is not committed."""
     bench = led(4)
@@ -359,3 +341,49 @@ def test_a_candidate_that_no_longer_votes_is_not_heard_and_one_that_votes_by_a_n
     assert bench.replies(3, PreVote(term + 1, 1, last, term, last + 1)) == [PreVoteReply(term, 1, True)]
     vote = bench.vote(3, RequestVote(term + 1, last, term, last + 1))
     assert vote is not None and vote.granted
+
+
+def test_who_did_not_answer_this_leadership_is_not_there() -> None:
+    """Voter 3 died before the election: a new leader must not count on it (`quorum_majority_at_risk`)."""
+    bench = led()
+    known = bench.engine.facts()
+    assert known.answering == {1, 2} and known.young
+    assert isinstance(remove(known, 2), AskAgain)
+    for _ in range(8):
+        bench.tick(0.1)
+        acknowledge(bench, 2)
+    known = bench.engine.facts()
+    assert known.answering == {1, 2} and not known.young
+    assert refusal(remove(known, 2)) == "quorum_majority_at_risk"
+
+
+def test_what_an_observer_acknowledged_goes_with_the_link_that_named_its_disk() -> None:
+    """S9: the way to it may be there still when it comes back on an empty disk; that one has acknowledged nothing."""
+    bench = led(4)
+    acknowledge(bench, 4)
+    before = bench.engine.facts().observers[4]
+    assert before.match == bench.engine.status().last_index and before.answering
+    bench.engine.forget(BrokerId(4))
+    assert 4 not in bench.engine.facts().observers, "nobody knows on which disk it is"
+    meet(bench, 4, disk=1)
+    after = bench.engine.facts().observers[4]
+    assert (after.match, after.answering) == (0, False)
+    assert isinstance(add(replace(bench.engine.facts(), young=False), 4), ChangeRefused)
+
+
+def test_a_voter_that_is_gone_keeps_what_it_acknowledged() -> None:
+    bench = led()
+    bench.engine.forget(BrokerId(2))
+    assert bench.engine.status().match_index[BrokerId(2)] == bench.engine.status().last_index
+    assert 2 in bench.engine.facts().answering
+
+
+def test_the_leaders_next_heartbeat_is_known_and_nobody_elses() -> None:
+    bench = Bench()
+    assert bench.engine.next_heartbeat == float("inf")
+    bench = led()
+    assert 0.0 < bench.engine.next_heartbeat - bench.now <= 0.1
+    bench.tick(0.2)
+    assert bench.engine.next_heartbeat == pytest.approx(bench.now + 0.1)
+    bench.engine.resign()
+    assert bench.engine.next_heartbeat == float("inf")

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import random
+from functools import partial
+
+import msgspec
 import pytest
+from crc32c import crc32c
 
 from jepsen_like.simulator.disk import SimDisk
 from metadata import quorum_messages as messages
-from metadata.journal import prepare_journal
-from metadata.quorum_messages import AppendReply, PreVote, RequestVote
-from metadata.quorum_voters import PATH, VoterDirectories
+from metadata import quorum_protocol as protocol
+from metadata.commands import NoOp, encode
+from metadata.image import ClusterImage
+from metadata.journal import Journal, prepare_journal
+from metadata.journal_snapshot import Snapshot, save_snapshot
+from metadata.quorum_configuration import encode_configuration, encode_entry
+from metadata.quorum_messages import Append, AppendReply, Entry, PreVote, RequestVote
+from metadata.quorum_node import QuorumNode
+from metadata.quorum_protocol import EngineFrame
+from metadata.quorum_voters import MAGIC, PATH, VoterDirectories
+from raftlog.clock import ManualClock
+from raftlog.config import TimingConfig
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, DirectoryId
-from tests.support.quorum_bench import Bench
+from tests.support.quorum_bench import REGULAR, Bench, configuration, voter
 from tests.support.quorum_world import identity_of
 
 OLD, NEW = DirectoryId(b"o" * 16), DirectoryId(b"n" * 16)
@@ -29,13 +43,83 @@ def test_the_first_directory_of_each_voter_is_remembered_durably() -> None:
     assert again.is_the_same(BrokerId(2), OLD)
 
 
-def test_a_damaged_memory_of_the_voters_is_fatal() -> None:
+def remembered(voters: int = 3) -> SimDisk:
+    """A disk that remembers voter 2 on its old disk."""
+    disk = SimDisk()
+    prepare_journal(disk, identity_of(1, voters))
+    assert VoterDirectories(disk, identity_of(1, voters)).is_the_same(BrokerId(2), OLD)
+    return disk
+
+
+def test_any_rotten_byte_of_the_memory_is_found() -> None:
+    """A directory id that changed would make this node distrust a voter that is well. S9, S11."""
+    disk = remembered()
+    whole = disk.read(PATH)
+    for position in range(len(whole)):
+        disk.replace(PATH, whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
+        with pytest.raises(InvariantViolation, match=r"quorum/voters is damaged.*quorum remove 1"):
+            VoterDirectories(disk, identity_of(1, 3))
+    for length in range(len(whole)):
+        disk.replace(PATH, whole[:length])
+        with pytest.raises(InvariantViolation, match="damaged"):
+            VoterDirectories(disk, identity_of(1, 3))
+
+
+def test_another_clusters_or_a_newer_memory_is_refused() -> None:
+    for version, cluster in ((3, "cluster"), (2, "another")):
+        disk = SimDisk()
+        prepare_journal(disk, identity_of(1, 3))
+        body = msgspec.msgpack.encode([version, cluster, {2: OLD}])
+        disk.replace(PATH, MAGIC + crc32c(body).to_bytes(4, "big") + body)
+        with pytest.raises(InvariantViolation, match=f"format {version} and cluster"):
+            VoterDirectories(disk, identity_of(1, 3))
+
+
+def test_a_memory_without_a_checksum_is_read_and_gets_one() -> None:
     disk = SimDisk()
     prepare_journal(disk, identity_of(1, 3))
-    for content in (b"", b"\xc1", b"\x93\x02\xa7cluster\x80", b"\x93\x01\xa5other\x80"):
-        disk.replace(PATH, content)
-        with pytest.raises(InvariantViolation):
-            VoterDirectories(disk, identity_of(1, 3))
+    disk.replace(PATH, msgspec.msgpack.encode([1, "cluster", {2: OLD}]))
+    assert not VoterDirectories(disk, identity_of(1, 3)).is_the_same(BrokerId(2), NEW)
+    assert disk.read(PATH).startswith(MAGIC)
+    assert VoterDirectories(disk, identity_of(1, 3)).is_the_same(BrokerId(2), OLD)
+
+
+def node_on(disk: SimDisk) -> partial[QuorumNode]:
+    return partial(
+        QuorumNode,
+        identity_of(1, 3),
+        disk=disk,
+        clock=ManualClock(),
+        random=random.Random(1),
+        timing=TimingConfig(),
+        send=lambda peer, message: None,
+        on_events=lambda index, events: None,
+    )
+
+
+def test_a_rotten_memory_that_the_log_has_replaced_stops_nobody() -> None:
+    """Once the log begins with a configuration that names all disks, nothing is asked of the file."""
+    disk = remembered()
+    disk.replace(PATH, b"rotten")
+    start = node_on(disk)
+    with pytest.raises(InvariantViolation, match="damaged"):
+        start()
+    journal = Journal(disk, identity_of(1, 3))
+    journal.set_hard_state(1, -1)
+    journal.append(encode_entry(configuration(1, 2, 3)), 2, 1)
+    journal.sync()
+    journal.close()
+    with pytest.raises(InvariantViolation, match="damaged"):
+        start()  # the entry may be cut away yet
+    state = ClusterImage().begin_snapshot()
+    while (packed := state.step()) is None:
+        pass
+    taken = Snapshot.of(2, 1, packed, encode_configuration(configuration(1, 2, 3)))
+    save_snapshot(disk, identity_of(1, 3), taken)
+    journal = Journal(disk, identity_of(1, 3))
+    journal.drop_before(2)
+    journal.close()
+    start().close()
 
 
 def test_a_voter_without_its_disk_follows_and_counts_nowhere() -> None:
@@ -91,3 +175,23 @@ def test_a_vote_of_a_voter_without_its_disk_elects_nobody() -> None:
             if isinstance(message, PreVote) and peer == 2:
                 bench.hear(2, messages.PreVoteReply(message.term - 1, message.round, True))
     assert bench.engine.term == 0
+
+
+def test_a_voter_on_a_new_disk_does_not_count_when_the_entry_that_named_its_old_one_is_cut_away() -> None:
+    """S9: it said hello while the log named its disk, and the log forgets again."""
+    disk = SimDisk()
+    prepare_journal(disk, identity_of(1, 3))
+    node = node_on(disk)()
+    node.on_hello(BrokerId(2), voter(2).directory_id)
+    named = Entry(1, encode_entry(configuration(1, 2, 3)))
+    for term, entry in ((1, named), (2, Entry(2, REGULAR + encode(NoOp())))):
+        if term == 2:
+            node.on_hello(BrokerId(2), voter(2, disk=1).directory_id)
+        append = Append(term, 1, 0, 1, (entry,))
+        node.on_message(BrokerId(3), protocol.encode(EngineFrame(messages.encode(append))))
+        node.tick()
+    membership = node._engine._membership
+    assert not node._engine.configuration.is_pinned, "the entry was cut away"
+    assert membership.is_distrusted(2) and not membership.is_distrusted(3)
+    node.on_hello(BrokerId(2), voter(2).directory_id)
+    assert membership.counts(2), "its own disk is back"

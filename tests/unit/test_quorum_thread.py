@@ -1,0 +1,207 @@
+"""The quorum's shell: one timer that is never late for a heartbeat, whom it dials, and links that say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk
+from metadata import quorum_thread, quorum_thread_streams
+from metadata.quorum_configuration import Configuration, Voter
+from metadata.quorum_thread import HEARTBEAT_LATE, QuorumThread
+from metadata.quorum_thread_dialing import Dialing
+from metadata.quorum_thread_streams import DialedStream
+from raftlog.clock import ManualClock
+from raftlog.config import TimingConfig
+from raftlog.http2.limits import Http2Limits
+from raftlog.model import BrokerId, DirectoryId, Endpoint, QuorumStatus
+from raftlog.ports import Link
+from tests.support.quorum_world import identity_of
+
+HEARTBEAT = TimingConfig().quorum_heartbeat_ms / 1000
+
+# --- Time ------------------------------------------------------------------------------------------------------------
+
+
+class FakeNode:
+    """What the thread needs of a node between its inputs."""
+
+    def __init__(self) -> None:
+        self.reaches_leader = True
+        self.next_heartbeat = math.inf
+        self.ticks = 0
+        self.on_tick: Callable[[], None] = lambda: None
+
+    def tick(self) -> None:
+        self.ticks += 1
+        self.on_tick()
+
+    def status(self) -> QuorumStatus:
+        return QuorumStatus(BrokerId(1), BrokerId(2), 1, 1, 1, 1, (BrokerId(1),))
+
+
+@pytest.fixture
+async def ticking() -> AsyncIterator[tuple[QuorumThread, FakeNode, ManualClock]]:
+    clock, node = ManualClock(monotonic=1000.0), FakeNode()
+    thread: Any = QuorumThread(
+        identity_of(1, 1),
+        peers={},
+        disk=SimDisk(),
+        clock=clock,
+        random=random.Random(1),
+        timing=TimingConfig(),
+        on_events=lambda index, events: None,
+        on_fatal=lambda error: None,
+    )
+    thread._node = node
+    yield thread, node, clock
+    thread._node = None
+    if thread._next_beat is not None:
+        thread._next_beat.cancel()
+
+
+def timers_of(thread: Any) -> int:
+    """How many timers of the loop are for its beat."""
+    scheduled: Any = asyncio.get_running_loop()
+    return sum(not timer.cancelled() and timer._callback == thread._beat for timer in scheduled._scheduled)
+
+
+async def test_there_is_one_timer_however_often_the_leader_is_lost(
+    ticking: tuple[Any, FakeNode, ManualClock], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A voter that finds, on its own time, that its leader is gone looks sooner from then on: with the same timer."""
+    thread, node, _ = ticking
+    monkeypatch.setattr(quorum_thread, "TICK_SECONDS", 0.001)
+    thread._heartbeat = 0.002
+    done = asyncio.Event()
+
+    def flap() -> None:
+        node.reaches_leader = not node.reaches_leader
+        if node.ticks >= 30:
+            done.set()
+
+    node.on_tick = flap
+    thread._beat()
+    async with asyncio.timeout(10.0):
+        await done.wait()
+    assert timers_of(thread) == 1
+
+
+async def test_no_input_puts_a_heartbeat_off(ticking: tuple[Any, FakeNode, ManualClock]) -> None:
+    thread, node, clock = ticking
+    loop = asyncio.get_running_loop()
+    node.next_heartbeat = clock.monotonic() + HEARTBEAT
+    thread._beat()
+    for left in (HEARTBEAT, HEARTBEAT / 2, HEARTBEAT / 100, 0.0, -HEARTBEAT):
+        node.next_heartbeat = clock.monotonic() + left
+        thread._tick()
+        due = thread._next_beat.when() - loop.time()
+        assert due <= max(left, 0.0) + HEARTBEAT_LATE * HEARTBEAT
+        assert timers_of(thread) == 1
+
+
+async def test_who_lost_its_leader_looks_sooner(ticking: tuple[Any, FakeNode, ManualClock]) -> None:
+    thread, node, _ = ticking
+    loop = asyncio.get_running_loop()
+    thread._beat()
+    assert HEARTBEAT < thread._next_beat.when() - loop.time() <= quorum_thread.FOLLOWED_HEARTBEATS * HEARTBEAT
+    node.reaches_leader = False
+    thread._tick()
+    assert thread._next_beat.when() - loop.time() <= quorum_thread.TICK_SECONDS
+
+
+# --- Whom it dials ---------------------------------------------------------------------------------------------------
+
+
+class Nobody:
+    """A link handler that is told of nothing."""
+
+    def on_opened(self, link: Link) -> None: ...
+    def on_message(self, link: Link, message: memoryview) -> None: ...
+    def on_closed(self, link: Link) -> None: ...
+
+
+NOWHERE = Endpoint("127.0.0.1", 1)
+
+
+def voting(*nodes: int) -> Configuration:
+    return Configuration.of(Voter.of(BrokerId(n), DirectoryId(bytes([n]) * 16), NOWHERE) for n in nodes)
+
+
+@pytest.fixture
+async def dialing() -> AsyncIterator[Dialing]:
+    made = Dialing(
+        BrokerId(1),
+        {BrokerId(2): NOWHERE, BrokerId(3): NOWHERE},
+        handler=Nobody(),
+        guard=lambda call: call(),
+        random=random.Random(1),
+        limits=Http2Limits(connect_timeout_s=1.0),
+        tls=None,
+        redirect=lambda peer, known: known,
+    )
+    made.start()
+    yield made
+    await made.close()
+
+
+async def test_voters_and_who_is_here_are_dialed_and_nobody_else(dialing: Dialing) -> None:
+    assert dialing.dialed == (2, 3)
+    dialing.on_heard(BrokerId(4), NOWHERE)
+    assert dialing.dialed == (2, 3, 4)
+    dialing.on_gone(BrokerId(4))
+    assert dialing.dialed == (2, 3)
+
+
+async def test_a_dead_voter_that_was_removed_is_dialed_no_longer(dialing: Dialing) -> None:
+    """It was heard of, was lost, and is replaced: nobody calls after it for ever."""
+    dialing.on_heard(BrokerId(3), Endpoint("127.0.0.1", 2))
+    dialing.on_gone(BrokerId(3))
+    assert dialing.dialed == (2, 3)
+    assert dialing.address_of(BrokerId(3)) == Endpoint("127.0.0.1", 2), "where it said, for as long as it is a voter"
+    dialing.on_configuration(voting(1, 2))
+    assert dialing.dialed == (2,)
+
+
+async def test_a_voter_that_was_removed_and_is_here_is_dialed_until_it_goes(dialing: Dialing) -> None:
+    dialing.on_heard(BrokerId(3), NOWHERE)
+    dialing.on_configuration(voting(1, 2))
+    assert dialing.dialed == (2, 3)
+    dialing.on_gone(BrokerId(3))
+    assert dialing.dialed == (2,)
+
+
+# --- Links that say nothing ------------------------------------------------------------------------------------------
+
+
+class FakeStream:
+    """A stream that a peer accepted, and its connection."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.connection = self
+        self.closed = asyncio.Event()
+
+    def close(self, reason: str) -> None:
+        self.closed.set()
+
+
+async def test_a_peer_that_takes_a_stream_and_does_not_answer_the_hello_is_dialed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(quorum_thread_streams, "HELLO_SECONDS", 0.02)
+    dialed = DialedStream(BrokerId(2), Nobody(), lambda call: call())
+    silent, answering = FakeStream(), FakeStream()
+    for stream in (silent, answering):
+        dialed.on_opened(stream)  # type: ignore[arg-type]
+    dialed.on_message(answering, memoryview(b"hello"))  # type: ignore[arg-type]
+    async with asyncio.timeout(10.0):
+        await silent.closed.wait()
+    assert not answering.closed.is_set()
+    for stream in (silent, answering):
+        dialed.on_closed(stream, "over")  # type: ignore[arg-type]
