@@ -306,6 +306,9 @@ class PartitionManager:
             driver = self._drivers[tp] = self._new_driver(opened)
         if not self.repairs.holds(driver):
             driver.on_record(record)
+            in_sync = self._node_id in record.isr and self._node_id not in record.not_eligible
+            if in_sync and driver.replica.follower is not None:
+                self._shelf.in_sync(tp)
 
     def _new_driver(self, opened: OpenedReplica) -> PartitionDriver:
         tp = opened.topic_partition
@@ -373,6 +376,15 @@ class PartitionManager:
         """One line a replica, sorted, then one a link."""
         lines = [str(driver) for _, driver in sorted(self._drivers.items())]
         return lines + self._shelf.status() + self._client.status() + self._server.status()
+
+    def out_of_service(self) -> list[str]:
+        """One line for each replica that this broker has and cannot serve until its next start."""
+        found = [(tp, driver.replica.offline) for tp, driver in self._drivers.items() if driver.replica.offline]
+        for tp, why in self._shelf.failures():
+            record = self._view.partitions.get(tp)
+            if record is not None and self._node_id in record.replicas:
+                found.append((tp, why))
+        return [f"{self._view.name(tp)} is offline: {why}" for tp, why in sorted(found)]
 
     def check_invariants(self) -> None:
         """Raises `InvariantViolation` for what must not be between any two events."""

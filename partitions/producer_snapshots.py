@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, Self
 
+from raftlog.errors import DiskFailed
 from raftlog.model import Offset
 from raftlog.ports import Disk
 from raftlog.record_batch import BatchHeader
@@ -82,7 +83,7 @@ def newest_fitting(
             continue
         try:
             snapshot = ProducerSnapshot.decode(disk.read(f"{path}/{snapshot_name(offset)}"))
-        except (DamagedFile, FileNotFoundError):
+        except (DamagedFile, DiskFailed, FileNotFoundError):
             continue
         same_history = offset <= start_offset or snapshot.epoch == epochs.epoch_at(Offset(offset - 1))
         if snapshot.offset == offset and same_history:

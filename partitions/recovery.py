@@ -36,6 +36,7 @@ from .checkpoint import (
 )
 from .leader_epochs import LeaderEpochHistory
 from .producer_snapshots import SNAPSHOT_SUFFIX, prune_snapshots
+from .quarantine import QUARANTINED_SUFFIX, unused_name
 from .recovery_scan import ScannedSegment, scan_segment
 from .recovery_table import VOUCHED, Action, Content, Facts, Finding, Index, Place, Position, Row, Stop, row_for
 from .segment import (
@@ -48,7 +49,6 @@ from .segment import (
 )
 
 _OWN_NAMES = (CHECKPOINT_NAME, LEADER_EPOCHS_NAME, FLUSH_OS_NAME, CLEANER_CHECKPOINT_NAME)
-_QUARANTINED = ".quarantined"
 _TEMPORARY = ".tmp"
 """What a `Disk.replace` that did not come to its end may leave."""
 
@@ -143,7 +143,7 @@ class _Recovery:
         """Base offsets of the segments, in order. Leftovers are removed, strangers left."""
         bases = [base for name in names if (base := parse_segment_name(name)) is not None]
         for name in names:
-            if name in _OWN_NAMES or name.endswith(_QUARANTINED):
+            if name in _OWN_NAMES or name.endswith(QUARANTINED_SUFFIX):
                 continue
             if name.endswith(CLEANED_SUFFIX):
                 self._find(Finding.UNFINISHED_COMPACTION, name)
@@ -166,12 +166,12 @@ class _Recovery:
         try:
             content = read_file(self.disk, self._name(CHECKPOINT_NAME))
             self.checkpoint = None if content is None else LogCheckpoint.decode(content)
-        except DamagedFile:
+        except (DamagedFile, DiskFailed):
             self.checkpoint = None
         try:
             content = read_file(self.disk, self._name(LEADER_EPOCHS_NAME))
             self.epochs_on_disk = None if content is None else decode_leader_epochs(content)
-        except DamagedFile:
+        except (DamagedFile, DiskFailed):
             self.epochs_on_disk = None
         if self.epochs_on_disk is None:
             self._find(Finding.NO_LEADER_EPOCHS)
@@ -377,11 +377,7 @@ class _Recovery:
             self.disk.remove(self._name(segment_name(base, suffix)))
 
     def _unused_name(self, name: str) -> str:
-        number, candidate = 0, f"{name}{_QUARANTINED}"
-        while self.disk.exists(self._name(candidate)):
-            number += 1
-            candidate = f"{name}.{number}{_QUARANTINED}"
-        return self._name(candidate)
+        return self._name(unused_name(self.disk, self.path, name))
 
     def _size(self, name: str) -> int:
         file = self.disk.open(self._name(name))

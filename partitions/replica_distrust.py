@@ -1,5 +1,8 @@
-"""Around a recovery that finds damage: that it reads what was seen to be damaged, since a good index would let it trust
-the segment; and that what was set aside does not pile up.
+"""Before a recovery that has to find what was seen to be damaged: nothing of it is taken on trust, and what cannot even
+be read is out of the way.
+
+A good index would let recovery trust the segment; a sector that the disk has lost would end the recovery, again and
+again. Only for a replica that nobody counts on any more.
 
 What is *not* here: finding damage, and what recovery makes of it.
 """
@@ -9,32 +12,41 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection
 
+from raftlog.config import MIB
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import Offset
 from raftlog.ports import Disk
 
 from .index_files import index_names
-from .segment import parse_segment_name
-
-QUARANTINED_SUFFIX = ".quarantined"
-QUARANTINED_KEPT = 16
-"""Files set aside that a replica's folder keeps."""
+from .quarantine import unused_name
+from .segment import parse_segment_name, segment_name
 
 
 def distrust(disk: Disk, path: str, suspects: Collection[Offset]) -> None:
-    """Remove the indexes of the segments that hold these offsets, so that recovery reads all of them and finds what was
-    found. Blocks. A disk that refuses even that fails the recovery as well, or finds the damage again another day."""
+    """Of the segments that hold these offsets: remove the indexes, so that recovery reads all of them and finds what
+    was found, and set those aside that cannot be read to their end. Blocks. Raises `DiskFailed` where the disk refuses
+    even that; one that only keeps its indexes fails the recovery as well, or the damage is found another day."""
     bases = [base for name in disk.list(path) if (base := parse_segment_name(name)) is not None]
-    for suspect in suspects:
-        base = max((base for base in bases if base <= suspect), default=None)
-        for name in index_names(base) if base is not None else ():
+    found = {max((base for base in bases if base <= suspect), default=None) for suspect in suspects}
+    for base in sorted(base for base in found if base is not None):
+        for name in index_names(base):
             with contextlib.suppress(DiskFailed, DiskFull):
                 disk.remove(f"{path}/{name}")
+        name = segment_name(base)
+        if not _is_readable(disk, f"{path}/{name}"):
+            disk.rename(f"{path}/{name}", f"{path}/{unused_name(disk, path, name)}")
+            disk.fsync_directory(path)
 
 
-def prune_quarantined(disk: Disk, path: str) -> None:
-    """Keep the newest few of what was set aside in this folder (of the greatest offsets): a disk that rots again and
-    again must not fill up with what it spoiled. Blocks."""
-    set_aside = [name for name in disk.list(path) if name.endswith(QUARANTINED_SUFFIX)]
-    for name in set_aside[:-QUARANTINED_KEPT]:
-        disk.remove(f"{path}/{name}")
+def _is_readable(disk: Disk, path: str) -> bool:
+    with contextlib.closing(disk.open(path)) as file:
+        position, size = 0, file.size()
+        while position < size:
+            try:
+                data = file.pread(min(MIB, size - position), position)
+            except DiskFailed:
+                return False
+            if not data:
+                break
+            position += len(data)
+    return True

@@ -22,7 +22,7 @@ from .batch_tail import FetchCache
 from .checkpoint import FLUSH_OS_NAME
 from .log import PartitionLog, Recovery
 from .producer_state import ProducerStates
-from .replica_distrust import prune_quarantined
+from .quarantine import quarantined
 
 FOLDER = "partitions"
 REMOVED_FOLDER = "partitions-removed"
@@ -36,6 +36,8 @@ class OpenedReplica:
     log: PartitionLog
     producers: ProducerStates
     recovery: Recovery
+    set_aside: list[str]
+    """What was, now or earlier, and lies in its folder (`quarantine.py`)."""
 
     @property
     def report(self) -> ReplicaReport:
@@ -95,9 +97,7 @@ def open_replica(
     log, recovery = PartitionLog.open(
         disk, path, config, clean_shutdown=clean_shutdown, producers=producers, cache=cache
     )
-    if recovery.cut_or_quarantined:
-        prune_quarantined(disk, path)
-    return OpenedReplica(topic_partition, log, producers, recovery)
+    return OpenedReplica(topic_partition, log, producers, recovery, quarantined(disk, path))
 
 
 def set_aside(disk: Disk, topic_partition: TopicPartition) -> str:

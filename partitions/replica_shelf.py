@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 
 from raftlog.config import TopicConfig
-from raftlog.errors import DiskFull
+from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import Offset, ReplicaReport, TopicPartition
 from raftlog.ports import Disk, Scheduler, Worker
 
@@ -24,6 +24,7 @@ from .batch_tail import FetchCache
 from .driver_ports import Logger
 from .log import PartitionLog
 from .log_writer import LogWriter
+from .quarantine import prune_quarantined
 from .replica_distrust import distrust
 from .replica_folders import (
     OpenedReplica,
@@ -73,13 +74,23 @@ class ReplicaShelf:
         self._opening: dict[TopicPartition, None] = {}
         self._removing: dict[TopicPartition, None] = {}
         self._failed: dict[TopicPartition, str] = {}
+        self._again: dict[TopicPartition, Callable[[], OpenedReplica]] = {}
+        """How to open those for which the disk had no room."""
+        self._spoiled: dict[TopicPartition, list[str]] = {}
+        """What lies set aside in the folders of replicas that were taken."""
         self._closing = False
 
     def load(self, *, clean_shutdown: bool) -> list[ReplicaReport]:
-        """Open everything found on disk. Blocks. Raises `DiskFailed` or `DiskFull`."""
+        """Open everything found on disk. Blocks. What a broken disk does not give is left out, as if it were not there:
+        the quorum then does not count on that replica, and the others are served (S9).
+
+        Raises `DiskFull`, and `DiskFailed` where not even the folders can be listed."""
         prepare_folders(self._disk)
         for tp in find_replicas(self._disk):
-            self._loaded[tp] = open_replica(self._disk, tp, None, self._cache, clean_shutdown=clean_shutdown)
+            try:
+                self._loaded[tp] = open_replica(self._disk, tp, None, self._cache, clean_shutdown=clean_shutdown)
+            except DiskFailed as error:
+                self._could_not_open(tp, error)
         for path in find_set_aside(self._disk):
             self._scheduler.call_later(STRAY_SECONDS, partial(self._delete, path))
         return [opened.report for _, opened in sorted(self._loaded.items())]
@@ -89,10 +100,20 @@ class ReplicaShelf:
         opened = self._loaded.pop(tp, None)
         if opened is None:
             if tp not in self._opening and tp not in self._removing and tp not in self._failed and not self._closing:
-                self._open(tp, lambda: open_replica(self._disk, tp, config, self._cache, clean_shutdown=False))
+                anew = partial(open_replica, self._disk, tp, config, self._cache, clean_shutdown=False)
+                self._open(tp, self._again.pop(tp, anew))
             return None
+        if opened.set_aside:
+            self._spoiled[tp] = opened.set_aside
         opened.log.configure(config)
         return opened
+
+    def in_sync(self, tp: TopicPartition) -> None:
+        """The replica follows a leader that has all of it, and so has the replica: of what was set aside enough stays
+        for somebody to look at."""
+        names, path = self._spoiled.pop(tp, None), folder_of(tp)
+        if names:
+            self._worker.submit(partial(prune_quarantined, self._disk, path, names), self._note_error(path, "pruning"))
 
     def losses_are_reported(self) -> None:
         """The quorum has accepted a registration with this shelf's reports: no later start need repeat them."""
@@ -105,9 +126,15 @@ class ReplicaShelf:
         """Why the replica could not be opened; empty where it was, or will be."""
         return self._failed.get(tp, "")
 
+    def failures(self) -> list[tuple[TopicPartition, str]]:
+        """Every replica that could not be opened, and why."""
+        return sorted(self._failed.items())
+
     def remove(self, tp: TopicPartition, log: PartitionLog | None, *, keep_seconds: float = 0.0) -> None:
         """This broker has this replica no longer: close what is open, set the folder aside and delete it after
         `keep_seconds`. `log` is the caller's, or None where the replica is here, if anywhere."""
+        self._again.pop(tp, None)
+        self._spoiled.pop(tp, None)
         if log is None:
             opened = self._loaded.pop(tp, None)
             log = opened.log if opened else None
@@ -180,12 +207,16 @@ class ReplicaShelf:
                 self._loaded[tp] = replica
                 self._on_change(tp)
                 return
-            self._logger.error("replica could not be opened", partition=str(tp), error=str(error))
-            self._failed[tp] = str(error)
+            self._could_not_open(tp, error)
             if isinstance(error, DiskFull):
+                self._again[tp] = work
                 self._scheduler.call_later(DISK_FULL_RETRY_SECONDS, lambda: self._retry(tp))
 
         self._worker.submit(work, opened)
+
+    def _could_not_open(self, tp: TopicPartition, error: BaseException | None) -> None:
+        self._logger.error("replica could not be opened", partition=str(tp), error=str(error))
+        self._failed[tp] = str(error)
 
     def _retry(self, tp: TopicPartition) -> None:
         self._failed.pop(tp, None)

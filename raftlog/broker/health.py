@@ -30,7 +30,9 @@ def health_of(
     if quorum.leader == NO_BROKER:
         problems.append("the metadata quorum has no leader")
     problems += [f"node {other.broker_id} is fenced: it is not heard of" for other in view.brokers() if other.fenced]
-    problems += [f"{line} (node {broker.identity.node_id})" for line in broker.manager.repairs.status()]
+    for lines in (broker.manager.repairs.status(), broker.manager.out_of_service()):
+        problems += [f"{line} (node {broker.identity.node_id})" for line in lines[:LINES_MAX]]
+        problems += [f"... and {len(lines) - LINES_MAX} replicas more like the last"] if len(lines) > LINES_MAX else []
     problems += partition_problems(view)
     ready = registered and record is not None and not record.fenced and quorum.leader != NO_BROKER
     return Health(ready, tuple(problems), None if stalls is None else _event_loop(stalls))

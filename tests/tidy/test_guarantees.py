@@ -12,6 +12,7 @@ from .sources import ROOT
 
 NAMING = (
     "docs/guarantees.md",
+    "docs/storage-faults.md",
     "tests/unit/test_quorum_stock.py",
     "tests/unit/test_quorum_stock_cluster.py",
     "tests/unit/test_quorum_stock_files.py",
@@ -58,3 +59,15 @@ def test_every_promise_is_told_with_what_it_rests_on_and_its_tests(number: int) 
     sections = re.findall(rf"^### S{number}:.*?(?=^###? |\Z)", text, re.DOTALL | re.MULTILINE)
     assert len(sections) == 1
     assert "Rests on" in sections[0] and NAMED.search(sections[0]), sections[0]
+
+
+def test_every_storage_fault_names_a_test_for_every_file() -> None:
+    """`the same` refers to the cell before it."""
+    text = (ROOT / "docs/storage-faults.md").read_text().partition("## What shows it")[2]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    head, _, *faults = rows
+    assert len(head) == 5 and len(faults) >= 12
+    for fault, *cells in faults:
+        assert len(cells) == len(head) - 1, fault
+        assert NAMED.search(cells[0]), fault
+        assert all(NAMED.search(cell) or cell == "the same" for cell in cells), fault

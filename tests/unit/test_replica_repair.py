@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from partitions.log_slice import LogDamaged
+from jepsen_like.simulator.disk import SimFile
+from partitions import quarantine, replication_pushes
 from partitions.replica_folders import folder_of
 from partitions.replica_repair import ASK_AGAIN_SECONDS, LAST_COPY_SECONDS, LossAnswer
+from raftlog.errors import DiskFailed
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, LeaderEpoch, PartitionEpoch
 from raftlog.record_batch import HEADER_BYTES
 from tests.support.replication_cluster import ReplicationCluster, tp
@@ -20,14 +22,18 @@ RECORDS = 12
 class Repairing(ReplicationCluster):
     """Two brokers in sync on twelve records; what a broker reports lost waits in `member.losses`."""
 
-    def __init__(self) -> None:
-        super().__init__(repairs=True, cache_bytes=0, **{"segment.bytes": "1024"})
+    def __init__(self, brokers: int = 2) -> None:
+        super().__init__(brokers=brokers, repairs=True, cache_bytes=0, **{"segment.bytes": "1024"})
         for _ in range(RECORDS):
             self.produce(0, size=100)
             self.settle()
 
-    def flip(self, number: int, position: int) -> None:
-        self.members[number].disk.flip(SEGMENT, position, 1)
+    def flip(self, number: int, position: int, segment: int = 0) -> None:
+        self.members[number].disk.flip(self.segments(number)[segment], position, 1)
+
+    def segments(self, number: int) -> list[str]:
+        folder = folder_of(tp(0))
+        return [f"{folder}/{name}" for name in self.members[number].disk.list(folder) if name.endswith(".log")]
 
     def read_cold(self, number: int, offset: int = 0) -> list[str]:
         """A consumer's read that goes to the disk, where the CRC is checked."""
@@ -37,12 +43,10 @@ class Repairing(ReplicationCluster):
         self.members[number].disk.cold = False
         return fetch.errors
 
-    def find(self, number: int) -> None:
+    def find(self, number: int, segment: int = 0) -> None:
         """As the scrubber does."""
         driver = self.members[number].manager.drivers[tp(0)]
-        driver.on_load_failed(
-            LogDamaged("bits rotted", driver.log._segments.all[0].base_offset, driver.log._generation)
-        )
+        driver.on_load_failed(driver.log.damage_in(driver.log._segments.all[segment].base_offset, "bits rotted"))
         self.settle()
 
     def accept(self, number: int) -> None:
@@ -208,3 +212,113 @@ def test_without_a_quorum_to_ask_damage_takes_the_replica_offline() -> None:
     cluster.fetch(0, 0)
     cluster.settle()
     assert cluster.members[0].offline
+
+
+# --- Several at once, and other kinds of damage -----------------------------------------------------------------------
+
+
+def test_replicas_that_are_damaged_at_different_places_repair_themselves_one_after_the_other() -> None:
+    """S1, S6: each from those that are whole there."""
+    cluster = Repairing(brokers=3)
+    before = b"".join(cluster.content(0))
+    for number, segment in ((1, 0), (2, 1)):
+        cluster.flip(number, HEADER_BYTES + 5, segment)
+        cluster.find(number, segment)
+    cluster.accept(1)
+    assert b"".join(cluster.content(1)) == before
+    # The epoch rose meanwhile: what the other one reported is refused, and it asks again.
+    ((_, _, done),) = cluster.members[2].losses
+    cluster.members[2].losses.clear()
+    done(LossAnswer.AGAIN)
+    cluster.scheduler.advance(ASK_AGAIN_SECONDS)
+    cluster.accept(2)
+    assert b"".join(cluster.content(2)) == before
+    cluster.set_isr(0, 1, 2)
+    cluster.flip(0, HEADER_BYTES + 5, 2)
+    cluster.find(0, 2)
+    cluster.accept(0)
+    cluster.elect(1, isr=[1, 2])
+    cluster.settle()
+    assert [b"".join(cluster.content(number)) for number in range(3)] == [before] * 3
+
+
+def test_what_was_set_aside_stays_until_the_replica_is_in_sync_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S1: until then it may be what everybody else has lost."""
+    monkeypatch.setattr(quarantine, "FILES_KEPT", 1)
+    cluster = Repairing()
+    cluster.flip(1, HEADER_BYTES + 5)
+    cluster.find(1)
+    cluster.accept(1)
+    aside = quarantined(cluster, 1)
+    assert len(aside) > 1 and cluster.log_end(1) == (RECORDS, RECORDS)
+    cluster.set_isr(0, 1)
+    cluster.settle()
+    assert quarantined(cluster, 1) == aside[:1], "what is damaged lies lowest"
+
+
+def lose_a_sector(monkeypatch: pytest.MonkeyPatch, cluster: Repairing, number: int, position: int) -> None:
+    """Reading that byte of the first segment fails from now on."""
+    inode = cluster.members[number].disk._names[SEGMENT]
+    pread = SimFile.pread
+
+    def broken(self: SimFile, length: int, start: int) -> bytes:
+        if self._inode is inode and start <= position < start + length:
+            raise DiskFailed("read: Input/output error")
+        return pread(self, length, start)
+
+    monkeypatch.setattr(SimFile, "pread", broken)
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_what_a_disk_does_not_read_any_more_is_fetched_again(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Repairing()
+    before = b"".join(cluster.content(1))
+    length = len(cluster.content(0)[0]) // 5
+    lose_a_sector(monkeypatch, cluster, 0, batch * length + HEADER_BYTES + 5)
+    if batch:
+        assert cluster.read_cold(0, 0) == [""], "what can be read is served"
+    assert cluster.read_cold(0, batch) == ["replica_not_available"]
+    assert not cluster.members[0].manager.drivers[tp(0)].replica.offline
+    cluster.accept(0)
+    cluster.elect(1, isr=[1])
+    cluster.settle()
+    assert f"{0:020d}.log.quarantined" in quarantined(cluster, 0), "all of it: it cannot be copied"
+    assert b"".join(cluster.content(0)) == before
+
+
+def test_a_segment_that_is_gone_is_fetched_again() -> None:
+    cluster = Repairing()
+    before = b"".join(cluster.content(0))
+    cluster.members[0].disk.remove(SEGMENT)
+    fetch = cluster.fetch(0, 0)
+    cluster.settle()
+    assert fetch.errors == ["disk_failed"]
+    cluster.accept(0)
+    cluster.elect(1, isr=[1])
+    cluster.settle()
+    assert b"".join(cluster.content(0)) == before
+
+
+@pytest.mark.parametrize("checked", [replication_pushes.CHECKED_BYTES, 1])
+def test_a_leader_learns_of_damage_from_the_follower_that_refuses_it(
+    checked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes in the page cache go to a follower unchecked, but what it asks for first is checked: otherwise it would get
+    the same damaged bytes again and again, and drop the link of all partitions each time."""
+    monkeypatch.setattr(replication_pushes, "CHECKED_BYTES", checked)
+    cluster = Repairing()
+    cluster.leader_end(1, 0).paused = True
+    for _ in range(RECORDS):
+        cluster.produce(0, size=100)
+        cluster.settle()
+    cluster.flip(0, HEADER_BYTES + 5, 3)
+    cluster.members[1].links[0].close()
+    for _ in range(40):
+        cluster.settle()
+        if not cluster.members[1].links[0].open:
+            cluster.dial(1, 0)
+        cluster.scheduler.advance(0.1)
+    assert cluster.log_end(1) == (15, 15), "what is good was taken"
+    assert len(cluster.members[0].losses) == 1
+    dropped = [event for event, _ in cluster.members[1].logger.lines].count("replication link dropped")
+    assert dropped == (1 if checked == 1 else 0)

@@ -3,6 +3,7 @@ restart everything is there. On the simulated disk, and on a small file system o
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 from collections.abc import Iterator
@@ -10,16 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
+from jepsen_like.simulator.disk import SimDisk, SimFile
+from partitions import quarantine
+from partitions.batch_tail import FetchCache
 from partitions.log import PartitionLog
 from partitions.log_job import LogJob
-from partitions.replica_distrust import QUARANTINED_KEPT, distrust, prune_quarantined
-from partitions.replica_folders import folder_of
+from partitions.quarantine import FILES_KEPT, prune_quarantined, quarantined
+from partitions.replica_distrust import distrust
+from partitions.replica_folders import folder_of, open_replica
 from raftlog.config import TopicConfig
 from raftlog.disk import LocalDisk
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import Offset
 from tests.support.replication_cluster import ReplicationCluster, tp
+from tests.support.replication_cores import broker
 from tests.support.storage import PATH, append, open_log, read_batches, settle
 
 MS_REMOUNT, MS_RDONLY, MNT_DETACH = 32, 1, 2
@@ -74,21 +79,74 @@ def test_a_slow_disk_makes_rounds_larger_and_nothing_else() -> None:
     assert [answer[0].base_offset for answer in answers] == list(range(50))
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_replica_that_cannot_be_read_at_a_start_is_left_out(clean: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S9: it is reported as absent, the others are served; it is not begun anew over what is there."""
+    cluster = ReplicationCluster(2)
+    for partition in range(2):
+        cluster.produce(0, partition)
+    cluster.settle()
+    disk = cluster.members[0].disk
+    opened = disk.open
+
+    def broken(path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
+        if path.startswith(folder_of(tp(0))):
+            raise DiskFailed(f"open {path}: Input/output error")
+        return opened(path, create=create, exclusive=exclusive)
+
+    monkeypatch.setattr(disk, "open", broken)
+    before = disk.files()
+    shelf = cluster.start(0, disk, clean_shutdown=clean).manager._shelf
+    assert list(shelf._loaded) == [tp(1)]
+    assert "Input/output error" in shelf.failure(tp(0))
+    assert shelf.take(tp(0), TopicConfig()) is None
+    cluster.tell(broker(0), broker(1), cluster.topic, *cluster.records.values(), to=[0])
+    cluster.settle()
+    (line,) = cluster.members[0].manager.out_of_service()
+    assert line.startswith("orders/0 is offline: ") and "Input/output error" in line
+    kept = {path: size for path, size in before.items() if path.startswith(folder_of(tp(0)))}
+    assert kept.items() <= disk.files().items()
+
+
 # --- What was set aside -----------------------------------------------------------------------------------------------
 
 
-def test_what_was_set_aside_is_bounded() -> None:
+def test_what_was_set_aside_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In files and in bytes; of all that one repair sets aside the damage itself lies lowest."""
     disk = SimDisk()
     disk.make_directory("partitions")
     log = open_log(disk)
     append(log)
     log.close(clean=True)
-    for number in range(QUARANTINED_KEPT + 5):
-        disk.open(f"{PATH}/{number:020d}.log.quarantined", create=True).close()
-    names = set(disk.list(PATH))
-    prune_quarantined(disk, PATH)
-    gone = names - set(disk.list(PATH))
-    assert gone == {f"{number:020d}.log.quarantined" for number in range(5)}
+    for number in range(FILES_KEPT + 5):
+        with contextlib.closing(disk.open(f"{PATH}/{number:020d}.log.quarantined", create=True)) as file:
+            file.pwritev([bytes(100)], 0)
+    others = set(disk.list(PATH)) - set(quarantined(disk, PATH))
+    prune_quarantined(disk, PATH, quarantined(disk, PATH))
+    assert quarantined(disk, PATH) == [f"{number:020d}.log.quarantined" for number in range(FILES_KEPT)]
+    monkeypatch.setattr(quarantine, "BYTES_KEPT", 350)
+    prune_quarantined(disk, PATH, quarantined(disk, PATH))
+    assert len(quarantined(disk, PATH)) == 3
+    assert set(disk.list(PATH)) - set(quarantined(disk, PATH)) == others
+
+
+def test_recovery_by_itself_removes_nothing_that_it_set_aside() -> None:
+    """S1: it may be the only copy; nobody was asked yet."""
+    disk = SimDisk()
+    disk.make_directory("partitions")
+    topic_partition = tp(0)
+    path = folder_of(topic_partition)
+    log = open_log(disk, TopicConfig(segment_bytes=300), path=path)
+    for _ in range(3 * FILES_KEPT):
+        append(log, size=100)
+        settle(log)
+    log.close(clean=False)
+    segments = [name for name in disk.list(path) if name.endswith(".log")]
+    distrust(disk, path, [Offset(0)])
+    disk.flip(f"{path}/{segments[0]}", 70, 1)
+    opened = open_replica(disk, topic_partition, None, FetchCache(0), clean_shutdown=False)
+    assert opened.recovery.cut_or_quarantined and opened.set_aside
+    assert len(quarantined(disk, path)) == len(segments) > FILES_KEPT
 
 
 def test_the_index_of_the_segment_that_holds_a_suspect_offset_goes() -> None:

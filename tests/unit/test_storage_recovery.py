@@ -399,13 +399,16 @@ def test_segments_below_the_start_are_removed() -> None:
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "leader-epochs"])
-@pytest.mark.parametrize("how", ["absent", "flipped"])
+@pytest.mark.parametrize("how", ["absent", "flipped", "shorter"])
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_lost_small_file_loses_no_batch_but_the_replica_does_not_vouch(name: str, how: str, clean: bool) -> None:
     damaged = make(clean=clean)
     epochs = open_log(damaged.disk, CONFIG, clean=clean).epochs if not clean else None
     path = f"{PATH}/{name}"
-    damaged.disk.remove(path) if how == "absent" else damaged.change(path, flip(14))
+    if how == "absent":
+        damaged.disk.remove(path)
+    else:
+        damaged.change(path, flip(14) if how == "flipped" else lambda good: good[:-1])
     log, recovery = damaged.reopen(clean=clean)
     assert recovery.cut_or_quarantined and not recovery.clean
     assert read_batches(log, 0) == damaged.before(48)

@@ -1,0 +1,62 @@
+"""Files that recovery or a repair set aside: their names, and how much of them stays.
+
+    00000000000000731200.log.quarantined           a whole segment
+    00000000000000731200.log.4711.quarantined      its bytes from position 4711 on
+    00000000000000731200.log.4711.1.quarantined    the same, another time
+
+Nothing reads them but people. Nothing removes them either before the replica is in sync with a leader again: what one
+replica sets aside may be what every other one has lost (S1). From then on a bounded part of it stays, for somebody to
+look at: the lowest offsets first, since of all that a repair sets aside the damage itself lies lowest.
+
+What is *not* here: what is set aside (`recovery.py`, `replica_distrust.py`), and when a replica is in sync again
+(`manager.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from raftlog.config import MIB
+from raftlog.ports import Disk
+
+QUARANTINED_SUFFIX = ".quarantined"
+
+FILES_KEPT = 16
+"""Of one replica that is in sync."""
+
+BYTES_KEPT = 1024 * MIB
+"""Likewise: a segment of the default size."""
+
+
+def quarantined(disk: Disk, path: str) -> list[str]:
+    """Names of what was set aside in this folder, the lowest offsets first. Blocks."""
+    return [name for name in disk.list(path) if name.endswith(QUARANTINED_SUFFIX)]
+
+
+def unused_name(disk: Disk, path: str, name: str) -> str:
+    """Under which name what is called `name` now can be set aside. Blocks."""
+    number, candidate = 0, f"{name}{QUARANTINED_SUFFIX}"
+    while disk.exists(f"{path}/{candidate}"):
+        number += 1
+        candidate = f"{name}.{number}{QUARANTINED_SUFFIX}"
+    return candidate
+
+
+def prune_quarantined(disk: Disk, path: str, names: Sequence[str]) -> None:
+    """Of a replica that has everything: of these, which were `quarantined` when it was opened, keep no more than
+    `FILES_KEPT` and `BYTES_KEPT`. What another repair sets aside meanwhile is none of them. Blocks.
+
+    Raises `DiskFailed`.
+    """
+    files_kept = bytes_kept = 0
+    for name in names:
+        try:
+            with contextlib.closing(disk.open(f"{path}/{name}")) as file:
+                size = file.size()
+        except FileNotFoundError:
+            continue  # Somebody looked at it, and took it away.
+        if files_kept < FILES_KEPT and bytes_kept + size <= BYTES_KEPT:
+            files_kept, bytes_kept = files_kept + 1, bytes_kept + size
+        else:
+            disk.remove(f"{path}/{name}")
