@@ -121,6 +121,8 @@ class SegmentFacts:
     end_offset: Offset
     size: int
     max_timestamp: int
+    first_timestamp: int
+    """Of its first batch; -1: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +144,16 @@ def plan_compaction(
     clean = dirty = 0
     end, overdue = first_dirty, False
     for segment in sealed:
-        if segment.end_offset > high_watermark or segment.max_timestamp > now_ms - config.min_compaction_lag_ms:
+        # Without a least lag the clocks of producers, which may be ahead, hold up nothing.
+        too_young = config.min_compaction_lag_ms > 0 and segment.max_timestamp > now_ms - config.min_compaction_lag_ms
+        if segment.end_offset > high_watermark or too_young:
             break
         if segment.end_offset <= first_dirty:
             clean += segment.size
             continue
         dirty += segment.size
         end = segment.end_offset
-        overdue |= 0 <= segment.max_timestamp < now_ms - config.max_compaction_lag_ms
+        overdue |= 0 <= segment.first_timestamp < now_ms - config.max_compaction_lag_ms
     ratio = dirty / (clean + dirty) if dirty else 0.0
     if not dirty or (ratio < config.min_cleanable_dirty_ratio and not overdue):
         return None

@@ -6,6 +6,7 @@ whoever produces and reads has not. While a worker is at a piece the log's folde
 nobody moves it away beneath.
 
 A pass ends early when its log does: closed, moved away, failed. What it had finished stays, the rest is cleared away.
+A log whose pass did not get on, for whatever reason, is passed over for a while: others have their turn.
 
 What is *not* here: what is compacted (`compaction.py`), how (`compaction_run.py`).
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from raftlog.config import MIB
 from raftlog.errors import RetriableError
@@ -31,6 +33,9 @@ CHECK_SECONDS = 15.0
 
 BYTES_PER_SECOND = 32 * MIB
 """Read by compaction, at most."""
+
+RESTS = 8
+"""Times that a log is passed over after a pass that did not get on: two minutes."""
 
 
 class Compactor:
@@ -53,6 +58,8 @@ class Compactor:
         self._drivers = drivers
         self._busy = False
         self._closed = False
+        self._resting: WeakKeyDictionary[PartitionDriver, int] = WeakKeyDictionary()
+        """How often each is still passed over."""
         self.passes = 0
         """That came to their end."""
 
@@ -76,6 +83,8 @@ class Compactor:
         found: tuple[PartitionDriver, CompactionPlan] | None = None
         for driver in compacted:
             driver.log_start.seal_for_compaction(now_ms)
+            if self._rests(driver):
+                continue
             plan = driver.log.compaction_plan(driver.replica.high_watermark, now_ms)
             if plan is not None and (found is None or plan.dirty_ratio > found[1].dirty_ratio):
                 found = (driver, plan)
@@ -87,6 +96,12 @@ class Compactor:
         return True
 
     # --- Inside ---
+
+    def _rests(self, driver: PartitionDriver) -> bool:
+        left = self._resting.pop(driver, 0)
+        if left > 1:
+            self._resting[driver] = left - 1
+        return left > 0
 
     def _check(self) -> None:
         if not self._closed:
@@ -106,7 +121,7 @@ class Compactor:
         try:
             if error is None and isinstance(piece, CleanedSegment) and not driver.closed:
                 self._replace(driver, piece)
-        except RetriableError as failed:
+        except Exception as failed:  # noqa: BLE001  whatever it is ends the pass, and the driver is told
             error = failed
         if isinstance(piece, Finished) or error is not None:
             self._end(driver, run, piece, error)
@@ -136,6 +151,10 @@ class Compactor:
             self._logger.warning("compaction ended early", partition=driver.name, error=str(error))
             if not driver.closed:
                 driver.on_load_failed(error)
+                if driver.log.failed is not None:
+                    driver.go_offline(str(driver.log.failed))
+        if not isinstance(piece, Finished) or piece.end <= run.plan.first_dirty:
+            self._resting[driver] = RESTS
 
         def done(_: None, failed: BaseException | None) -> None:
             self._busy = False

@@ -61,7 +61,8 @@ class LogCompaction(LogReads):
         for segment in self._segments.all[:-1]:
             if segment.index is not None or segment.end_offset > self.stable_end_offset:
                 break
-            sealed.append(SegmentFacts(segment.base_offset, segment.end_offset, segment.size, segment.max_timestamp))
+            times = segment.max_timestamp, segment.first_timestamp
+            sealed.append(SegmentFacts(segment.base_offset, segment.end_offset, segment.size, *times))
         return plan_compaction(self.config, sealed, self.first_dirty_offset, high_watermark, now_ms)
 
     def seal_for_compaction(self, now_ms: int) -> bool:

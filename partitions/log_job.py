@@ -146,6 +146,11 @@ class LogJob:
                 self.disk.remove(self._name(segment_name(base_offset, suffix)))
 
     def _cut(self, cut: Cut) -> None:
+        # What is written at these offsets next was not compacted: tombstones must not go before what they delete. So
+        # this goes before anything is cut: a crash in between must not leave it to a log that lost what it speaks of.
+        if self.disk.exists(self._name(CLEANER_CHECKPOINT_NAME)):
+            self.disk.remove(self._name(CLEANER_CHECKPOINT_NAME))
+            self.disk.fsync_directory(self.path)
         for name in reversed(self.disk.list(self.path)):
             for suffix in SEGMENT_SUFFIXES:
                 base_offset = parse_segment_name(name, suffix)
@@ -155,8 +160,6 @@ class LogJob:
                 if base_offset >= cut.end_offset or (base_offset == cut.keep_base and suffix != LOG_SUFFIX):
                     self.disk.remove(self._name(name))
         prune_snapshots(self.disk, self.path, end_offset=cut.end_offset)
-        # What is written at these offsets next was not compacted: tombstones must not go before what they delete.
-        self.disk.remove(self._name(CLEANER_CHECKPOINT_NAME))
         if cut.keep_base is not None:
             with contextlib.closing(self._open(cut.keep_base)) as file:
                 if file.size() < cut.keep_bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -17,14 +17,11 @@ from partitions.log_reader import Wanted
 from partitions.log_writer import LogWriter
 from partitions.producer_state import ProducerStates
 from raftlog.config import TopicConfig
-from raftlog.errors import RaftlogError
-from raftlog.model import Acks, Offset
+from raftlog.model import Offset
 from raftlog.record_batch import ARROW_FROM, Codec, RecordBatch, encode, encode_control, stamp
 from raftlog.record_batch_filter import keep_records
 from tests.support.compaction import COMPACTED, append_records, compact, records, reopen, seal, table
 from tests.support.manual import ManualScheduler, ManualWorker
-from tests.support.replication_cluster import ReplicationCluster, tp
-from tests.support.replication_cores import broker
 from tests.support.storage import PATH, open_log, read_batches, settle
 
 
@@ -40,9 +37,9 @@ def headers(log: PartitionLog) -> list[Any]:
 
 class TestThePlan:
     SEALED = (
-        SegmentFacts(Offset(0), Offset(10), 100, 1_000),
-        SegmentFacts(Offset(10), Offset(20), 100, 2_000),
-        SegmentFacts(Offset(20), Offset(30), 200, 3_000),
+        SegmentFacts(Offset(0), Offset(10), 100, 1_000, 500),
+        SegmentFacts(Offset(10), Offset(20), 100, 2_000, 1_500),
+        SegmentFacts(Offset(20), Offset(30), 200, 3_000, 2_500),
     )
 
     def plan(self, first_dirty: int = 0, high_watermark: int = 30, now_ms: int = 9_000, **settings: Any) -> Any:
@@ -58,11 +55,19 @@ class TestThePlan:
         assert self.plan(min_compaction_lag_ms=6_500).end == 20
         assert self.plan(min_compaction_lag_ms=8_001) is None
 
+    def test_without_a_least_lag_a_clock_that_is_ahead_holds_up_nothing(self) -> None:
+        assert self.plan(now_ms=1_500).end == 30
+        assert self.plan(now_ms=1_500, min_compaction_lag_ms=1).end == 10
+
+    def test_what_is_overdue_is_judged_by_the_first_record(self) -> None:
+        """KIP-354: it is the oldest one that may not wait longer."""
+        assert self.plan(20, min_cleanable_dirty_ratio=0.51, max_compaction_lag_ms=6_499) is not None
+        assert self.plan(20, min_cleanable_dirty_ratio=0.51, max_compaction_lag_ms=6_500) is None
+
     def test_only_what_is_dirty_enough_unless_it_is_overdue(self) -> None:
         assert self.plan(20).dirty_ratio == 0.5
         assert self.plan(20, min_cleanable_dirty_ratio=0.5) is not None
         assert self.plan(20, min_cleanable_dirty_ratio=0.51) is None
-        assert self.plan(20, min_cleanable_dirty_ratio=0.51, max_compaction_lag_ms=5_999) is not None
         assert self.plan(30) is None, "nothing is dirty"
 
     def test_a_topic_that_only_deletes_is_left_alone(self) -> None:
@@ -424,115 +429,6 @@ class TestBesideOthers:
         disk.flip(f"{PATH}/{0:020d}.log", 100, 1)
         with pytest.raises(LogDamaged):
             compact(log)
-
-
-class TestBrokers:
-    CONFIGS: ClassVar = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0.0"}
-
-    def produce(self, cluster: ReplicationCluster, key: bytes | None, value: bytes) -> list[Any]:
-        answers: list[Any] = []
-        now = cluster.scheduler.clock.wall_ms()
-        batch = encode([value], keys=[key], base_timestamp_ms=now)
-        cluster.members[0].manager.produce(tp(0), batch, Acks.ALL, answers.append)
-        cluster.settle()
-        return answers
-
-    def filled(self, brokers: int = 3) -> ReplicationCluster:
-        cluster = ReplicationCluster(brokers=brokers, **self.CONFIGS)
-        for number in range(60):
-            self.produce(cluster, b"k%d" % (number % 4), b"v%d" % number * 6)
-        return cluster
-
-    def compact_at(self, cluster: ReplicationCluster, number: int) -> None:
-        cluster.scheduler.advance(0.2)
-        cluster.settle()
-        compactor = cluster.members[number].manager.compactor
-        assert compactor.look()
-        assert not compactor.look(), "one pass at a time"
-        for _ in range(100):
-            cluster.settle()
-            cluster.scheduler.advance(0.05)
-            if compactor.passes:
-                return
-        raise AssertionError("the pass does not end")
-
-    def log(self, cluster: ReplicationCluster, number: int) -> PartitionLog:
-        return cluster.members[number].manager.drivers[tp(0)].log
-
-    def test_a_record_without_key_is_refused(self) -> None:
-        """S11."""
-        cluster = ReplicationCluster(**self.CONFIGS)
-        (refused,) = self.produce(cluster, None, b"v")
-        assert isinstance(refused, RaftlogError)
-        assert refused.code == "invalid_record" and "key" in refused.detail
-        assert cluster.log_end(0) == (0, 0)
-        assert not isinstance(self.produce(cluster, b"", b"v")[0], RaftlogError), "an empty key is a key"
-
-    def test_each_replica_by_itself_and_a_new_leader_goes_on(self) -> None:
-        cluster = self.filled()
-        before = table(self.log(cluster, 0))
-        self.compact_at(cluster, 1)
-        assert len(records(self.log(cluster, 1))) < len(records(self.log(cluster, 0))) == 60
-        assert table(self.log(cluster, 1)) == before
-        cluster.elect(1)
-        cluster.settle()
-        fetched = cluster.fetch(1, 0)
-        assert fetched.records and not fetched.errors[0]
-        for member in (0, 2):
-            assert self.log(cluster, member).log_end_offset == 60
-            assert not cluster.members[member].offline
-
-    def test_a_follower_that_begins_anew_copies_a_compacted_log(self) -> None:
-        cluster = ReplicationCluster(brokers=3, **self.CONFIGS)
-        cluster.tell(broker(2, fenced=True))
-        cluster.set_isr(0, 1)
-        cluster.members[2].links[0].close()
-        for number in range(60):
-            self.produce(cluster, b"k%d" % (number % 4), b"v%d" % number * 6)
-        self.compact_at(cluster, 0)
-        expected = records(self.log(cluster, 0))
-        assert len(expected) < 20 and self.log(cluster, 2).log_end_offset == 0
-        cluster.tell(broker(2))
-        cluster.dial(2, 0)
-        for _ in range(4):
-            cluster.settle()
-            cluster.scheduler.advance(0.3)
-        assert records(self.log(cluster, 2)) == expected
-        assert self.log(cluster, 2).log_end_offset == 60
-
-    def test_it_waits_for_a_clock_that_can_be_believed(self) -> None:
-        cluster = self.filled(brokers=2)
-        member = cluster.members[0]
-        cluster.scheduler.clock.jump_wall(3_600_000)
-        assert not member.manager.compactor.look()
-        assert any("compaction waits" in line for line, _ in member.logger.lines)
-        cluster.scheduler.clock.jump_wall(-3_600_000)
-        assert member.manager.compactor.look()
-
-    def test_a_pass_ends_with_its_replica(self) -> None:
-        cluster = self.filled(brokers=2)
-        compactor = cluster.members[0].manager.compactor
-        assert compactor.look()
-        closed: list[bool] = []
-        cluster.members[0].manager.close(closed.append)
-        cluster.settle()
-        cluster.scheduler.advance(1.0)
-        cluster.settle()
-        assert closed == [True]
-
-    def test_an_old_active_segment_is_sealed(self) -> None:
-        cluster = ReplicationCluster(**(self.CONFIGS | {"max.compaction.lag.ms": "1000", "segment.bytes": "100000"}))
-        for number in range(5):
-            self.produce(cluster, b"k", b"v%d" % number)
-        assert not cluster.members[0].manager.compactor.look()
-        cluster.scheduler.advance(2.0)
-        cluster.members[0].manager.compactor.look()
-        cluster.settle()
-        assert cluster.members[0].manager.compactor.look() or cluster.members[0].manager.compactor.passes
-        for _ in range(5):
-            cluster.settle()
-            cluster.scheduler.advance(0.1)
-        assert [value for _, _, value in records(self.log(cluster, 0))] == [b"v4"]
 
 
 def test_the_cleaner_checkpoint() -> None:

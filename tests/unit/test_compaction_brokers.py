@@ -1,0 +1,161 @@
+"""Compaction at brokers: each replica by itself, one pass at a time, and whatever goes wrong ends the pass alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
+from partitions import compactor as compactor_module
+from partitions.log import PartitionLog
+from raftlog.errors import DiskFailed, DiskFull, RaftlogError
+from raftlog.model import Offset
+from tests.support.compacted_cluster import CompactedCluster
+from tests.support.compaction import COMPACTED, append_records, compact, records, seal, table
+from tests.support.replication_cluster import tp
+from tests.support.storage import PATH, open_log, settle
+
+
+def filled(brokers: int = 3) -> CompactedCluster:
+    cluster = CompactedCluster(brokers=brokers)
+    cluster.fill(60)
+    return cluster
+
+
+class TestAPass:
+    def test_a_record_without_key_is_refused(self) -> None:
+        """S11."""
+        cluster = CompactedCluster()
+        refused = cluster.put(None, b"v")
+        assert isinstance(refused, RaftlogError)
+        assert refused.code == "invalid_record" and "key" in refused.detail
+        assert cluster.log_end(0) == (0, 0)
+        assert not isinstance(cluster.put(b"", b"v"), RaftlogError), "an empty key is a key"
+
+    def test_each_replica_by_itself_and_a_new_leader_goes_on(self) -> None:
+        cluster = filled()
+        before = table(cluster.log(0))
+        assert cluster.compact(1)
+        assert len(records(cluster.log(1))) < len(records(cluster.log(0))) == 60
+        assert table(cluster.log(1)) == before
+        cluster.elect(1)
+        cluster.settle()
+        fetched = cluster.fetch(1, 0)
+        assert fetched.records and not fetched.errors[0]
+        for member in (0, 2):
+            assert cluster.log(member).log_end_offset == 60
+            assert not cluster.members[member].offline
+
+    def test_one_at_a_time(self) -> None:
+        cluster = filled()
+        cluster.pass_time()
+        assert cluster.members[0].manager.compactor.look()
+        assert not cluster.members[0].manager.compactor.look()
+
+    def test_a_follower_that_begins_anew_copies_a_compacted_log(self) -> None:
+        cluster = CompactedCluster()
+        cluster.send_away(2)
+        cluster.fill(60)
+        assert cluster.compact(0)
+        expected = records(cluster.log(0))
+        assert len(expected) < 20 and cluster.log(2).log_end_offset == 0
+        cluster.bring_back(2)
+        assert records(cluster.log(2)) == expected
+        assert cluster.log(2).log_end_offset == 60
+
+    def test_it_waits_for_a_clock_that_can_be_believed(self) -> None:
+        cluster = filled(brokers=2)
+        member = cluster.members[0]
+        cluster.scheduler.clock.jump_wall(3_600_000)
+        assert not member.manager.compactor.look()
+        assert any("compaction waits" in line for line, _ in member.logger.lines)
+        cluster.scheduler.clock.jump_wall(-3_600_000)
+        assert member.manager.compactor.look()
+
+    def test_it_ends_with_its_replica(self) -> None:
+        cluster = filled(brokers=2)
+        assert cluster.members[0].manager.compactor.look()
+        closed: list[bool] = []
+        cluster.members[0].manager.close(closed.append)
+        cluster.settle()
+        cluster.scheduler.advance(1.0)
+        cluster.settle()
+        assert closed == [True]
+
+    def test_an_old_active_segment_is_sealed(self) -> None:
+        cluster = CompactedCluster(**{"max.compaction.lag.ms": "1000", "segment.bytes": "100000"})  # type: ignore[arg-type]
+        cluster.fill(5, keys=1)
+        assert not cluster.members[0].manager.compactor.look()
+        cluster.scheduler.advance(2.0)
+        cluster.members[0].manager.compactor.look()
+        cluster.settle()
+        assert cluster.members[0].manager.compactor.look() or cluster.members[0].manager.compactor.passes
+        cluster.pass_time()
+        assert [offset for offset, _, _ in records(cluster.log(0))] == [4]
+
+
+class TestWhatGoesWrong:
+    def test_an_exchange_that_fails_takes_the_replica_offline_and_holds_up_nobody(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It left the pass open for ever: no other began, and the folder was never given back."""
+        for error in (DiskFailed("rename"), DiskFull("rename"), FileNotFoundError("rename")):
+            cluster = filled(brokers=2)
+            member = cluster.members[0]
+            cluster.pass_time()
+            assert member.manager.compactor.look()
+
+            def refuse(source: str, target: str, error: Exception = error) -> None:
+                raise error
+
+            with monkeypatch.context() as patch:
+                patch.setattr(member.disk, "rename", refuse)
+                for _ in range(20):
+                    cluster.settle()
+                    cluster.scheduler.advance(0.05)
+            assert [where for where, _ in member.offline] == [tp(0)], error
+            closed: list[bool] = []
+            member.manager.close(closed.append)
+            cluster.pass_time()
+            assert closed, error
+
+    def test_a_log_that_does_not_get_on_is_passed_over_for_a_while(self) -> None:
+        """The dirtiest log came first again and again, and the others never."""
+        cluster = filled(brokers=2)
+        member = cluster.members[0]
+        cluster.pass_time()
+        compactor = member.manager.compactor
+        assert compactor.look()
+        member.disk.full_folders = (f"partitions/{tp(0).directory_name}",)
+        for _ in range(20):
+            cluster.settle()
+            cluster.scheduler.advance(0.05)
+        member.disk.full_folders = ()
+        assert any(line == "compaction ended early" for line, _ in member.logger.lines)
+        assert [compactor.look() for _ in range(compactor_module.RESTS)] == [False] * compactor_module.RESTS
+        assert compactor.look() and not member.offline
+
+
+def test_a_cut_that_a_crash_interrupts_never_leaves_compaction_ahead_of_the_log() -> None:
+    """What comes in place of what was cut was not compacted: no tombstone may go before what it deletes."""
+    step = 0
+    while True:
+        step += 1
+        disk = SimDisk()
+        disk.make_directory("partitions")
+        disk.fsync_directory("")
+        log = open_log(disk, COMPACTED)
+        for number in range(40):
+            append_records(log, [(b"once%d" % number, b"v" * 60)])
+        seal(log)
+        compact(log)
+        assert log.first_dirty_offset == 40
+        log.truncate_to(Offset(10))
+        disk.crash_countdown = step
+        try:
+            settle(log)
+            break
+        except SimulatedCrash:
+            disk.crash_countdown = 0
+        again = PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False)[0]
+        assert again.first_dirty_offset <= again.log_end_offset, step
+    assert step > 5
