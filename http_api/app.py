@@ -15,7 +15,7 @@ from aiohttp import web
 
 from raftlog.record_batch import load_arrow
 
-from . import cluster, deletions, fetch, moves, offsets, produce, scrubs, topics, voters
+from . import cluster, deletions, fetch, group_offsets, groups, moves, offsets, produce, scrubs, topics, voters
 from .context import CONTEXT, ApiContext, wall_ms
 from .hosts import HostPolicy
 from .limits import Limits
@@ -38,6 +38,15 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/v1/fetch", fetch.fetch_batches),
     ("POST", "/v1/offsets", offsets.find_offsets),
     ("POST", "/v1/producers", offsets.allocate_producer),
+    ("GET", "/v1/groups", groups.list_groups),
+    ("GET", "/v1/groups/{group}", groups.describe_group),
+    ("DELETE", "/v1/groups/{group}", groups.delete_group),
+    ("POST", "/v1/groups/{group}/members", groups.join_group),
+    ("POST", "/v1/groups/{group}/members/{member}/heartbeat", groups.heartbeat),
+    ("DELETE", "/v1/groups/{group}/members/{member}", groups.leave_group),
+    ("GET", "/v1/groups/{group}/offsets", group_offsets.read_offsets),
+    ("POST", "/v1/groups/{group}/offsets", group_offsets.commit_offsets),
+    ("POST", "/v1/groups/{group}/seek", group_offsets.seek),
     ("GET", "/v1/cluster", cluster.describe_cluster),
     ("GET", "/v1/cluster/reassignments", moves.list_reassignments),
     ("POST", "/v1/cluster/reassignments", moves.alter_reassignments),

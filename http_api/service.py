@@ -25,6 +25,7 @@ from raftlog.wire import (
     ProduceResponse,
 )
 
+from .service_groups import GroupService
 from .service_moves import MoveService
 from .service_scrubs import ScrubService
 
@@ -135,6 +136,11 @@ class BrokerService(Protocol):
     @property
     def moves(self) -> MoveService:
         """Reassignments, elections by hand, brokers that go."""
+        ...
+
+    @property
+    def groups(self) -> GroupService:
+        """Consumer groups and their offsets."""
         ...
 
     @property

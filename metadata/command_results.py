@@ -59,6 +59,20 @@ class ReassignmentsAltered(Part, frozen=True, tag="reassignments_altered.1"):
     refusals: tuple[Refused | None, ...]
 
 
+class RefusedChange(Part, frozen=True):
+    """One change of a `ChangeGroups`, by its position, that was not carried out."""
+
+    position: NaturalField
+    code: str
+    detail: str
+
+
+class GroupsChanged(Part, frozen=True, tag="groups_changed.1"):
+    """What was refused; every other change was carried out."""
+
+    refusals: tuple[RefusedChange, ...]
+
+
 CommandResult: TypeAlias = (
-    Done | Registered | IsrAltered | ProducerIdsGranted | Elected | Refused | ReassignmentsAltered
+    Done | Registered | IsrAltered | ProducerIdsGranted | Elected | Refused | ReassignmentsAltered | GroupsChanged
 )

@@ -55,14 +55,17 @@ from .command_results import (
     CommandResult,
     Done,
     Elected,
+    GroupsChanged,
     IsrAltered,
     ProducerIdsGranted,
     ReassignmentsAltered,
     Refused,
+    RefusedChange,
     Registered,
 )
 from .commands_losses import ReportLoss
 from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, UnregisterBroker
+from .groups.changes import ChangeGroups
 
 __all__ = [
     "COMMAND_TYPES",
@@ -74,6 +77,7 @@ __all__ = [
     "AlterReassignments",
     "AlterTopic",
     "BeginMoves",
+    "ChangeGroups",
     "ClientSession",
     "Command",
     "CommandResult",
@@ -87,6 +91,7 @@ __all__ = [
     "Envelope",
     "FenceBroker",
     "GrantProducerIds",
+    "GroupsChanged",
     "IsrAltered",
     "IsrMember",
     "ListeningAt",
@@ -94,6 +99,7 @@ __all__ = [
     "ProducerIdsGranted",
     "ReassignmentsAltered",
     "Refused",
+    "RefusedChange",
     "RegisterBroker",
     "Registered",
     "Report",
@@ -263,6 +269,7 @@ Command: TypeAlias = (
     | UnregisterBroker
     | ElectUnclean
     | ReportLoss
+    | ChangeGroups
 )
 
 

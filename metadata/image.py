@@ -27,6 +27,7 @@ from .commands import (
     AlterReassignments,
     AlterTopic,
     BeginMoves,
+    ChangeGroups,
     ClientSession,
     Command,
     CommandResult,
@@ -47,6 +48,8 @@ from .commands import (
     UnfenceBroker,
     UnregisterBroker,
 )
+from .groups.image import change_groups, topic_removed
+from .groups.state import groups_diff
 from .image_events import (
     BrokerChanged,
     BrokerRemoved,
@@ -84,12 +87,12 @@ class ClusterImage(ImageState):
             known = self._first_answer(session)
             if known is not None:
                 return known, []
-        result = self._carry_out(envelope.command, index)
+        result = self._carry_out(envelope.command, index, term)
         if session is not None:
             self._remember(session, index, result)
         return result, self.take_events()
 
-    def _carry_out(self, command: Command, index: int) -> CommandResult:
+    def _carry_out(self, command: Command, index: int, term: int = 0) -> CommandResult:
         match command:
             case AlterIsr():
                 return image_partitions.alter_isr(self, command)
@@ -104,7 +107,10 @@ class ClusterImage(ImageState):
             case CreateTopic():
                 return image_topics.create_topic(self, command)
             case DeleteTopic():
+                topic_removed(self, command.topic_id, index)
                 return image_topics.delete_topic(self, command)
+            case ChangeGroups():
+                return change_groups(self, command, index, term)
             case AlterTopic():
                 return image_topics.alter_topic(self, command)
             case AddPartitions():
@@ -208,4 +214,4 @@ def diff(old: ClusterImage, new: ClusterImage) -> list[MetadataEvent]:
             tickets = new.tickets_of(topic_partition)
             if record != old.partitions.get(topic_partition) or tickets != old.tickets_of(topic_partition):
                 events.append(PartitionChanged(record, tickets))
-    return events
+    return events + groups_diff(old, new)

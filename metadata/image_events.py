@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from raftlog.model import BrokerId, BrokerRecord, Incarnation, PartitionRecord, TopicId, TopicPartition, TopicRecord
 
+from .groups.events import GroupEvent
 from .image_elections import RecoveryTicket
 
 INITIAL_FEATURE_LEVEL = 1
@@ -67,5 +68,5 @@ class PartitionChanged:
 
 
 MetadataEvent: TypeAlias = (
-    FeatureLevelChanged | BrokerChanged | BrokerRemoved | TopicChanged | TopicRemoved | PartitionChanged
+    FeatureLevelChanged | BrokerChanged | BrokerRemoved | TopicChanged | TopicRemoved | PartitionChanged | GroupEvent
 )

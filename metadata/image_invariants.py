@@ -8,6 +8,7 @@ from __future__ import annotations
 from raftlog.errors import InvariantViolation
 from raftlog.model import NO_INCARNATION, BrokerId, PartitionRecord, TopicPartition
 
+from .groups.state import check_groups
 from .image_state import ImageState
 
 
@@ -31,6 +32,8 @@ def check(state: ImageState) -> None:
     _require(known >= {*state.reassigning, *state.moving}, "a reassignment of no partition")
     for broker_id in sorted(state.starting):
         _require(state.brokers[broker_id].fenced, f"broker {broker_id} is starting but not fenced")
+    for wrong in check_groups(state):
+        raise InvariantViolation(wrong)
 
 
 def _check_partition(state: ImageState, record: PartitionRecord) -> None:

@@ -30,6 +30,8 @@ from raftlog.model import (
 )
 
 from .commands import CommandResult
+from .groups.events import GroupEvent
+from .groups.state import GroupsState
 from .image_elections import RecoveryTicket
 from .image_events import (
     INITIAL_FEATURE_LEVEL,
@@ -48,10 +50,11 @@ MAX_UNCLEAN_EPOCHS = 8
 _topic_and_number = attrgetter("topic_id", "partition")
 
 
-class ImageState:
+class ImageState(GroupsState):
     """Records by id. Whoever is not this package's `image*` only reads."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.index = 0
         """Of the last command applied."""
         self.feature_level = INITIAL_FEATURE_LEVEL
@@ -104,6 +107,9 @@ class ImageState:
         """What changed since the last call."""
         events, self._events = self._events, []
         return events
+
+    def note(self, event: GroupEvent) -> None:
+        self._events.append(event)
 
     def put_feature_level(self, level: int) -> None:
         self.feature_level = level

@@ -16,6 +16,9 @@ from typing import TypeAlias
 from raftlog.config import TopicConfig
 from raftlog.model import NO_BROKER, BrokerId, BrokerRecord, PartitionRecord, TopicId, TopicPartition, TopicRecord
 
+from .groups.events import GroupChanged, GroupRemoved, OffsetsCommitted, OffsetsRemoved
+from .groups.records import CommittedOffset, GroupRecord, GroupState, MemberRecord
+from .groups.state import GroupsView
 from .image_config import settled_config
 from .image_elections import RecoveryTicket, explain_offline, is_live
 from .image_events import (
@@ -33,8 +36,17 @@ __all__ = [
     "BrokerChanged",
     "BrokerRemoved",
     "ClusterView",
+    "CommittedOffset",
     "FeatureLevelChanged",
+    "GroupChanged",
+    "GroupRecord",
+    "GroupRemoved",
+    "GroupState",
+    "GroupsView",
+    "MemberRecord",
     "MetadataEvent",
+    "OffsetsCommitted",
+    "OffsetsRemoved",
     "PartitionChanged",
     "TopicChanged",
     "TopicRemoved",
@@ -55,6 +67,8 @@ class ClusterView:
         """The finalized one: nothing above it is used in the cluster."""
         self.controller: BrokerId = NO_BROKER
         """Who is thought to lead the quorum: a hint that the feeder keeps, not a part of the agreed state."""
+        self.groups = GroupsView()
+        """Consumer groups and their offsets."""
         self._brokers: dict[BrokerId, BrokerRecord] = {}
         self._topics: dict[TopicId, TopicRecord] = {}
         self._topic_ids: dict[str, TopicId] = {}
@@ -162,6 +176,8 @@ class ClusterView:
                 self._configs.pop(topic.topic_id, None)
             case TopicRemoved(topic_id, name):
                 self._remove_topic(topic_id, name)
+            case GroupChanged() | GroupRemoved() | OffsetsCommitted() | OffsetsRemoved():
+                self.groups.on_event(event)
             case FeatureLevelChanged(level):
                 self.feature_level = level
 

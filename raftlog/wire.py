@@ -34,6 +34,7 @@ _HEAD_LENGTH = struct.Struct(">I")
 
 TopicIdBytes: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+GroupName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 PartitionNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
@@ -193,6 +194,28 @@ class DeleteRecordsResponse(msgspec.Struct, array_like=True, frozen=True, tag="r
     partitions: list[DeletedPartition]
 
 
+class GroupHeartbeat(msgspec.Struct, array_like=True, frozen=True):
+    """A member of a consumer group lives."""
+
+    group_id: GroupName
+    member_id: GroupName
+    incarnation: Natural
+
+
+class GroupHeartbeatsRequest(msgspec.Struct, array_like=True, frozen=True, tag="group_heartbeats.1"):
+    """For the coordinator of groups. Brokers pass it on to one another; consumers ask the HTTP API."""
+
+    correlation_id: Natural
+    members: Annotated[list[GroupHeartbeat], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+
+
+class GroupHeartbeatsResponse(msgspec.Struct, array_like=True, frozen=True, tag="group_heartbeats_heard.1"):
+    """In the order of the request: empty where it was heard, or a code of `raftlog.errors.CODES`."""
+
+    correlation_id: Natural
+    errors: list[str]
+
+
 class ErrorResponse(msgspec.Struct, array_like=True, frozen=True, tag="error.1"):
     """The whole request was refused: it did not decode, or there was no room for it. `correlation_id` is -1 where the
     request's could not be read."""
@@ -202,8 +225,10 @@ class ErrorResponse(msgspec.Struct, array_like=True, frozen=True, tag="error.1")
     detail: str
 
 
-Request: TypeAlias = ProduceRequest | FetchRequest | OffsetsRequest | DeleteRecordsRequest
-Response: TypeAlias = ProduceResponse | FetchResponse | OffsetsResponse | DeleteRecordsResponse | ErrorResponse
+Request: TypeAlias = ProduceRequest | FetchRequest | OffsetsRequest | DeleteRecordsRequest | GroupHeartbeatsRequest
+Response: TypeAlias = (
+    ProduceResponse | FetchResponse | OffsetsResponse | DeleteRecordsResponse | GroupHeartbeatsResponse | ErrorResponse
+)
 
 TIMESTAMP_LATEST = -1
 TIMESTAMP_EARLIEST = -2
@@ -228,7 +253,8 @@ _tag_decoder = msgspec.msgpack.Decoder(_Tag)
 _REQUEST_TAGS = {
     tag.partition(".")[0]: tag
     for tag in (
-        str(kind.__struct_config__.tag) for kind in (ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest)
+        str(kind.__struct_config__.tag)
+        for kind in (ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest, GroupHeartbeatsRequest)
     )
 }
 """A request's name without its version → with the one that is spoken here."""

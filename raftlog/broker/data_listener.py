@@ -13,6 +13,7 @@ What is *not* here: replication (`replication_links.py`), the quorum (`metadata/
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 from partitions.manager import Cancellable
 from raftlog.config import MIB
@@ -24,6 +25,8 @@ from raftlog.wire import (
     ErrorResponse,
     FetchRequest,
     FetchResponse,
+    GroupHeartbeatsRequest,
+    GroupHeartbeatsResponse,
     OffsetsRequest,
     ProduceRequest,
     ProduceResponse,
@@ -47,16 +50,29 @@ MAX_BYTES_IN_FLIGHT = 64 * MIB
 """Of produced batches without an answer, on one stream."""
 
 
-def data_acceptors(local: LocalRequests, accepting: Callable[[], bool]) -> dict[str, StreamAcceptor]:
-    """Acceptors by path. `accepting` tells whether this broker takes requests (it does not while it stops)."""
+HearMembers: TypeAlias = Callable[[GroupHeartbeatsRequest], GroupHeartbeatsResponse]
+
+
+def nobody_hears(request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse:
+    """Of a broker that never coordinates groups."""
+    return GroupHeartbeatsResponse(request.correlation_id, ["not_coordinator"] * len(request.members))
+
+
+def data_acceptors(
+    local: LocalRequests, accepting: Callable[[], bool], hear: HearMembers = nobody_hears
+) -> dict[str, StreamAcceptor]:
+    """Acceptors by path. `accepting` tells whether this broker takes requests (it does not while it stops); `hear`
+    takes heartbeats of consumer groups, as their coordinator."""
 
     def acceptor(*kinds: type[Request]) -> StreamAcceptor:
-        return lambda stream: RequestStream(stream, local, kinds, accepting)
+        return lambda stream: RequestStream(stream, local, kinds, accepting, hear)
 
     return {
         PRODUCE_PATH: acceptor(ProduceRequest),
         FETCH_PATH: acceptor(FetchRequest, OffsetsRequest),
-        FORWARD_PATH: acceptor(ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest),
+        FORWARD_PATH: acceptor(
+            ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest, GroupHeartbeatsRequest
+        ),
     }
 
 
@@ -69,11 +85,13 @@ class RequestStream:
         local: LocalRequests,
         kinds: tuple[type[Request], ...],
         accepting: Callable[[], bool],
+        hear: HearMembers = nobody_hears,
     ) -> None:
         self._stream = stream
         self._local = local
         self._kinds = kinds
         self._accepting = accepting
+        self._hear = hear
         self._in_flight = 0
         self._in_flight_bytes = 0
         self._fetches: dict[int, Cancellable] = {}
@@ -93,6 +111,8 @@ class RequestStream:
             self._produce(request, body)
         elif isinstance(request, FetchRequest):
             self._fetch(request)
+        elif isinstance(request, GroupHeartbeatsRequest):
+            stream.send(encode(self._hear(request)))
         elif isinstance(request, DeleteRecordsRequest):
             self._begin(0)
             self._local.delete_records(request, lambda response: self._answer(response, 0))

@@ -26,6 +26,8 @@ from raftlog.wire import (
     ErrorResponse,
     FetchRequest,
     FetchResponse,
+    GroupHeartbeatsRequest,
+    GroupHeartbeatsResponse,
     OffsetsRequest,
     OffsetsResponse,
     ProduceRequest,
@@ -43,8 +45,11 @@ MAX_WAITING_BYTES = 64 * MIB
 ANSWER_GRACE_SECONDS = 2.0
 """A peer answers by the request's own timeout; this much later it counts as lost. Dialing is part of that time."""
 OFFSETS_SECONDS = 10.0
+HEARTBEAT_SECONDS = 2.0
 
-ResponseType = TypeVar("ResponseType", ProduceResponse, FetchResponse, OffsetsResponse, DeleteRecordsResponse)
+ResponseType = TypeVar(
+    "ResponseType", ProduceResponse, FetchResponse, OffsetsResponse, DeleteRecordsResponse, GroupHeartbeatsResponse
+)
 
 
 class Forwarder:
@@ -82,6 +87,11 @@ class Forwarder:
         response, _ = await self._ask(peer, request, (), DeleteRecordsResponse, seconds, "outcome_unknown")
         return response
 
+    async def heartbeats(self, peer: BrokerId, request: GroupHeartbeatsRequest) -> GroupHeartbeatsResponse:
+        """To the coordinator of groups. Raises `RetriableError`."""
+        response, _ = await self._ask(peer, request, (), GroupHeartbeatsResponse, HEARTBEAT_SECONDS, "connection_lost")
+        return response
+
     async def close(self) -> None:
         """Drop all connections; what waits ends with an error."""
         peers, self._peers = self._peers, {}
@@ -108,7 +118,7 @@ class Forwarder:
             raise RetriableError(code, f"broker {peer} did not answer within {seconds:.1f} s") from None
         if isinstance(response, ErrorResponse):
             raise error_from_code(response.error, response.detail)
-        if not isinstance(response, expected) or len(response.partitions) != len(request.partitions):
+        if not isinstance(response, expected) or _answers(response) != _questions(request):
             # What it did, if anything, nobody knows.
             raise RetriableError(
                 lost_code, f"broker {peer} gave a {type(response).__name__} that answers another request"
@@ -126,6 +136,17 @@ class Forwarder:
             known = self._peers[peer] = _Peer(endpoint, self._tls(peer) if self._tls else None)
         await known.connected()
         return known
+
+
+def _questions(request: Request) -> int:
+    return len(request.members if isinstance(request, GroupHeartbeatsRequest) else request.partitions)
+
+
+def _answers(response: Response) -> int:
+    """-1: one for all."""
+    if isinstance(response, ErrorResponse):
+        return -1
+    return len(response.errors if isinstance(response, GroupHeartbeatsResponse) else response.partitions)
 
 
 class _Peer:

@@ -45,6 +45,8 @@ from raftlog.runtime import LoopScheduler, ThreadWorker
 
 from .data_listener import data_acceptors
 from .forwarding import Forwarder
+from .group_batches import GroupBatches
+from .groups import Groups
 from .identity import begin_start, mark_clean_shutdown, read_identity
 from .loop_stalls import LoopStalls
 from .node_tls import QUORUM_NAME, NodeTls, RefusalLog
@@ -190,13 +192,28 @@ class Node:
         )
         self._forwarder = Forwarder(self.data_address_of, dial)
         administrator = TopicAdministrator(self.broker.view, self._quorum, self._random, self.broker.when_view_reaches)
-        self.router = Router(self.broker, self._quorum, self._forwarder, administrator, stalls)
+        self._groups = self._make_groups()
+        self.router = Router(self.broker, self._quorum, self._forwarder, administrator, stalls, self._groups)
         if self._tls is not None:
             self.router.own_problems = self._tls.problems
         self._listener: Http2Listener | None = None
         self._api: object | None = None
         self.api = Endpoint("", 0)
         self.data = Endpoint("", 0)
+
+    def _make_groups(self) -> Groups:
+        view, quorum = self.broker.view, self._quorum
+        batches = GroupBatches(quorum, self.broker.when_view_reaches, lambda: view.feature_level)
+        return Groups(
+            self.identity.node_id,
+            view,
+            quorum,
+            batches,
+            self._forwarder,
+            self._clock,
+            self._log,
+            offsets_retention_ms=self._config.offsets_retention_minutes * 60_000,
+        )
 
     # --- Start ---
 
@@ -232,7 +249,7 @@ class Node:
 
     async def _open_listeners(self) -> None:
         config = self._config
-        acceptors = data_acceptors(self.broker.local, lambda: not self._stopping.is_set())
+        acceptors = data_acceptors(self.broker.local, lambda: not self._stopping.is_set(), self._groups.hear)
         acceptors[REPLICATION_PATH] = replication_acceptor(self.broker.manager.accepted)
         acceptors[QUORUM_PATH] = self._quorum.acceptor
         tls = self._tls
@@ -303,6 +320,7 @@ class Node:
 
     def _on_quorum_leader(self, leader: BrokerId) -> None:
         self.broker.view.controller = leader
+        self._groups.wake()
 
     def stop_soon(self) -> None:
         """A signal came."""
@@ -344,6 +362,7 @@ class Node:
         if self._tls is not None:
             await self._tls.close()
         await self._dialer.close()
+        self._groups.close()
         await self._forwarder.close()
         if self._listener is not None:
             await self._listener.close(grace=0.2)

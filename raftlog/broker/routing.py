@@ -44,6 +44,7 @@ from raftlog.wire import (
 )
 
 from .forwarding import Forwarder
+from .groups import Groups
 from .health import health_of
 from .loop_stalls import LoopStalls
 from .moves import MoveAdministrator
@@ -69,6 +70,7 @@ class Router:
         forwarder: Forwarder,
         administrator: TopicAdministrator,
         stalls: LoopStalls | None = None,
+        groups: Groups | None = None,
     ) -> None:
         self._broker = broker
         self._quorum = quorum
@@ -77,6 +79,7 @@ class Router:
         self._moves = MoveAdministrator(
             broker.view, lambda: broker.manager.drivers, administrator, structlog.get_logger()
         )
+        self._groups = groups
         self._stalls = stalls
         self.own_problems: Callable[[], Sequence[str]] = tuple
         """What is wrong with this node and can be seen here only."""
@@ -101,6 +104,11 @@ class Router:
     @property
     def moves(self) -> MoveAdministrator:
         return self._moves
+
+    @property
+    def groups(self) -> Groups:
+        assert self._groups is not None, "this broker was made without groups"
+        return self._groups
 
     @property
     def scrubs(self) -> Scrubs:

@@ -31,7 +31,11 @@ from metadata.view import (
     BrokerRemoved,
     ClusterView,
     FeatureLevelChanged,
+    GroupChanged,
+    GroupRemoved,
     MetadataEvent,
+    OffsetsCommitted,
+    OffsetsRemoved,
     PartitionChanged,
     TopicChanged,
     TopicRemoved,
@@ -284,3 +288,5 @@ def _as_change(event: MetadataEvent) -> list[MetadataChange]:
             return [TopicIsGone(topic_id)]
         case FeatureLevelChanged() | BrokerRemoved():
             return []  # Who is unregistered has no replica: no partition asks about it again.
+        case GroupChanged() | GroupRemoved() | OffsetsCommitted() | OffsetsRemoved():
+            return []

@@ -11,15 +11,16 @@ from typing import Any
 from metadata import commands as c
 from metadata import commands_moves as m
 from metadata.commands import decode, decode_result, encode, encode_result
+from metadata.groups import changes as g
 from metadata.image import ClusterImage
 from raftlog.model import BrokerId, Endpoint
-from tests.support.metadata_cluster import TOPIC, directory, report
+from tests.support.metadata_cluster import TOPIC, Cluster, directory, report
 from tests.unit.test_metadata_snapshot import busy
 
 FOLDER = pathlib.Path(__file__).parent
 COMMANDS = FOLDER / "metadata_commands_v1.txt"
-SNAPSHOT = FOLDER / "metadata_snapshot_v2.txt"
-OLD_SNAPSHOTS = (FOLDER / "metadata_snapshot_v1.txt",)
+SNAPSHOT = FOLDER / "metadata_snapshot_v4.txt"
+OLD_SNAPSHOTS = (FOLDER / "metadata_snapshot_v1.txt", FOLDER / "metadata_snapshot_v2.txt")
 
 _N: Any = int
 SAMPLES: list[c.Command] = [
@@ -49,6 +50,19 @@ SAMPLES: list[c.Command] = [
     c.UnregisterBroker(_N(1), _N(9)),
     c.ElectUnclean(TOPIC, 0, _N(1), _N(9), _N(4)),
     c.ReportLoss(TOPIC, 0, _N(1), _N(9), _N(3)),
+    c.ChangeGroups(
+        (
+            g.Join("readers", "m-1", "", "app", "10.0.0.9", ("orders",), "o.*", "uniform", 45_000, 300_000),
+            g.Leave("readers", "m-1", 17, 1_700_000_000_000),
+            g.Fence("readers", "m-1", 17, 6, 1_700_000_000_000),
+            g.Release("readers", "m-1", 17, 18, (g.TopicPartitions(TOPIC, (0, 2)),)),
+            g.Assign("readers", 17, (g.Target("m-1", (g.TopicPartitions(TOPIC, (0, 1)),)),)),
+            g.Commit("readers", "m-1", 17, 18, 1_700_000_000_000, (g.OffsetToCommit(TOPIC, 0, _N(7), 3, "here"),)),
+            g.Reset("readers", -1, 1_700_000_000_000, (g.OffsetToCommit(TOPIC, 1, _N(0)),)),
+            g.Expire("readers", 17, 6, 1_600_000_000_000),
+            g.Delete("readers"),
+        )
+    ),
 ]
 ANSWERS: list[c.CommandResult] = [
     c.Done(),
@@ -58,7 +72,23 @@ ANSWERS: list[c.CommandResult] = [
     c.Elected((None, c.Refused("not_eligible", "nobody"))),
     c.Refused("topic_exists", "it does"),
     c.ReassignmentsAltered((None, c.Refused("not_eligible", "it is fenced"))),
+    c.GroupsChanged((c.RefusedChange(2, "member_fenced", "it joined again"),)),
 ]
+
+
+def with_a_group() -> Cluster:
+    """What older versions could hold, and a group in which every field holds something."""
+    cluster = busy()
+    join = g.Join("readers", "m-1", "i-1", "app", "10.0.0.9", ("orders",), "o.*", "range", 45_000, 300_000)
+    cluster.do(c.ChangeGroups((join,)))
+    incarnation = cluster.image.index
+    target = g.Target("m-1", (g.TopicPartitions(TOPIC, (0, 1)),))
+    cluster.do(c.ChangeGroups((g.Assign("readers", incarnation, (target,)),)))
+    offset = g.OffsetToCommit(TOPIC, 1, _N(7), 3, "here")
+    cluster.do(
+        c.ChangeGroups((g.Commit("readers", "m-1", incarnation, cluster.image.index, 1_700_000_000_000, (offset,)),))
+    )
+    return cluster
 
 
 def render() -> str:
@@ -89,7 +119,7 @@ def test_commands_and_answers_are_read_as_ever() -> None:
 
 def test_a_snapshot_is_written_and_read_as_ever() -> None:
     packed = bytes.fromhex(SNAPSHOT.read_text())
-    assert busy().image.snapshot() == packed
+    assert with_a_group().image.snapshot() == packed
     assert ClusterImage.from_snapshot(packed).snapshot() == packed
 
 
@@ -101,4 +131,4 @@ def test_snapshots_of_older_versions_are_read() -> None:
 
 if __name__ == "__main__":
     COMMANDS.write_text(render())
-    SNAPSHOT.write_text(busy().image.snapshot().hex() + "\n")
+    SNAPSHOT.write_text(with_a_group().image.snapshot().hex() + "\n")

@@ -61,6 +61,8 @@ from raftlog.wire import (
     ProduceResponse,
 )
 
+from .fake_groups import FakeGroups
+
 NODE = BrokerId(1)
 CLUSTER_ID = "fake-cluster"
 LEADER_EPOCH = LeaderEpoch(3)
@@ -114,6 +116,7 @@ class FakeBroker:
 
     def __init__(self, parts: Literal["memory", "file", "no descriptor"] = "memory") -> None:
         self.view = ClusterView()
+        self.groups = FakeGroups(self.view, self._event)
         self.parts = parts
         self.logs: dict[TopicPartition, FakeLog] = {}
         self.fail: dict[str, Exception] = {}

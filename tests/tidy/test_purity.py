@@ -12,6 +12,7 @@ PURE = (
     "metadata.commands",
     "metadata.image",
     "metadata.controller",
+    "metadata.groups",
     "metadata.sessions",
     "metadata.placement",
     "metadata.view",

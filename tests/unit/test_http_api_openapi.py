@@ -7,7 +7,18 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from http_api import fetch, models, models_moves, models_scrubs, offsets, produce, records_in, records_out, voters
+from http_api import (
+    fetch,
+    models,
+    models_groups,
+    models_moves,
+    models_scrubs,
+    offsets,
+    produce,
+    records_in,
+    records_out,
+    voters,
+)
 from http_api.app import ROUTES, build_app
 from http_api.cluster import OPENAPI
 from http_api.limits import (
@@ -104,6 +115,8 @@ def test_query_and_path_parameters_are_those_of_the_code(key: tuple[str, str]) -
         ("POST", "/v1/topics/{topic}/records"): {*produce.QUERY, *produce.REPEATABLE},
         ("GET", "/v1/topics/{topic}/partitions/{partition}/records"): set(fetch.QUERY),
         ("GET", "/v1/topics/{topic}/partitions/{partition}/offsets"): set(offsets.QUERY),
+        ("GET", "/v1/groups/{group}/offsets"): {"lag"},
+        ("DELETE", "/v1/groups/{group}/members/{member}"): {"incarnation"},
     }
     parameters = [resolve(parameter) for parameter in OPERATIONS[key]["parameters"]]
     assert {found["name"] for found in parameters if found["in"] == "query"} == declared.get(key, set())
@@ -173,6 +186,28 @@ MODELS: dict[str, type[msgspec.Struct]] = {
     "StartScrub": models_scrubs.StartScrub,
     "ScrubFinding": models_scrubs.ScrubFinding,
     "Scrub": models_scrubs.Scrub,
+    **{
+        name: getattr(models_groups, name)
+        for name in (
+            "JoinGroup",
+            "AssignedTopic",
+            "ReleasedTopic",
+            "Heartbeat",
+            "Membership",
+            "GroupSummary",
+            "Groups",
+            "MemberDescription",
+            "GroupDescription",
+            "GroupOffset",
+            "GroupOffsets",
+            "OffsetToCommit",
+            "CommitOffsets",
+            "SeekTopic",
+            "SeekGroup",
+            "SoughtOffset",
+            "SoughtGroup",
+        )
+    },
     "ChangeVoters": voters.ChangeVoters,
     "VotersChanged": voters.VotersChanged,
 }

@@ -12,7 +12,7 @@ from metadata.commands import ClientSession, CreateTopic, DeleteTopic, Done, NoO
 from metadata.engine import InstalledSnapshot
 from metadata.image import ClusterImage, diff
 from metadata.quorum_machine import StateMachine
-from metadata.snapshot import UnknownSnapshot
+from metadata.snapshot import VERSION, UnknownSnapshot
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, TopicId
 from tests.support.metadata_cluster import Cluster, report
@@ -85,7 +85,7 @@ def test_an_installed_snapshot_ends_the_one_under_way(monkeypatch: pytest.Monkey
 def test_a_newer_version_is_told_from_damage() -> None:
     packed = busy().image.snapshot()
     with pytest.raises(UnknownSnapshot, match="upgraded"):
-        ClusterImage.from_snapshot(packed[:4] + struct.pack(">I", 3) + packed[8:])
+        ClusterImage.from_snapshot(packed[:4] + struct.pack(">I", VERSION + 1) + packed[8:])
 
 
 @pytest.mark.parametrize("length", [0, 3, 11, 12, 40, -1])

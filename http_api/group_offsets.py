@@ -1,0 +1,249 @@
+"""Committed offsets of consumer groups: read (with lag), commit, and seek with a plan.
+
+What is read is what the quorum has decided by now (S7): a consumer that was just assigned a partition goes on exactly
+where its predecessor's last accepted commit says (S8).
+
+What is *not* here: whose commit is taken (`metadata/groups/image.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from metadata.view import ClusterView, CommittedOffset
+from raftlog.errors import InvalidRequest, RetriableError, error_from_code
+from raftlog.model import TopicId, TopicPartition
+from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FoundOffset, OffsetQuery, OffsetsRequest
+
+from .bodies import read_json
+from .context import ApiContext, context_of
+from .groups import CHANGE_TIMEOUT_S, group_name, group_of
+from .models_groups import (
+    MAX_OFFSETS_PER_REQUEST,
+    CommitOffsets,
+    GroupOffset,
+    GroupOffsets,
+    OffsetToCommit,
+    SeekGroup,
+    SeekTopic,
+    SoughtGroup,
+    SoughtOffset,
+)
+from .offsets import OFFSETS_TIMEOUT_S
+from .query import Query, check_timestamp, unknown_partition
+from .replies import json_reply
+from .service_groups import WantedOffset
+
+
+async def read_offsets(request: web.Request) -> web.StreamResponse:
+    """Of every partition in which the group has committed or that a member owns."""
+    context = context_of(request)
+    with_lag = Query(request, ("lag",)).choice("lag", ("true", "false"), "false") == "true"
+    group = await group_of(request, context)
+    view = context.service.view
+    committed = view.groups.offsets(group.group_id)
+    owners = {partition: member.member_id for member in group.members.values() for partition in member.owned}
+    partitions = sorted({*committed, *owners}, key=lambda tp: (_topic_name(view, tp), tp.partition))
+    partitions = [partition for partition in partitions if view.partition(partition) is not None]
+    ranges = await _ranges(context, partitions) if with_lag else {}
+    rows = [_row(view, tp, committed.get(tp), ranges.get(tp), owners.get(tp)) for tp in partitions]
+    return json_reply(GroupOffsets(group.group_id, rows))
+
+
+async def commit_offsets(request: web.Request) -> web.StreamResponse:
+    """All of them or none. An offset that is lower than the committed one changes nothing, and is no error (S8)."""
+    context = context_of(request)
+    Query(request)
+    asked = await read_json(request, context, CommitOffsets)
+    if context.service.view.index < asked.generation:
+        await context.catch_up("a partition")
+    offsets = [
+        WantedOffset(await _partition(context, one), one.offset, one.leader_epoch, one.metadata)
+        for one in asked.offsets
+    ]
+    commit = context.service.groups.commit(
+        group_name(request), asked.member_id, asked.incarnation, asked.generation, offsets
+    )
+    await context.finish(commit, CHANGE_TIMEOUT_S)
+    return web.Response(status=204)
+
+
+async def seek(request: web.Request) -> web.StreamResponse:
+    """Plan where a group without members is to go on and, unless only the plan was asked for, have it so."""
+    context = context_of(request)
+    Query(request)
+    asked = await read_json(request, context, SeekGroup)
+    name = group_name(request)
+    await context.catch_up(f"group {name!r}")
+    view = context.service.view
+    group = view.groups.group(name)
+    epoch = group.epoch if group is not None else -1
+    committed = dict(view.groups.offsets(name))
+    if asked.topics is None and group is None:
+        raise InvalidRequest("unknown_group", f"there is no group {name!r}; a new one must be told its topics")
+    if group is not None and group.members:
+        detail = f"group {name!r} has {len(group.members)} members: stop them first"
+        raise InvalidRequest("group_not_empty", detail)
+    partitions = sorted(committed) if asked.topics is None else _named(view, asked.topics)
+    plan = await _plan(context, asked, [tp for tp in partitions if view.partition(tp) is not None], committed)
+    if not asked.plan:
+        for first in range(0, len(plan), MAX_OFFSETS_PER_REQUEST):
+            part = plan[first : first + MAX_OFFSETS_PER_REQUEST]
+            offsets = [WantedOffset(one.topic_partition, one.new_offset) for one in part]
+            await context.finish(context.service.groups.reset(name, epoch, offsets), CHANGE_TIMEOUT_S)
+            created = view.groups.group(name)
+            epoch = created.epoch if created is not None else epoch
+    rows = [
+        SoughtOffset(
+            _topic_name(view, one.topic_partition),
+            one.topic_partition.partition,
+            one.offset,
+            one.new_offset,
+            one.held.start,
+            one.held.end,
+        )
+        for one in plan
+    ]
+    return json_reply(SoughtGroup(name, not asked.plan, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The offsets that a partition has."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    topic_partition: TopicPartition
+    offset: int | None
+    new_offset: int
+    held: Held
+
+
+async def _plan(
+    context: ApiContext,
+    asked: SeekGroup,
+    partitions: list[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+) -> list[_Planned]:
+    ranges = await _ranges(context, partitions)
+    times: dict[TopicPartition, int] = {}
+    if asked.to in ("timestamp", "duration"):
+        time = asked.value if asked.to == "timestamp" else context.clock_ms() - asked.value
+        time = check_timestamp("value", time)
+        for found in await _find(context, [OffsetQuery(tp.topic_id, tp.partition, time) for tp in partitions]):
+            if found.error:
+                raise error_from_code(found.error, found.detail, found.leader)
+            times[TopicPartition(TopicId(found.topic_id), found.partition)] = found.offset
+    plan = []
+    for partition in partitions:
+        held = ranges.get(partition)
+        if held is None:
+            topic = _topic_name(context.service.view, partition)
+            raise RetriableError("leader_not_available", f"nobody leads {topic}/{partition.partition} now")
+        current = committed[partition].offset if partition in committed else None
+        new = new_offset(asked.to, asked.value, current, held, times.get(partition, -1))
+        plan.append(_Planned(partition, current, new, held))
+    return plan
+
+
+def new_offset(to: str, value: int, current: int | None, held: Held, at_time: int) -> int:
+    """Where a group is to go on, within what the partition has. `at_time`: the first record of the time asked for, -1
+    for none. Raises `InvalidRequest`."""
+    match to:
+        case "earliest":
+            wanted = held.start
+        case "latest":
+            wanted = held.end
+        case "offset":
+            wanted = value
+        case "shift":
+            if current is None:
+                raise InvalidRequest("invalid_request", "shift needs a committed offset in every partition")
+            wanted = current + value
+        case _:
+            wanted = at_time if at_time >= 0 else held.end
+    return min(max(wanted, held.start), held.end)
+
+
+async def _ranges(context: ApiContext, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Held]:
+    """What each partition has; those that nobody leads now are left out."""
+    asked = list(partitions)
+    both = (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST)
+    found = await _find(context, [OffsetQuery(tp.topic_id, tp.partition, time) for tp in asked for time in both])
+    ranges = {}
+    for position, partition in enumerate(asked):
+        first, last = found[2 * position], found[2 * position + 1]
+        if not first.error and not last.error:
+            ranges[partition] = Held(first.offset, last.offset)
+    return ranges
+
+
+async def _find(context: ApiContext, queries: list[OffsetQuery]) -> list[FoundOffset]:
+    found: list[FoundOffset] = []
+    for first in range(0, len(queries), MAX_OFFSETS_PER_REQUEST):
+        part = OffsetsRequest(0, queries[first : first + MAX_OFFSETS_PER_REQUEST])
+        found += (await context.finish(context.service.offsets(part), OFFSETS_TIMEOUT_S)).partitions
+    return found
+
+
+async def _partition(context: ApiContext, one: OffsetToCommit) -> TopicPartition:
+    """Raises `InvalidRequest`."""
+    if one.topic_id is not None:
+        return TopicPartition(TopicId(bytes.fromhex(one.topic_id)), one.partition)
+    view = context.service.view
+    topic = view.topic(one.topic)
+    if topic is None:
+        await context.catch_up(f"topic {one.topic!r}")
+        topic = view.topic(one.topic)
+    if topic is None:
+        raise InvalidRequest("unknown_topic", f"there is no topic {one.topic!r}")
+    return TopicPartition(topic.topic_id, one.partition)
+
+
+def _named(view: ClusterView, topics: list[SeekTopic]) -> list[TopicPartition]:
+    """Raises `InvalidRequest`."""
+    found: dict[TopicPartition, None] = {}
+    for named in topics:
+        topic = view.topic(named.topic)
+        if topic is None:
+            raise InvalidRequest("unknown_topic", f"there is no topic {named.topic!r}")
+        for number in range(topic.partition_count) if named.partitions is None else named.partitions:
+            if number >= topic.partition_count:
+                raise unknown_partition(topic, number)
+            found[TopicPartition(topic.topic_id, number)] = None
+    return list(found)
+
+
+def _row(
+    view: ClusterView,
+    partition: TopicPartition,
+    committed: CommittedOffset | None,
+    held: Held | None,
+    owner: str | None,
+) -> GroupOffset:
+    lag = max(0, held.end - committed.offset) if committed is not None and held is not None else None
+    return GroupOffset(
+        _topic_name(view, partition),
+        partition.topic_id.hex(),
+        partition.partition,
+        committed.offset if committed is not None else None,
+        committed.leader_epoch if committed is not None else -1,
+        committed.metadata if committed is not None else "",
+        committed.commit_timestamp_ms if committed is not None else None,
+        held.start if held is not None else None,
+        held.end if held is not None else None,
+        lag,
+        owner,
+    )
+
+
+def _topic_name(view: ClusterView, partition: TopicPartition) -> str:
+    topic = view.topic_by_id(partition.topic_id)
+    return topic.name if topic is not None else ""

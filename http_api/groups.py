@@ -1,0 +1,200 @@
+"""Consumer groups: list, describe, join, beat, leave, delete.
+
+A membership is three calls: join once, beat every few seconds, leave at the end. Every answer to a heartbeat tells what
+the member may read now and what it must give up; what it gave up it names in its next heartbeat.
+
+What is *not* here: committed offsets (`group_offsets.py`), and every decision.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from metadata.view import ClusterView, GroupRecord, MemberRecord
+from raftlog.errors import InvalidRequest
+from raftlog.model import TopicId, TopicPartition
+
+from .bodies import read_json
+from .context import ApiContext, context_of
+from .models import known
+from .models_groups import (
+    AssignedTopic,
+    GroupDescription,
+    Groups,
+    GroupSummary,
+    Heartbeat,
+    JoinGroup,
+    MemberDescription,
+    Membership,
+    ReleasedTopic,
+)
+from .query import MAX_INT64, Query, integer
+from .replies import json_reply
+from .service_groups import WantedMembership
+
+CHANGE_TIMEOUT_S = 30.0
+"""Beyond what the broker itself waits for the quorum."""
+MAX_NAME_LENGTH = 255
+
+
+async def list_groups(request: web.Request) -> web.StreamResponse:
+    context = context_of(request)
+    Query(request)
+    groups = context.service.view.groups.groups()
+    summaries = [GroupSummary(g.group_id, g.state.value, g.assignor, len(g.members)) for g in groups]
+    return json_reply(Groups(summaries))
+
+
+async def describe_group(request: web.Request) -> web.StreamResponse:
+    context = context_of(request)
+    Query(request)
+    group = await group_of(request, context)
+    view = context.service.view
+    members = [_described(view, group.members[member_id]) for member_id in sorted(group.members)]
+    return json_reply(
+        GroupDescription(
+            group.group_id,
+            group.state.value,
+            group.assignor,
+            group.epoch,
+            group.target_epoch,
+            known(view.controller),
+            members,
+        )
+    )
+
+
+async def delete_group(request: web.Request) -> web.StreamResponse:
+    """With its offsets."""
+    context = context_of(request)
+    Query(request)
+    await context.finish(context.service.groups.delete(group_name(request)), CHANGE_TIMEOUT_S)
+    return web.Response(status=204)
+
+
+async def join_group(request: web.Request) -> web.StreamResponse:
+    context = context_of(request)
+    Query(request)
+    asked = await read_json(request, context, JoinGroup)
+    member_id = asked.member_id or _new_member_id(asked.client_id)
+    wanted = WantedMembership(
+        group_name(request),
+        member_id,
+        asked.instance_id,
+        asked.client_id,
+        request.remote or "",
+        tuple(asked.topics),
+        asked.pattern,
+        asked.assignor,
+        asked.session_timeout_ms,
+        asked.rebalance_timeout_ms,
+    )
+    incarnation = await context.finish(context.service.groups.join(wanted), CHANGE_TIMEOUT_S)
+    return json_reply(_membership(context.service.view, wanted.group_id, member_id, incarnation), status=201)
+
+
+async def heartbeat(request: web.Request) -> web.StreamResponse:
+    """First what it gave up is decided, then the coordinator hears of it, then it is told how things are."""
+    context = context_of(request)
+    Query(request)
+    asked = await read_json(request, context, Heartbeat)
+    group_id, member_id = group_name(request), _member_name(request)
+    groups = context.service.groups
+    if context.service.view.index < asked.incarnation:
+        await context.catch_up(f"member {member_id!r}")
+    if asked.released:
+        given_up = _released(asked.released)
+        release = groups.release(group_id, member_id, asked.incarnation, asked.generation, given_up)
+        await context.finish(release, CHANGE_TIMEOUT_S)
+    await context.finish(groups.heartbeat(group_id, member_id, asked.incarnation), CHANGE_TIMEOUT_S)
+    return json_reply(_membership(context.service.view, group_id, member_id, asked.incarnation))
+
+
+async def leave_group(request: web.Request) -> web.StreamResponse:
+    context = context_of(request)
+    text = Query(request, ("incarnation",)).text("incarnation")
+    if text is None:
+        raise InvalidRequest("invalid_request", "which incarnation leaves must be said: ?incarnation=")
+    incarnation = integer("incarnation", text, 0, MAX_INT64)
+    leave = context.service.groups.leave(group_name(request), _member_name(request), incarnation)
+    await context.finish(leave, CHANGE_TIMEOUT_S)
+    return web.Response(status=204)
+
+
+def group_name(request: web.Request) -> str:
+    """The group that the path names. Raises `InvalidRequest`."""
+    return _name("a group", request.match_info["group"])
+
+
+async def group_of(request: web.Request, context: ApiContext) -> GroupRecord:
+    """As the quorum has it now (S7). Raises `InvalidRequest("unknown_group")`."""
+    name = group_name(request)
+    await context.catch_up(f"group {name!r}")
+    group = context.service.view.groups.group(name)
+    if group is None:
+        raise InvalidRequest("unknown_group", f"there is no group {name!r}")
+    return group
+
+
+def by_topic(view: ClusterView, partitions: Iterable[TopicPartition]) -> list[AssignedTopic]:
+    """Grouped, in their order; topics that are gone are left out."""
+    found: dict[TopicId, AssignedTopic] = {}
+    for partition in partitions:
+        topic = view.topic_by_id(partition.topic_id)
+        if topic is not None:
+            empty = AssignedTopic(topic.name, topic.topic_id.hex(), [])
+            found.setdefault(topic.topic_id, empty).partitions.append(partition.partition)
+    return list(found.values())
+
+
+def _member_name(request: web.Request) -> str:
+    return _name("a member", request.match_info["member"])
+
+
+def _name(what: str, name: str) -> str:
+    if not 0 < len(name) <= MAX_NAME_LENGTH or not name.isprintable():
+        raise InvalidRequest("invalid_request", f"{what} has a name of 1 to {MAX_NAME_LENGTH} printable characters")
+    return name
+
+
+def _new_member_id(client_id: str) -> str:
+    return f"{client_id[:200] or 'consumer'}-{secrets.token_hex(16)}"
+
+
+def _released(released: list[ReleasedTopic]) -> list[TopicPartition]:
+    return [
+        TopicPartition(TopicId(bytes.fromhex(one.topic_id)), number) for one in released for number in one.partitions
+    ]
+
+
+def _membership(view: ClusterView, group_id: str, member_id: str, incarnation: int) -> Membership:
+    """Raises `InvalidRequest` where this is no member (any more)."""
+    group = view.groups.group(group_id)
+    member = None if group is None else group.members.get(member_id)
+    if group is None or member is None:
+        raise InvalidRequest("unknown_member", f"group {group_id!r} has no member {member_id!r}: it must join again")
+    if member.incarnation != incarnation:
+        raise InvalidRequest("member_fenced", f"member {member_id!r} joined again, as {member.incarnation}")
+    assigned, revoking = by_topic(view, member.assigned), by_topic(view, member.revoking)
+    return Membership(group_id, member_id, incarnation, member.generation, group.state.value, assigned, revoking)
+
+
+def _described(view: ClusterView, member: MemberRecord) -> MemberDescription:
+    return MemberDescription(
+        member.member_id,
+        member.instance_id,
+        member.client_id,
+        member.client_host,
+        member.incarnation,
+        member.generation,
+        member.topics,
+        member.pattern,
+        member.session_timeout_ms,
+        member.rebalance_timeout_ms,
+        by_topic(view, member.assigned),
+        by_topic(view, member.revoking),
+        by_topic(view, sorted(member.target)),
+    )

@@ -1,0 +1,71 @@
+"""What the HTTP API asks of the broker about consumer groups.
+
+`raftlog/broker/groups.py` is the real one. What groups *are* is read from the view (`view.groups`), after `catch_up`
+where it must be what the quorum has decided by now (S7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from raftlog.model import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class WantedMembership:
+    """A consumer that joins."""
+
+    group_id: str
+    member_id: str
+    instance_id: str
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    pattern: str
+    assignor: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WantedOffset:
+    """Where to go on in one partition."""
+
+    topic_partition: TopicPartition
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class GroupService(Protocol):
+    """Changes are decided when a call returns, and the view shows them. All raise `InvalidRequest` for what is refused
+    and `RetriableError` (`outcome_unknown`, `quorum_unavailable`, `overloaded`)."""
+
+    async def join(self, wanted: WantedMembership) -> int:
+        """The member's incarnation."""
+        ...
+
+    async def heartbeat(self, group_id: str, member_id: str, incarnation: int) -> None:
+        """The coordinator has heard of the member. Raises `unknown_member`, `member_fenced`, or `not_coordinator` where
+        none answers."""
+        ...
+
+    async def leave(self, group_id: str, member_id: str, incarnation: int) -> None: ...
+
+    async def release(
+        self, group_id: str, member_id: str, incarnation: int, generation: int, given_up: Sequence[TopicPartition]
+    ) -> None: ...
+
+    async def commit(
+        self, group_id: str, member_id: str, incarnation: int, generation: int, offsets: Sequence[WantedOffset]
+    ) -> None:
+        """All of them or none; lowers nothing. With no member id: for a group that has no members."""
+        ...
+
+    async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset]) -> None:
+        """Whatever was committed before; the group must have no members, and be at `epoch` (-1: not be)."""
+        ...
+
+    async def delete(self, group_id: str) -> None: ...

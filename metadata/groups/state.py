@@ -1,0 +1,144 @@
+"""Groups and their offsets as the image holds them, and as a view copies them: the same mapping of events to records.
+
+Only the methods that write here change anything, and each notes an event. Mixed into `ImageState`; a `GroupsView` is
+fed with the events instead. What is *not* here: deciding (`image.py`), bytes (`snapshot.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from raftlog.model import TopicPartition
+
+from .events import GroupChanged, GroupEvent, GroupRemoved, OffsetsCommitted, OffsetsRemoved
+from .records import CommittedOffset, GroupRecord, in_order
+
+_NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
+
+
+class GroupsView:
+    """Every group as of some index. Read as you like; `on_event` is for whoever feeds it."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, GroupRecord] = {}
+        self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+
+    def group(self, group_id: str) -> GroupRecord | None:
+        return self._groups.get(group_id)
+
+    @property
+    def has_groups(self) -> bool:
+        return bool(self._groups)
+
+    def groups(self) -> list[GroupRecord]:
+        """All of them, by id."""
+        return [self._groups[group_id] for group_id in sorted(self._groups)]
+
+    def offsets(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """What a group has committed."""
+        return self._offsets.get(group_id, _NOTHING)
+
+    def on_event(self, event: GroupEvent) -> None:
+        match event:
+            case OffsetsCommitted(group_id, offsets):
+                self._offsets.setdefault(group_id, {}).update(offsets)
+            case GroupChanged(record):
+                self._groups[record.group_id] = record
+            case OffsetsRemoved(group_id, partitions):
+                for partition in partitions:
+                    self._offsets[group_id].pop(partition, None)
+            case GroupRemoved(group_id):
+                self._groups.pop(group_id, None)
+                self._offsets.pop(group_id, None)
+
+
+class GroupsState:
+    """The image's part."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, GroupRecord] = {}
+        self.offset_count = 0
+        """Of all groups."""
+        self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+
+    def note(self, event: GroupEvent) -> None:
+        """For the followers."""
+        raise NotImplementedError
+
+    def offsets_of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        return self._offsets.get(group_id, _NOTHING)
+
+    def put_group(self, record: GroupRecord) -> None:
+        self.groups[record.group_id] = record
+        self.note(GroupChanged(record))
+
+    def remove_group(self, record: GroupRecord) -> None:
+        """With its offsets."""
+        del self.groups[record.group_id]
+        self.offset_count -= len(self._offsets.pop(record.group_id, ()))
+        self.note(GroupRemoved(record.group_id))
+
+    def put_offsets(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """These as they are, whatever was there."""
+        if offsets:
+            known = self._offsets.setdefault(group_id, {})
+            self.offset_count -= len(known)
+            known.update(offsets)
+            self.offset_count += len(known)
+            self.note(OffsetsCommitted(group_id, offsets))
+
+    def remove_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """These must be there."""
+        gone = tuple(partitions)
+        for partition in gone:
+            del self._offsets[group_id][partition]
+        self.offset_count -= len(gone)
+        self.note(OffsetsRemoved(group_id, gone))
+
+    def copy_offsets(self) -> dict[str, dict[TopicPartition, CommittedOffset]]:
+        """As they are now, for a snapshot that is made while this goes on."""
+        return {group_id: offsets.copy() for group_id, offsets in self._offsets.items() if offsets}
+
+
+def groups_diff(old: GroupsState, new: GroupsState) -> list[GroupEvent]:
+    """The events that lead a follower of `old` to `new`."""
+    events: list[GroupEvent] = [GroupRemoved(group_id) for group_id in sorted(old.groups) if group_id not in new.groups]
+    for group_id in sorted(new.groups):
+        group, offsets = new.groups[group_id], new.offsets_of(group_id)
+        if group != old.groups.get(group_id):
+            events.append(GroupChanged(group))
+        known = old.offsets_of(group_id) if group_id in old.groups else _NOTHING
+        gone = tuple(in_order(partition for partition in known if partition not in offsets))
+        if gone:
+            events.append(OffsetsRemoved(group_id, gone))
+        changed = {p: offsets[p] for p in in_order(offsets) if offsets[p] != known.get(p)}
+        if changed:
+            events.append(OffsetsCommitted(group_id, changed))
+    return events
+
+
+def check_groups(state: GroupsState) -> Iterable[str]:
+    """What is wrong, in words; nothing, if nothing is. Looks at everything."""
+    if state.offset_count != sum(len(offsets) for offsets in state.copy_offsets().values()):
+        yield "the number of committed offsets is not what is counted"
+    for group_id in sorted(state.groups):
+        group = state.groups[group_id]
+        owners: dict[TopicPartition, str] = {}
+        targeted: set[TopicPartition] = set()
+        if group.target_epoch > group.epoch:
+            yield f"group {group_id}: targets of an epoch to come"
+        for member in group.members.values():
+            for partition, granted in member.owned.items():
+                if partition in owners:
+                    yield f"group {group_id}: {partition} is {owners[partition]}'s and {member.member_id}'s"
+                owners[partition] = member.member_id
+                if granted > member.generation:
+                    yield f"group {group_id}: {partition} granted after {member.member_id}'s generation"
+            if targeted & member.target:
+                yield f"group {group_id}: a partition in two targets"
+            targeted |= member.target
+        if group.target_epoch == group.epoch and targeted - owners.keys():
+            yield f"group {group_id}: a partition is free and has a target"
+    for group_id in state.copy_offsets():
+        if group_id not in state.groups:
+            yield f"offsets of no group {group_id}"

@@ -1,0 +1,171 @@
+"""`/v1/groups` in front of a broker in memory: from join to leave, commits, lag, seeking, bad input (S11)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from raftlog.model import TopicPartition
+from raftlog.record_batch import encode
+from tests.support.fake_broker import FakeBroker
+from tests.support.http_api_client import Api, running_api
+
+pytestmark = pytest.mark.integration
+
+G = "/v1/groups/g"
+
+
+@pytest.fixture
+async def broker() -> FakeBroker:
+    made = FakeBroker()
+    topic = made.add_topic("t", 4)
+    for partition in range(4):
+        for _ in range(5):
+            made.logs[TopicPartition(topic.topic_id, partition)].append(encode([b"a", b"b"], base_timestamp_ms=0))
+    return made
+
+
+@pytest.fixture
+async def api(broker: FakeBroker) -> AsyncIterator[Api]:
+    async with running_api(broker) as running:
+        yield running
+
+
+async def join(api: Api, **asked: Any) -> dict[str, Any]:
+    answer = await api.post(f"{G}/members", {"topics": ["t"], **asked})
+    assert answer.status == 201, answer
+    document: dict[str, Any] = answer.document
+    return document
+
+
+async def beat(api: Api, member: dict[str, Any], **asked: Any) -> dict[str, Any]:
+    path = f"{G}/members/{member['member_id']}/heartbeat"
+    answer = await api.post(path, {"incarnation": member["incarnation"], **asked})
+    assert answer.status == 200, answer
+    document: dict[str, Any] = answer.document
+    return document
+
+
+def numbers(assigned: list[dict[str, Any]]) -> list[int]:
+    return [number for one in assigned for number in one["partitions"]]
+
+
+async def test_a_membership_from_join_to_leave(api: Api, broker: FakeBroker) -> None:
+    a = await join(api, client_id="app")
+    assert a["member_id"].startswith("app-")
+    a = await beat(api, a)
+    assert (numbers(a["assigned"]), a["revoking"], a["state"]) == ([0, 1, 2, 3], [], "Stable")
+    b = await join(api)
+    assert numbers(b["assigned"]) == []
+    a = await beat(api, a)
+    gone = numbers(a["revoking"])
+    assert len(gone) == 2 and a["state"] == "Reconciling"
+    topic_id = a["revoking"][0]["topic_id"]
+    a = await beat(api, a, generation=a["generation"], released=[{"topic_id": topic_id, "partitions": gone}])
+    assert (a["revoking"], a["state"]) == ([], "Stable")
+    b = await beat(api, b)
+    assert numbers(b["assigned"]) == gone
+    described = (await api.get(G)).document
+    assert described["state"] == "Stable" and len(described["members"]) == 2
+    assert (await api.get("/v1/groups")).document["groups"][0]["member_count"] == 2
+    left = await api.call("DELETE", f"{G}/members/{b['member_id']}?incarnation={b['incarnation']}")
+    assert left.status == 204
+    a = await beat(api, a)
+    assert numbers(a["assigned"]) == [0, 1, 2, 3]
+    again = await api.post(f"{G}/members/{b['member_id']}/heartbeat", {"incarnation": b["incarnation"]})
+    again.problem("unknown_member")
+
+
+async def test_commits_are_fenced_and_never_lower_s8(api: Api, broker: FakeBroker) -> None:
+    a = await join(api)
+    a = await beat(api, a)
+    mine = {"member_id": a["member_id"], "incarnation": a["incarnation"], "generation": a["generation"]}
+    one = {"topic": "t", "partition": 0, "offset": 7, "metadata": "here"}
+    assert (await api.post(f"{G}/offsets", {**mine, "offsets": [one]})).status == 204
+    assert (await api.post(f"{G}/offsets", {**mine, "offsets": [{**one, "offset": 3}]})).status == 204
+    (row, *_) = (await api.get(f"{G}/offsets?lag=true")).document["offsets"]
+    assert (row["offset"], row["log_end_offset"], row["lag"]) == (7, 10, 3)
+    assert row["member_id"] == a["member_id"]
+    for wrong, code in (
+        ({"incarnation": a["incarnation"] - 1}, "member_fenced"),
+        ({"generation": 0}, "stale_generation"),
+        ({"member_id": "else"}, "unknown_member"),
+        ({"member_id": ""}, "group_not_empty"),
+    ):
+        (await api.post(f"{G}/offsets", {**mine, **wrong, "offsets": [one]})).problem(code)
+    nowhere = {**one, "topic": "no-such"}
+    (await api.post(f"{G}/offsets", {**mine, "offsets": [nowhere]})).problem("unknown_topic")
+
+
+@pytest.mark.parametrize(
+    ("asked", "offsets"),
+    [
+        ({"to": "earliest"}, [0, 0]),
+        ({"to": "latest"}, [10, 10]),
+        ({"to": "offset", "value": 4}, [4, 4]),
+        ({"to": "offset", "value": 400}, [10, 10]),
+        ({"to": "shift", "value": -2}, [4, 6]),
+        ({"to": "shift", "value": 3}, [9, 10]),
+        ({"to": "shift", "value": -100}, [0, 0]),
+        ({"to": "timestamp", "value": 0}, [0, 0]),
+        ({"to": "duration", "value": 1000}, [10, 10]),
+    ],
+)
+async def test_seeking_is_planned_and_done(api: Api, asked: dict[str, Any], offsets: list[int]) -> None:
+    committed = [{"topic": "t", "partition": 0, "offset": 6}, {"topic": "t", "partition": 1, "offset": 8}]
+    assert (await api.post(f"{G}/offsets", {"offsets": committed})).status == 204
+    planned = (await api.post(f"{G}/seek", {**asked, "plan": True})).document
+    assert planned["applied"] is False
+    assert [one["offset"] for one in planned["offsets"]] == [6, 8]
+    assert [one["new_offset"] for one in planned["offsets"]] == offsets
+    assert [one["offset"] for one in (await api.get(f"{G}/offsets")).document["offsets"]] == [6, 8]
+    assert (await api.post(f"{G}/seek", asked)).document["applied"] is True
+    assert [one["offset"] for one in (await api.get(f"{G}/offsets")).document["offsets"]] == offsets
+
+
+async def test_what_cannot_be_sought(api: Api) -> None:
+    (await api.post(f"{G}/seek", {"to": "earliest"})).problem("unknown_group")
+    (await api.post(f"{G}/seek", {"to": "earliest", "topics": [{"topic": "no"}]})).problem("unknown_topic")
+    beyond = {"topic": "t", "partitions": [4]}
+    (await api.post(f"{G}/seek", {"to": "earliest", "topics": [beyond]})).problem("unknown_partition")
+    shifted = {"to": "shift", "value": 1, "topics": [{"topic": "t"}]}
+    (await api.post(f"{G}/seek", shifted)).problem("invalid_request")
+    made = await api.post(f"{G}/seek", {"to": "latest", "topics": [{"topic": "t", "partitions": [1]}]})
+    assert [one["new_offset"] for one in made.document["offsets"]] == [10]
+    await join(api)
+    (await api.post(f"{G}/seek", {"to": "earliest"})).problem("group_not_empty")
+    (await api.call("DELETE", G)).problem("group_not_empty")
+
+
+async def test_groups_are_deleted(api: Api) -> None:
+    await api.post(f"{G}/offsets", {"offsets": [{"topic": "t", "partition": 0, "offset": 1}]})
+    assert (await api.call("DELETE", G)).status == 204
+    (await api.call("DELETE", G)).problem("unknown_group")
+    (await api.get(G)).problem("unknown_group")
+    (await api.get(f"{G}/offsets")).problem("unknown_group")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"topics": []},
+        {"topics": ["t"], "assignor": "mine"},
+        {"topics": ["t"], "session_timeout_ms": 1},
+        {"pattern": "("},
+        {"topics": ["t"], "unknown": 1},
+        {"topics": ["t"] * 257},
+        {"topics": ["t"], "instance_id": "x" * 256},
+    ],
+)
+async def test_bad_joins_are_refused_and_change_nothing_s11(api: Api, asked: dict[str, Any]) -> None:
+    (await api.post(f"{G}/members", asked)).problem("invalid_request")
+    assert (await api.get("/v1/groups")).document == {"groups": []}
+
+
+async def test_bad_names_are_refused_s11(api: Api) -> None:
+    (await api.post(f"/v1/groups/{'x' * 256}/members", {"topics": ["t"]})).problem("invalid_request")
+    (await api.post("/v1/groups/%07/members", {"topics": ["t"]})).problem("invalid_request")
+    (await api.call("DELETE", f"{G}/members/m")).problem("invalid_request")
+    (await api.call("DELETE", f"{G}/members/m?incarnation=-1")).problem("invalid_request")

@@ -1,0 +1,145 @@
+"""Changes of groups on their way: batched, bounded, in order, and every asker told once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from metadata.commands import Command, Done, GroupsChanged, Refused, RefusedChange, SetFeatureLevel, encode
+from metadata.engine import Fate, Outcome
+from metadata.groups.changes import MAX_CHANGES_BYTES, ChangeGroups, Commit, Delete, OffsetToCommit
+from raftlog.broker import group_batches
+from raftlog.broker.group_batches import GroupBatches
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import Offset
+from tests.support.metadata_cluster import TOPIC
+
+
+class Quorum:
+    """Keeps what is proposed until the test answers."""
+
+    def __init__(self) -> None:
+        self.proposed: list[Command] = []
+        self._done: list[Callable[[Outcome], None]] = []
+        self.index = 10
+        self.level = 2
+        self.batches = GroupBatches(self, self.when_view_reaches, lambda: self.level)
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+        encode(command)
+        self.proposed.append(command)
+        self._done.append(done)
+
+    def when_view_reaches(self, index: int, callback: Callable[[], None]) -> None:
+        assert index <= self.index
+        callback()
+
+    def answer(self, outcome: Outcome) -> None:
+        self._done.pop(0)(outcome)
+
+    def apply(self, *refusals: RefusedChange) -> None:
+        self.index += 1
+        self.answer(Outcome(Fate.APPLIED, self.index, GroupsChanged(refusals)))
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(command.changes) for command in self.proposed if isinstance(command, ChangeGroups)]
+
+
+def change(name: str) -> Delete:
+    return Delete(name)
+
+
+def big() -> Commit:
+    """Some 100 KiB."""
+    offsets = tuple(OffsetToCommit(TOPIC, number, Offset(1), -1, "m" * 1000) for number in range(100))
+    return Commit("g", "", 0, 0, 0, offsets)
+
+
+async def test_what_comes_while_one_is_under_way_goes_together() -> None:
+    quorum = Quorum()
+    asked = [quorum.batches.submit(change(str(number))) for number in range(100)]
+    assert quorum.sizes == [1]
+    quorum.apply()
+    assert await asked[0] == 11
+    assert quorum.sizes == [1, 99]
+    quorum.apply(RefusedChange(4, "unknown_group", "no"))
+    with pytest.raises(InvalidRequest, match="no"):
+        await asked[5]
+    assert [await future for future in asked[6:]] == [12] * 94
+
+
+async def test_a_command_is_bounded() -> None:
+    quorum = Quorum()
+    asked = [quorum.batches.submit(big()) for _ in range(6)]
+    while len(quorum.sizes) < 4:
+        quorum.apply()
+    assert quorum.sizes == [1, 2, 2, 1]
+    assert all(len(encode(command)) <= MAX_CHANGES_BYTES + 100 for command in quorum.proposed)
+    quorum.apply()
+    await asyncio.gather(*asked)
+    huge = Commit("g", "", 0, 0, 0, big().offsets * 2)
+    with pytest.raises(InvalidRequest, match="cut it"):
+        quorum.batches.submit(huge)
+
+
+async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_batches, "MAX_WAITING", 2)
+    quorum = Quorum()
+    asked = [quorum.batches.submit(change(name)) for name in "abc"]
+    with pytest.raises(RetriableError, match="wait"):
+        quorum.batches.submit(change("d"))
+    quorum.apply()
+    quorum.apply()
+    await asyncio.gather(*asked)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (Outcome(Fate.REFUSED, detail="nobody leads"), "quorum_unavailable"),
+        (Outcome(Fate.UNKNOWN, detail="the leader went"), "outcome_unknown"),
+        (Outcome(Fate.APPLIED, 11, Refused("unsupported_version", "no")), "unsupported_version"),
+    ],
+)
+async def test_a_failure_is_everybodys_and_the_next_ones_go_on(outcome: Outcome, code: str) -> None:
+    quorum = Quorum()
+    first = quorum.batches.submit(change("a"))
+    later = quorum.batches.submit(change("b"))
+    quorum.index += 1
+    quorum.answer(outcome)
+    with pytest.raises(RaftlogError) as caught:
+        await first
+    assert caught.value.code == code
+    quorum.apply()
+    await later
+
+
+async def test_who_has_gone_is_not_told() -> None:
+    quorum = Quorum()
+    first = quorum.batches.submit(change("a"))
+    first.cancel()
+    second = quorum.batches.submit(change("b"))
+    quorum.apply()
+    quorum.apply()
+    assert await second == 12
+
+
+async def test_the_first_change_raises_the_feature_level() -> None:
+    quorum = Quorum()
+    quorum.level = 1
+    refused = [quorum.batches.submit(change(name)) for name in "ab"]
+    assert quorum.proposed == [SetFeatureLevel(2)]
+    quorum.index += 1
+    quorum.answer(Outcome(Fate.APPLIED, quorum.index, Refused("unsupported_version", "broker 2 is old")))
+    for future in refused:
+        with pytest.raises(InvalidRequest, match="broker 2 is old"):
+            await future
+    asked = quorum.batches.submit(change("c"))
+    quorum.level = 2
+    quorum.index += 1
+    quorum.answer(Outcome(Fate.APPLIED, quorum.index, Done()))
+    quorum.apply()
+    assert await asked == quorum.index

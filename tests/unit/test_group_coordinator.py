@@ -1,0 +1,204 @@
+"""The coordinator: full sessions after a failover, silence, what is not given up in time, targets, expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from metadata.commands import AddPartitions, CreateTopic, GroupsChanged
+from metadata.groups.changes import Assign, ChangeGroups, Expire, Fence, GroupChange, Leave
+from metadata.groups.coordinator import GROUPS_PER_CALL, Coordinator
+from metadata.groups.records import GroupState
+from raftlog.model import BrokerId, TopicId
+from tests.support.groups import NOW_MS, GroupCluster, join
+from tests.support.metadata_cluster import TOPIC
+
+WEEK_MS = 7 * 86_400_000
+
+
+def starts_with(pattern: str) -> Callable[[str], bool]:
+    return lambda name: name.startswith(pattern.removesuffix(".*"))
+
+
+class World(GroupCluster):
+    """A coordinator whose proposals are decided at once."""
+
+    def __init__(self, partitions: int = 4) -> None:
+        super().__init__(partitions)
+        self.now = 100.0
+        self.now_ms = NOW_MS
+        self.coordinator = self.elect()
+
+    def elect(self) -> Coordinator:
+        self.coordinator = Coordinator(self.view, starts_with, self.term, offsets_retention_ms=WEEK_MS)
+        return self.coordinator
+
+    def turn(self) -> list[GroupChange]:
+        """One call; what it proposes is applied."""
+        changes = self.coordinator.decide(self.now, self.now_ms)
+        for job in self.coordinator.jobs(self.now):
+            assign = job.run()
+            if assign is None:
+                self.coordinator.assigned(job.group.group_id)
+            else:
+                changes.append(assign)
+        for change in changes:
+            result = self.apply(ChangeGroups((change,)))
+            assert isinstance(result, GroupsChanged)
+            self.coordinator.settled(change, self.now, done=not result.refusals)
+            for group_id in sorted(self.image.groups):
+                self.coordinator.group_changed(group_id)
+        return changes
+
+    def settle(self) -> None:
+        for _ in range(8):
+            if not self.turn():
+                return
+        raise AssertionError("it never has enough")
+
+    def enter(self, *names: str, **other: object) -> None:
+        self.change(*[join(name, **other) for name in names])
+        self.coordinator.group_changed("readers")
+        self.settle()
+
+    def pass_time(self, seconds: float, *beating: str) -> list[GroupChange]:
+        """In steps of a tenth; these members send heartbeats."""
+        changes: list[GroupChange] = []
+        for _ in range(round(seconds * 10)):
+            self.now += 0.1
+            self.now_ms += 100
+            for name in beating:
+                assert self.coordinator.heartbeat("readers", name, self.member(name).incarnation, self.now)
+            changes += self.turn()
+        return changes
+
+
+def test_members_are_given_targets() -> None:
+    world = World()
+    world.enter("a", "b")
+    assert sorted(world.owned("a") + world.owned("b")) == [0, 1, 2, 3]
+    assert world.group().state is GroupState.STABLE
+
+
+def test_who_is_silent_for_its_session_is_removed_and_the_others_get_its_partitions() -> None:
+    world = World()
+    world.enter("a", "b")
+    assert not [c for c in world.pass_time(9.8, "a") if isinstance(c, Fence)]
+    world.pass_time(1.0, "a")
+    assert sorted(world.group().members) == ["a"]
+    assert world.owned("a") == [0, 1, 2, 3]
+
+
+def test_a_new_coordinator_gives_everybody_a_full_session_s10() -> None:
+    world = World()
+    world.enter("a", "b")
+    world.pass_time(9.0, "a")
+    world.elect()
+    assert not [c for c in world.pass_time(9.8, "a") if isinstance(c, Fence)]
+    world.pass_time(1.0, "a")
+    assert sorted(world.group().members) == ["a"]
+
+
+def test_a_coordinator_that_was_stopped_itself_removes_nobody() -> None:
+    world = World()
+    world.enter("a")
+    world.turn()
+    world.now += 60
+    assert world.turn() == []
+    assert not [c for c in world.pass_time(8.0) if isinstance(c, Fence)]
+
+
+def test_who_does_not_give_up_in_time_is_removed() -> None:
+    world = World()
+    world.enter("a", rebalance_timeout_ms=2_000)
+    world.enter("b")
+    assert world.group().state is GroupState.RECONCILING
+    assert not [c for c in world.pass_time(1.8, "a", "b") if isinstance(c, Fence)]
+    changes = world.pass_time(0.1, "a", "b")
+    for _ in range(5):
+        if "a" in world.group().members:
+            changes += world.pass_time(0.1, *world.group().members)
+    assert [c.member_id for c in changes if isinstance(c, Fence)] == ["a"]
+    world.settle()
+    assert world.owned("b") == [0, 1, 2, 3]
+
+
+def test_who_gives_up_in_time_stays() -> None:
+    world = World()
+    world.enter("a", rebalance_timeout_ms=2_000)
+    world.enter("b")
+    world.release("a", 0, 1, 2, 3)
+    world.coordinator.group_changed("readers")
+    assert not [c for c in world.pass_time(5.0, "a", "b") if isinstance(c, Fence)]
+    assert len(world.owned("a")) == len(world.owned("b")) == 2
+
+
+def test_only_the_present_incarnation_is_heard() -> None:
+    world = World()
+    world.enter("a")
+    old = world.member("a").incarnation
+    world.enter("a")
+    assert not world.coordinator.heartbeat("readers", "a", old, world.now)
+    assert not world.coordinator.heartbeat("readers", "b", old, world.now)
+    assert not world.coordinator.heartbeat("nobody", "a", old, world.now)
+    world.pass_time(12.0, "a")
+    assert world.member("a").incarnation > old
+
+
+def test_topics_that_come_and_grow_are_assigned() -> None:
+    world = World()
+    world.enter("a", pattern="ord.*", topics=())
+    world.do(AddPartitions(TOPIC, 4, ((BrokerId(0),),)))
+    world.do(CreateTopic("orders-2", TopicId(b"2" * 16), ((BrokerId(0),),), ()))
+    world.do(CreateTopic("other", TopicId(b"3" * 16), ((BrokerId(0),),), ()))
+    world.coordinator.topics_changed()
+    world.settle()
+    assert len(world.member("a").owned) == 6
+
+
+def test_a_proposal_that_was_lost_is_made_again() -> None:
+    world = World()
+    world.change(join("a"))
+    world.coordinator.group_changed("readers")
+    (job,) = world.coordinator.jobs(world.now)
+    assign = job.run()
+    assert isinstance(assign, Assign)
+    assert world.turn() == [], "one at a time"
+    world.coordinator.settled(assign, world.now, done=False)
+    assert world.turn() == []
+    world.pass_time(0.5, "a")
+    assert world.owned("a") == [0, 1, 2, 3]
+
+
+def test_offsets_of_a_group_that_nobody_is_in_expire_after_the_retention_time() -> None:
+    world = World()
+    world.enter("a")
+    world.commit("a", {0: 5}, now_ms=world.now_ms)
+    world.change(Leave("readers", "a", world.member("a").incarnation, world.now_ms + 1000))
+    world.pass_time(1.0)
+    world.now += 3600
+    world.now_ms += WEEK_MS - 10_000
+    assert world.turn() == []
+    world.now += 3600
+    world.now_ms += 20_000
+    assert [type(change) for change in world.turn()] == [Expire]
+    assert world.image.groups == {}
+
+
+def test_a_call_is_bounded_and_nothing_is_forgotten() -> None:
+    world = World()
+    for number in range(3 * GROUPS_PER_CALL):
+        world.change(join("m", group=f"g-{number}"))
+    world.elect()
+    world.settle()
+    assert {group.state for group in world.image.groups.values()} == {GroupState.STABLE}
+
+
+def test_with_nothing_to_do_it_need_not_be_called() -> None:
+    world = World()
+    world.turn()
+    assert world.coordinator.next_call(world.now) is None
+    world.enter("a")
+    due = world.coordinator.next_call(world.now)
+    assert due == pytest.approx(world.now + 0.5, abs=0.5)

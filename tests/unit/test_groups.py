@@ -1,0 +1,307 @@
+"""Consumer groups in the image: who owns what, and when; whose commits are taken (S8)."""
+
+from __future__ import annotations
+
+from metadata.commands import AddPartitions, DeleteTopic
+from metadata.groups.changes import (
+    MAX_MEMBERS_PER_GROUP,
+    Assign,
+    Delete,
+    Expire,
+    Fence,
+    Leave,
+    OffsetToCommit,
+    Reset,
+    Target,
+    TopicPartitions,
+    pack_partitions,
+)
+from metadata.groups.records import GroupState
+from metadata.image import ClusterImage, diff
+from metadata.view import ClusterView
+from raftlog.model import BrokerId, Offset
+from tests.support.groups import NOW_MS, GroupCluster, join, tps
+from tests.support.metadata_cluster import TOPIC
+
+
+def two_members() -> GroupCluster:
+    """`a` owns 0 and 1, `b` owns 2 and 3."""
+    cluster = GroupCluster()
+    cluster.change(join("a"), join("b"))
+    cluster.assign(a=[0, 1], b=[2, 3])
+    return cluster
+
+
+def test_a_group_comes_to_be_with_its_first_member() -> None:
+    cluster = GroupCluster()
+    cluster.change(join("a"))
+    assert cluster.group().state is GroupState.ASSIGNING
+    assert cluster.member("a").incarnation == cluster.image.index
+    cluster.rebalance()
+    assert cluster.group().state is GroupState.STABLE
+    assert cluster.owned("a") == [0, 1, 2, 3]
+
+
+def test_joins_and_leaves_of_one_command_leave_the_group_to_be_assigned() -> None:
+    cluster = GroupCluster()
+    cluster.change(join("a"))
+    cluster.rebalance()
+    first = cluster.member("a").incarnation
+    cluster.change(Leave("readers", "a", first, NOW_MS), join("b"))
+    assert cluster.group().state is GroupState.ASSIGNING
+
+
+def test_a_partition_is_given_only_when_its_owner_gave_it_up() -> None:
+    cluster = two_members()
+    cluster.change(join("c"))
+    cluster.assign(a=[0], b=[2, 3], c=[1])
+    assert cluster.group().state is GroupState.RECONCILING
+    assert (cluster.owned("a"), cluster.owned("c")) == ([0, 1], [])
+    assert cluster.member("a").revoking == tps(1)
+    assert cluster.member("a").assigned == tps(0)
+    cluster.release("a", 1)
+    assert (cluster.owned("a"), cluster.owned("c")) == ([0], [1])
+    assert cluster.group().state is GroupState.STABLE
+
+
+def test_a_late_copy_of_a_release_gives_nothing_up() -> None:
+    cluster = two_members()
+    before = cluster.member("a").generation
+    cluster.assign(a=[1], b=[0, 2, 3])
+    cluster.release("a", 0, generation=before)
+    cluster.assign(a=[0, 1], b=[2, 3])
+    cluster.release("b", 0)
+    assert cluster.owned("a") == [0, 1]
+    cluster.release("a", 0, generation=before)
+    assert cluster.owned("a") == [0, 1]
+
+
+def test_what_is_given_up_and_meant_to_stay_is_granted_anew() -> None:
+    cluster = two_members()
+    cluster.release("a", 0)
+    assert cluster.owned("a") == [0, 1]
+    assert cluster.member("a").owned[tps(0)[0]] == cluster.image.index
+
+
+def test_what_a_member_owned_is_nobodys_once_it_is_gone() -> None:
+    cluster = two_members()
+    cluster.change(Leave("readers", "a", cluster.member("a").incarnation, NOW_MS))
+    assert cluster.group().state is GroupState.ASSIGNING
+    assert cluster.owned("b") == [2, 3]
+    cluster.rebalance()
+    assert cluster.owned("b") == [0, 1, 2, 3]
+
+
+def test_a_coordinator_of_another_term_removes_nobody() -> None:
+    cluster = two_members()
+    incarnation = cluster.member("a").incarnation
+    cluster.change(Fence("readers", "a", incarnation, cluster.term - 1, NOW_MS), refused="not_coordinator")
+    cluster.change(Fence("readers", "a", incarnation - 1, cluster.term, NOW_MS), refused="member_fenced")
+    cluster.change(Fence("readers", "a", incarnation, cluster.term, NOW_MS))
+    cluster.change(Fence("readers", "a", incarnation, cluster.term, NOW_MS), refused="unknown_member")
+
+
+def test_targets_are_for_the_membership_that_they_were_made_for() -> None:
+    cluster = two_members()
+    epoch = cluster.group().epoch
+    cluster.change(join("c"))
+    mine = (Target("a", pack_partitions(tps(0))), Target("b", ()))
+    cluster.change(Assign("readers", epoch, mine), refused="stale_group_epoch")
+    epoch = cluster.group().epoch
+    cluster.change(Assign("readers", epoch, mine), refused="stale_group_epoch")
+    twice = (Target("a", pack_partitions(tps(0))), Target("b", pack_partitions(tps(0))), Target("c", ()))
+    cluster.change(Assign("readers", epoch, twice), refused="invalid_request")
+    nowhere = (Target("a", pack_partitions(tps(9))), Target("b", ()), Target("c", ()))
+    cluster.change(Assign("readers", epoch, nowhere), refused="unknown_partition")
+    cluster.change(Assign("nobody", 1, ()), refused="stale_group_epoch")
+
+
+# --- Static members --------------------------------------------------------------------------------------------------
+
+
+def test_a_static_member_that_starts_again_takes_its_own_place() -> None:
+    cluster = GroupCluster()
+    cluster.change(join("a-1", instance="a"), join("b-1", instance="b"))
+    cluster.rebalance()
+    owned, epoch = cluster.owned("a-1"), cluster.group().epoch
+    old = cluster.member("a-1")
+    cluster.change(join("a-2", instance="a"))
+    assert cluster.group().epoch == epoch
+    assert cluster.group().state is GroupState.STABLE
+    assert sorted(cluster.group().members) == ["a-2", "b-1"]
+    assert cluster.owned("a-2") == owned
+    cluster.commit("a-1", {owned[0]: 5}, incarnation=old.incarnation, refused="unknown_member")
+    cluster.commit("a-2", {owned[0]: 5})
+
+
+def test_a_member_that_joins_again_fences_its_life_before() -> None:
+    cluster = two_members()
+    before = cluster.member("a")
+    cluster.change(join("a"))
+    assert cluster.owned("a") == [0, 1]
+    cluster.commit("a", {0: 5}, incarnation=before.incarnation, refused="member_fenced")
+    cluster.commit("a", {0: 5}, generation=before.generation, refused="stale_generation")
+    cluster.commit("a", {0: 5})
+
+
+def test_what_cannot_join() -> None:
+    cluster = two_members()
+    cluster.change(join("c", assignor="mine"), refused="invalid_request")
+    cluster.change(join("c", topics=()), refused="invalid_request")
+    cluster.change(join("a", instance="else"), refused="invalid_request")
+    cluster.change(*[join(f"m-{number}") for number in range(MAX_MEMBERS_PER_GROUP - 2)])
+    cluster.change(join("c"), refused="invalid_request")
+
+
+# --- Commits (S8) ----------------------------------------------------------------------------------------------------
+
+
+def test_an_ordinary_commit_never_lowers_an_offset_s8() -> None:
+    cluster = two_members()
+    cluster.commit("a", {0: 10, 1: 7})
+    cluster.commit("a", {0: 4, 1: 8})
+    assert cluster.committed() == {0: 10, 1: 8}
+
+
+def test_only_the_owner_commits_s8() -> None:
+    cluster = two_members()
+    cluster.commit("a", {0: 1, 2: 1}, refused="stale_generation")
+    cluster.commit("nobody", {0: 1}, refused="unknown_member")
+    cluster.commit("", {0: 1}, refused="group_not_empty")
+    cluster.commit("a", {0: 1}, incarnation=0, refused="member_fenced")
+
+
+def test_a_commit_on_its_way_over_two_rebalances_is_refused_s8() -> None:
+    """A's commit is late; B has the partition and commits; A has it again; then A's commit comes."""
+    cluster = two_members()
+    a, late = cluster.member("a"), cluster.member("a").generation
+    cluster.assign(a=[1], b=[0, 2, 3])
+    cluster.release("a", 0)
+    cluster.commit("b", {0: 2})
+    cluster.commit("a", {0: 9}, incarnation=a.incarnation, generation=late, refused="stale_generation")
+    cluster.assign(a=[0, 1], b=[2, 3])
+    cluster.release("b", 0)
+    cluster.commit("a", {0: 9}, generation=late, refused="stale_generation")
+    assert cluster.committed() == {0: 2}
+
+
+def test_what_is_kept_over_a_rebalance_is_committed_by_the_generation_before() -> None:
+    cluster = two_members()
+    before = cluster.member("a").generation
+    cluster.assign(a=[0], b=[1, 2, 3])
+    cluster.commit("a", {0: 3, 1: 4}, generation=before)
+    assert cluster.committed() == {0: 3, 1: 4}
+
+
+def test_a_group_without_members_takes_commits_of_whoever_assigns_by_itself() -> None:
+    cluster = GroupCluster()
+    cluster.commit("", {0: 5})
+    assert cluster.committed() == {0: 5}
+    assert cluster.group().state is GroupState.EMPTY
+    cluster.commit("", {9: 5}, refused="unknown_partition")
+
+
+def offsets(**numbers: int) -> tuple[OffsetToCommit, ...]:
+    return tuple(OffsetToCommit(TOPIC, int(name[1:]), Offset(offset)) for name, offset in numbers.items())
+
+
+def test_a_reset_lowers_what_is_committed_while_nobody_reads_s8() -> None:
+    cluster = two_members()
+    cluster.commit("a", {0: 10})
+    epoch = cluster.group().epoch
+    cluster.change(Reset("readers", epoch, NOW_MS, offsets(p0=3)), refused="group_not_empty")
+    for name in ("a", "b"):
+        cluster.change(Leave("readers", name, cluster.member(name).incarnation, NOW_MS))
+    cluster.change(Reset("readers", epoch, NOW_MS, offsets(p0=3)), refused="stale_group_epoch")
+    cluster.change(Reset("readers", cluster.group().epoch, NOW_MS, offsets(p0=3)))
+    assert cluster.committed() == {0: 3}
+    cluster.change(Reset("new", -1, NOW_MS, offsets(p1=4)))
+    assert cluster.committed("new") == {1: 4}
+    cluster.change(Reset("new", -1, NOW_MS, offsets(p1=5)), refused="stale_group_epoch")
+
+
+def test_offsets_expire_when_nobody_was_there_for_long() -> None:
+    cluster = two_members()
+    cluster.commit("a", {0: 10}, now_ms=NOW_MS)
+    cluster.commit("b", {2: 10}, now_ms=NOW_MS + 10)
+    expire = Expire("readers", cluster.group().epoch, cluster.term, NOW_MS + 5)
+    cluster.change(expire, refused="stale_group_epoch")
+    for name in ("a", "b"):
+        cluster.change(Leave("readers", name, cluster.member(name).incarnation, NOW_MS + 4))
+    cluster.change(expire, refused="stale_group_epoch")
+    epoch = cluster.group().epoch
+    cluster.change(Expire("readers", epoch, cluster.term, NOW_MS + 4), refused="stale_group_epoch")
+    cluster.change(Expire("readers", epoch, cluster.term + 1, NOW_MS + 5), refused="not_coordinator")
+    cluster.change(Expire("readers", epoch, cluster.term, NOW_MS + 5))
+    assert cluster.committed() == {2: 10}
+    cluster.change(Expire("readers", epoch, cluster.term, NOW_MS + 11))
+    assert "readers" not in cluster.image.groups
+    assert cluster.image.offset_count == 0
+
+
+def test_a_group_is_deleted_when_nobody_is_in_it() -> None:
+    cluster = two_members()
+    cluster.commit("a", {0: 10})
+    cluster.change(Delete("readers"), refused="group_not_empty")
+    for name in ("a", "b"):
+        cluster.change(Leave("readers", name, cluster.member(name).incarnation, NOW_MS))
+    cluster.change(Delete("readers"))
+    cluster.change(Delete("readers"), refused="unknown_group")
+    assert cluster.view.groups.groups() == []
+
+
+# --- Topics ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_is_nobodys_and_its_offsets_are_gone() -> None:
+    cluster = two_members()
+    cluster.commit("a", {0: 10})
+    cluster.do(DeleteTopic(TOPIC))
+    assert cluster.owned("a") == []
+    assert cluster.committed() == {}
+    assert cluster.view.groups.offsets("readers") == {}
+    cluster.commit("a", {0: 11}, refused="stale_generation")
+
+
+def test_new_partitions_are_assigned_in_the_same_epoch() -> None:
+    cluster = two_members()
+    cluster.do(AddPartitions(TOPIC, 4, ((BrokerId(0),),)))
+    cluster.assign(a=[0, 1, 4], b=[2, 3])
+    assert cluster.owned("a") == [0, 1, 4]
+
+
+# --- Followers -------------------------------------------------------------------------------------------------------
+
+
+def test_views_and_snapshots_have_it_all() -> None:
+    cluster = two_members()
+    cluster.change(join("c", instance="static", pattern="o.*"))
+    cluster.assign(a=[0], b=[2, 3], c=[1])
+    cluster.commit("a", {0: 10, 1: 3})
+    restored = ClusterImage.from_snapshot(cluster.image.snapshot())
+    assert restored.groups == cluster.image.groups
+    assert restored.copy_offsets() == cluster.image.copy_offsets()
+    assert restored.offset_count == 2
+    view = ClusterView()
+    view.on_events(restored.index, diff(ClusterImage(), restored))
+    for seen in (view, cluster.view):
+        assert seen.groups.groups() == [cluster.group()]
+        assert dict(seen.groups.offsets("readers")) == dict(cluster.image.offsets_of("readers"))
+
+
+def test_a_difference_takes_away_what_is_gone() -> None:
+    cluster = two_members()
+    cluster.commit("a", {0: 10, 1: 3})
+    cluster.commit("", {0: 1}, group="other")
+    old = ClusterImage.from_snapshot(cluster.image.snapshot())
+    view = ClusterView()
+    view.on_events(old.index, diff(ClusterImage(), old))
+    cluster.change(Delete("other"))
+    cluster.do(DeleteTopic(TOPIC))
+    view.on_events(cluster.image.index, diff(old, cluster.image))
+    assert [group.group_id for group in view.groups.groups()] == ["readers"]
+    assert dict(view.groups.offsets("readers")) == {}
+
+
+def test_partitions_travel_by_topic() -> None:
+    assert pack_partitions(tps(2, 0)) == (TopicPartitions(TOPIC, (0, 2)),)

@@ -1,0 +1,26 @@
+"""Patterns of users: whole names, bounded size, errors that say what is wrong, and time that cannot explode (S11)."""
+
+from __future__ import annotations
+
+import pytest
+
+from raftlog.errors import InvalidRequest
+from raftlog.patterns import MAX_PATTERN_LENGTH, full_matcher
+
+
+def test_a_whole_name_must_fit() -> None:
+    fits = full_matcher("metric-[0-9]+")
+    assert fits("metric-17")
+    assert not fits("metric-17-old")
+    assert not fits("my-metric-17")
+    assert full_matcher("")("") and not full_matcher("")("a")
+
+
+@pytest.mark.parametrize("pattern", ["(", r"(a)\1", "(?=a)", "a" * (MAX_PATTERN_LENGTH + 1), "((a{100}){100}){100}"])
+def test_what_is_no_pattern_is_refused_s11(pattern: str) -> None:
+    with pytest.raises(InvalidRequest, match="pattern"):
+        full_matcher(pattern)
+
+
+def test_a_pattern_that_backtracking_engines_choke_on_is_quick() -> None:
+    assert not full_matcher("(a*)*b")("a" * 249)
