@@ -24,6 +24,7 @@ COMMANDS = {
     "cluster": "raftlog.cli.cluster:cluster",
     "consume": "raftlog.cli.consume:consume",
     "dev": "raftlog.cli.dev:dev",
+    "group": "raftlog.cli.group:group",
     "partition": "raftlog.cli.partition:partition",
     "produce": "raftlog.cli.produce:produce",
     "quorum": "raftlog.cli.quorum:quorum",

@@ -9,6 +9,8 @@ from .admin import Admin
 from .consumed import ConsumedBatch, ConsumerRecord
 from .consumer import Consumer
 from .delivery import Delivery, DeliveryFuture, RecordMetadata
+from .group_api import GroupPartition
+from .group_consumer import GroupConsumer
 from .producer import Producer
 
 __all__ = [
@@ -18,6 +20,8 @@ __all__ = [
     "ConsumerRecord",
     "Delivery",
     "DeliveryFuture",
+    "GroupConsumer",
+    "GroupPartition",
     "Producer",
     "RecordMetadata",
 ]

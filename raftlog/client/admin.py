@@ -16,6 +16,7 @@ import msgspec
 
 from raftlog.config import check_topic_name
 
+from .admin_groups import AdminGroups, GroupInfo, GroupSummary, SoughtOffset
 from .admin_moves import AdminMoves, MoveInfo, PartitionOutcome, ReassignmentInfo, ReplicaInfo
 from .api import HttpApi
 from .metadata import ClusterInfo, NodeInfo, PartitionInfo, TopicDescription, topic_path
@@ -24,6 +25,8 @@ from .offsets import query_offsets
 __all__ = [
     "Admin",
     "ClusterInfo",
+    "GroupInfo",
+    "GroupSummary",
     "HealthInfo",
     "MoveInfo",
     "NodeInfo",
@@ -34,6 +37,7 @@ __all__ = [
     "QuorumInfo",
     "ReassignmentInfo",
     "ReplicaInfo",
+    "SoughtOffset",
     "TopicDescription",
     "TopicSummary",
     "VotersChange",
@@ -111,7 +115,7 @@ class HealthInfo(msgspec.Struct, frozen=True):
     problems: list[str] = []
 
 
-class Admin(AdminMoves):
+class Admin(AdminMoves, AdminGroups):
     """Belongs to one event loop; `close` it, or use it with `async with`. Every call raises a `RaftlogError`."""
 
     def __init__(self, bootstrap: str | Sequence[str]) -> None:

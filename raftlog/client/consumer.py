@@ -11,7 +11,7 @@ Reading what was fetched ahead needs no waiting, so a program that reads without
 on: now and then these calls pause, and what takes long to decode is decoded by a thread. The batch concerned is the
 cursor's before that begins, so whoever gives up meanwhile takes nothing away.
 
-What is *not* here: consumer groups and stored offsets; fetching ahead (`fetcher.py`).
+What is *not* here: consumer groups and committed offsets (`group_consumer.py`); fetching ahead (`fetcher.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from ssl import SSLContext
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from raftlog.config import KIB, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
 from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError, RetriableError
@@ -31,6 +32,9 @@ from .api import HttpApi
 from .consumed import ConsumedBatch, ConsumerRecord
 from .fetcher import Fetcher, FetcherSettings
 from .reader import PartitionReader, Start, parse_start
+
+if TYPE_CHECKING:
+    from .group_consumer import GroupConsumer
 
 DEFAULT_PREFETCH_BYTES = 32 * MIB
 START_TIMEOUT = 30.0
@@ -115,6 +119,16 @@ class Consumer:
         self._cursor: _Cursor | None = None
         self._since_pause = 0
         self._closed = False
+
+    @staticmethod
+    def subscribe(
+        bootstrap: str | Sequence[str], group: str, topics: Sequence[str] = (), **settings: Any
+    ) -> GroupConsumer:
+        """A consumer that shares these topics (or those whose names fit `pattern=`) with the others of its group, and
+        goes on where the group has committed. `settings`: as for a `GroupConsumer`."""
+        from .group_consumer import GroupConsumer
+
+        return GroupConsumer(bootstrap, group, topics, **settings)
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 

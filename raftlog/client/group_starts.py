@@ -1,0 +1,51 @@
+"""Where a member begins in partitions that it was just given; and telling its program of them.
+
+What is *not* here: when (`group_consumer.py`).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from raftlog.errors import InvalidRequest
+from raftlog.model import EARLIEST
+from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST
+
+from .api import HttpApi
+from .group_api import GroupOffsetInfo, GroupPartition
+from .offsets import find_offsets
+
+RebalanceCallback: TypeAlias = Callable[[list[GroupPartition]], Awaitable[None] | None]
+
+
+async def find_starts(
+    api: HttpApi, partitions: Sequence[GroupPartition], known: Mapping[GroupPartition, GroupOffsetInfo], reset: str
+) -> dict[GroupPartition, int]:
+    """At the committed offsets; where there is none, as `reset` says. Raises `InvalidRequest` (`offset_out_of_range`)
+    where that is `"error"`."""
+    starts: dict[GroupPartition, int] = {}
+    without: dict[str, list[GroupPartition]] = {}
+    for partition in partitions:
+        committed = known[partition].offset if partition in known else None
+        if committed is not None:
+            starts[partition] = committed
+        elif reset == "error":
+            detail = f"the group has committed nothing in {partition}, and auto_offset_reset is error"
+            raise InvalidRequest("offset_out_of_range", detail)
+        else:
+            without.setdefault(partition.topic_id, []).append(partition)
+    time = TIMESTAMP_EARLIEST if reset == EARLIEST else TIMESTAMP_LATEST
+    for topic_id, found in without.items():
+        offsets = await find_offsets(api, bytes.fromhex(topic_id), [(one.partition, time) for one in found])
+        starts.update({one: offsets[one.partition] for one in found})
+    return starts
+
+
+async def call_back(callback: RebalanceCallback | None, partitions: Sequence[GroupPartition]) -> None:
+    """With these, sorted; a coroutine is awaited."""
+    if callback is not None:
+        told = callback(sorted(partitions))
+        if inspect.isawaitable(told):
+            await told

@@ -1,0 +1,145 @@
+"""`raftlog group` against the real HTTP API with a broker in memory behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+import rich_click as click
+
+from raftlog.cli.group_places import parse_duration, parse_place, parse_topics
+from raftlog.client import Admin, GroupPartition
+from raftlog.client.group_api import GroupApi
+from raftlog.model import TopicPartition
+from raftlog.record_batch import encode
+from tests.support.cli_runner import Background, Result, run
+from tests.support.fake_broker import FakeBroker
+from tests.support.http_api_client import Api, running_api
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    made = FakeBroker()
+    topic = made.add_topic("t", 2)
+    for partition in range(2):
+        log = made.logs[TopicPartition(topic.topic_id, partition)]
+        log.append(encode([b"a"] * 10, base_timestamp_ms=0))
+    return made
+
+
+@pytest.fixture
+def api(broker: FakeBroker) -> Iterator[Api]:
+    with Background(running_api(broker)) as background:
+        yield background.cluster
+
+
+def group(api: Api, *arguments: str, stdin: bytes = b"") -> Result:
+    return run("group", *arguments, bootstrap=f"127.0.0.1:{api.port}", stdin=stdin)
+
+
+def commit(api: Api, *offsets: int) -> None:
+    async def work() -> None:
+        async with Admin(f"127.0.0.1:{api.port}") as admin:
+            committed = {GroupPartition("t", number): offset for number, offset in enumerate(offsets)}
+            await GroupApi(admin._api, "g").commit(committed)
+
+    asyncio.run(work())
+
+
+def join(api: Api) -> str:
+    async def work() -> str:
+        async with Admin(f"127.0.0.1:{api.port}") as admin:
+            asked = {"topics": ["t"], "client_id": "app", "instance_id": "i-1"}
+            return (await GroupApi(admin._api, "g").join(asked)).member_id
+
+    return asyncio.run(work())
+
+
+class TestShow:
+    def test_list(self, api: Api) -> None:
+        assert group(api, "list").lines == ["GROUP  STATE  #MEMBERS"]
+        commit(api, 4)
+        assert group(api, "list").table("GROUP")[1] == ["g", "Empty", "0"]
+        assert group(api, "list", "-o", "json").json[0]["group"] == "g"
+
+    def test_describe_has_kafkas_columns(self, api: Api) -> None:
+        commit(api, 4)
+        member = join(api)
+        header, first, second = group(api, "describe", "g").table("GROUP")
+        assert header == [
+            "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST",
+            "CLIENT-ID",
+        ]  # fmt: skip
+        assert first == ["g", "t", "0", "4", "10", "6", member, "127.0.0.1", "app"]
+        assert second[:6] == ["g", "t", "1", "-", "10", "-"]
+
+    def test_members_and_state(self, api: Api) -> None:
+        member = join(api)
+        _, row = group(api, "describe", "g", "--members").table("GROUP")
+        assert row == ["g", member, "127.0.0.1", "app", "2", "t:0,1"]
+        wide = group(api, "describe", "g", "--members", "-o", "wide").table("GROUP")
+        assert dict(zip(*wide, strict=True))["INSTANCE-ID"] == "i-1"
+        assert group(api, "describe", "g", "--state", "-o", "json").json["state"] == "Stable"
+
+    def test_an_unknown_group_is_the_callers_fault(self, api: Api) -> None:
+        result = group(api, "describe", "nobody")
+        assert (result.code, result.stderr) == (1, "Error: there is no group 'nobody'\n")
+
+
+class TestSeek:
+    def test_a_plan_changes_nothing(self, api: Api) -> None:
+        commit(api, 4, 6)
+        planned = group(api, "seek", "g", "--to", "earliest", "--plan")
+        assert planned.table("GROUP") == [
+            ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET"],
+            ["g", "t", "0", "4", "0"],
+            ["g", "t", "1", "6", "0"],
+        ]
+        assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["4", "6"]
+
+    def test_it_asks_and_does(self, api: Api) -> None:
+        commit(api, 4, 6)
+        assert group(api, "seek", "g", "--shift-by", "-1", stdin=b"n\n").code != 0
+        assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["4", "6"]
+        assert group(api, "seek", "g", "--shift-by", "-1", stdin=b"y\n").code == 0
+        assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["3", "5"]
+        assert group(api, "seek", "g", "--to", "9", "--topic", "t:1", "--yes").code == 0
+        assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["3", "9"]
+
+    def test_usage(self, api: Api) -> None:
+        assert group(api, "seek", "g").code == 2
+        assert group(api, "seek", "g", "--to", "latest", "--shift-by", "1").code == 2
+        assert group(api, "seek", "g", "--by-duration", "1h").code == 2
+        assert group(api, "seek", "g", "--to", "latest", "--topic", "t:x").code == 2
+
+    def test_places(self) -> None:
+        assert parse_place("earliest", None, None) == ("earliest", 0)
+        assert parse_place("latest", None, None) == ("latest", 0)
+        assert parse_place("17", None, None) == ("offset", 17)
+        assert parse_place("@1000", None, None) == ("timestamp", 1000)
+        assert parse_place(None, -3, None) == ("shift", -3)
+        assert parse_place(None, None, "PT30M") == ("duration", 1_800_000)
+        assert parse_duration("P1DT2H3M4.5S") == 93_784_500
+        for wrong in ("P", "PT", "P1DT", "1D", "PT1", "P1Y"):
+            with pytest.raises(click.UsageError):
+                parse_duration(wrong)
+        assert parse_topics(["a", "b:0,2"]) == {"a": None, "b": [0, 2]}
+        assert parse_topics([]) is None
+        with pytest.raises(click.UsageError):
+            parse_topics(["a", "a:1"])
+
+
+class TestDelete:
+    def test_it_shows_asks_and_deletes(self, api: Api) -> None:
+        commit(api, 4)
+        assert group(api, "delete", "g", "--plan").table("GROUP")[1][:4] == ["g", "t", "0", "4"]
+        assert group(api, "delete", "g", stdin=b"n\n").code != 0
+        assert group(api, "delete", "g", "--yes").text == "Deleted group g.\n"
+        assert group(api, "list").lines == ["GROUP  STATE  #MEMBERS"]
+
+    def test_not_while_somebody_reads(self, api: Api) -> None:
+        join(api)
+        result = group(api, "delete", "g", "--yes")
+        assert result.code == 1
+        assert "stop them first" in result.stderr
