@@ -1,15 +1,17 @@
 """One compaction pass over a log's sealed segments: work for a worker, in pieces, on files and copies alone.
 
-    1. the keys of the dirty part → `OffsetMap`, until it is full or the part is over
-    2. each segment up to there: read batch by batch; from the first batch that changes on, all of it is written to
-       `N.log.cleaned` and fsynced, as are its indexes (`N.index.cleaned`, `N.timeindex.cleaned`)
-    3. its owner puts those in place of the segment (`PartitionLog.replace_segment`), between two pieces
+    1. all headers from the log's first on: which empty batches producers' state needs; and of the dirty part the keys
+       → `OffsetMap`, until it is full or the part is over
+    2. each segment up to there, batch by batch: where anything changes, or small segments come together, what is left
+       is written to `N.log.cleaned` and fsynced, as are its indexes (`N.index.cleaned`, `N.timeindex.cleaned`)
+    3. its owner puts those in place of the segments (`PartitionLog.replace_segment`), between two pieces
 
-A segment in which nothing changes is not written. Every batch that is read is checked, CRC and place; every batch that
-is written takes the place that the old one had. What a crash leaves are files with the suffix, which recovery removes.
+Every batch that is read is checked, CRC and place; every batch that is written takes the place that the old one had,
+or those that the old ones had. What a crash leaves are files with the suffix, which recovery removes.
 
-What is *not* here: which records stay (`compaction.py`), what a batch without them looks like
-(`record_batch_filter.py`), threads and pace (`compactor.py`).
+What is *not* here: which records stay (`compaction.py`), which empty batches do (`compaction_holes.py`), what a batch
+without them looks like (`record_batch_filter.py`), the file (`compaction_output.py`), threads and pace
+(`compactor.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from raftlog.config import MIB
+from raftlog.config import KIB, MIB
 from raftlog.errors import CorruptBatch, InvariantViolation, RetriableError
 from raftlog.model import FilePosition, LeaderEpoch, Offset
 from raftlog.ports import Disk, File
@@ -28,13 +30,17 @@ from raftlog.record_batch_filter import keep_records, tombstones
 
 from .batch_walk import HeaderWalk, check_whole
 from .compaction import CompactionPlan, OffsetMap, choose
-from .index_files import index_names
+from .compaction_holes import NeededBatches
+from .compaction_output import CleanedFile, OldSegment, remove_cleaned
 from .leader_epochs import LeaderEpochHistory
 from .log_slice import LogDamaged
-from .segment import CLEANED_SUFFIX, Segment, SegmentIndex, segment_name
+from .segment import SegmentIndex, segment_name
 
 PIECE_BYTES = 1 * MIB
 """Read in one piece, a batch more or less: some milliseconds, after which others have their turn."""
+
+_BATCH_COSTS = 2 * KIB
+"""Bytes that a batch counts for at least: a small one, or a header alone, takes a worker as long as so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +48,26 @@ class Paused:
     """There is more to do."""
 
     bytes_read: int
+    """What was read, a small batch counting for more than it has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CleanedSegment:
-    """A segment with less in it lies ready beside the old one."""
+    """A segment with less in it lies ready beside the old ones."""
 
-    segment: Segment
-    """The old one: only if it is still what it was may it be replaced."""
-    old_size: int
+    olds: Sequence[OldSegment]
+    """Those that it is to take the place of, one after the other: only if they are still what they were."""
     index: SegmentIndex
     bytes_read: int
+
+    @property
+    def base_offset(self) -> Offset:
+        return self.olds[0].base_offset
+
+    @property
+    def old_size(self) -> int:
+        """Bytes of all old ones."""
+        return sum(old.size for old in self.olds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +87,17 @@ class CompactionRun:
     disk: Disk
     path: str
     plan: CompactionPlan
-    segments: Sequence[tuple[Segment, Offset, Offset, int]]
-    """(the segment's object, base offset, end offset, bytes) of those below the plan's end."""
+    segments: Sequence[OldSegment]
+    """Those below the plan's end, from the log's first on."""
     epochs: LeaderEpochHistory
     interval_bytes: int
+    segment_bytes: int
     now_ms: int
     delete_retention_ms: int
     generation: int
     truncations: int
     latest: OffsetMap = field(default_factory=OffsetMap)
+    _needed: NeededBatches = field(default_factory=NeededBatches)
     _pieces: Generator[Piece, None, None] | None = None
     _read: int = 0
     _left_whole: bool = False
@@ -97,64 +114,98 @@ class CompactionRun:
         """Remove what a run left that did not come to its end. Blocks."""
         if self._pieces is not None:
             self._pieces.close()
-        for _, base, _, _ in self.segments:
-            self._remove_cleaned(base)
+        for old in self.segments:
+            remove_cleaned(self.disk, self.path, old.base_offset)
 
     def _all_pieces(self) -> Generator[Piece, None, None]:
-        end = self.plan.first_dirty
-        for _, base, segment_end, size in self.segments:
-            if segment_end > self.plan.first_dirty:
-                end, full = yield from self._read_keys(base, size, end)
-                if full:
-                    break
-        for segment, base, _, size in self.segments:
-            if base < end:
-                yield from self._clean(segment, base, size, end)
+        end = yield from self._read_headers_and_keys()
+        self._needed.settle()
+        yield from self._clean_all(end)
         self.disk.fsync_directory(self.path)
         # As long as a batch holds what should be gone, the keys that say so have to be read again.
         yield Finished(self.plan.first_dirty if self._left_whole else end)
 
-    # --- Keys ---
+    # --- Headers and keys ---
 
-    def _read_keys(self, base: Offset, size: int, end: Offset) -> Generator[Piece, None, tuple[Offset, bool]]:
+    def _read_headers_and_keys(self) -> Generator[Piece, None, Offset]:
+        """How far the keys were read: to the plan's end, or until the map was full."""
+        end = self.plan.first_dirty
+        for old in self.segments:
+            if old.end_offset <= self.plan.first_dirty:
+                yield from self._read_headers(old)
+                continue
+            end, full = yield from self._read_keys(old, end)
+            if full:
+                break
+        return end
+
+    def _read_headers(self, old: OldSegment) -> Iterator[Piece]:
+        with self._opened(old.base_offset) as file, self._damage_told(old.base_offset):
+            for header in HeaderWalk(file.pread, self.epochs, FilePosition(0), old.base_offset, old.size):
+                self._needed.add(header)
+                self._read += _BATCH_COSTS
+                yield from self._pause()
+
+    def _read_keys(self, old: OldSegment, end: Offset) -> Generator[Piece, None, tuple[Offset, bool]]:
         """Where the keys read end, and whether the map is full."""
-        with self._opened(base) as file:
-            for header, batch in self._batches(file, base, size):
+        with self._opened(old.base_offset) as file:
+            for header, batch in self._batches(file, old):
                 if header.end_offset > self.plan.first_dirty and header.record_count and not header.is_control:
                     if not self.latest.has_room(header.record_count):
                         return Offset(header.base_offset), True
                     records = RecordBatch(batch, crc_checked=True)
                     self.latest.put(records.keys(), records.offsets())
+                self._needed.add(header)
                 end = Offset(header.end_offset)
                 yield from self._pause()
         return end, False
 
     # --- Segments ---
 
-    def _clean(self, segment: Segment, base: Offset, size: int, end: Offset) -> Iterator[Piece]:
-        index = SegmentIndex.empty(base, self.interval_bytes)
-        target: File | None = None
-        with contextlib.ExitStack() as files:
-            source = files.enter_context(self._opened(base))
-            for header, batch in self._batches(source, base, size):
-                written = self._cleaned_batch(header, batch, end)
-                if written is not None and target is None:
-                    self._remove_cleaned(base)
-                    target = self.disk.open(self._name(segment_name(base)) + CLEANED_SUFFIX, exclusive=True)
-                    files.callback(target.close)
-                    yield from self._copy(source, target, index.size)
-                if target is not None:
-                    target.pwritev([batch if written is None else written], index.size)
-                index.add(header if written is None else _rewritten(written, header))
+    def _clean_all(self, end: Offset) -> Iterator[Piece]:
+        output: CleanedFile | None = None
+        try:
+            for old in self.segments:
+                if old.base_offset >= end:
+                    break
+                if output is not None and output.takes(old, self.segment_bytes):
+                    output.join(old)
+                else:
+                    if output is not None:
+                        yield from self._put_in_place(output)
+                        output.close()
+                    source = self._open(old.base_offset)
+                    output = CleanedFile(self.disk, self.path, old, source, self.interval_bytes)
+                yield from self._clean(old, output, end)
+            if output is not None:
+                yield from self._put_in_place(output)
+        finally:
+            if output is not None:
+                output.close()
+
+    def _clean(self, old: OldSegment, output: CleanedFile, end: Offset) -> Iterator[Piece]:
+        with self._opened(old.base_offset) as source:
+            for old_header, old_batch in self._batches(source, old):
+                written = self._cleaned_batch(old_header, old_batch, end)
+                batch = old_batch if written is None else written
+                header = old_header if written is None else _rewritten(written, old_header)
+                empty = not header.record_count and not header.is_control
+                unneeded = empty and header.end_offset <= end and header not in self._needed
+                add = output.add_unneeded if unneeded else output.add
+                for bytes_read in add(header, batch, changed=written is not None):
+                    self._read += bytes_read
+                    yield from self._pause()
                 yield from self._pause()
-            if target is None:
-                return
-            target.fsync()
-            self._write_indexes(base, index)
+
+    def _put_in_place(self, output: CleanedFile) -> Iterator[Piece]:
+        for bytes_read in output.finish():
+            self._read += bytes_read
+            yield from self._pause()
+        if output.is_new:
             # Also the exchange before this one: what deletes goes after what it deletes, whatever a crash keeps.
             self.disk.fsync_directory(self.path)
             # The old file is held open until its owner has put the new one in its place: to free it takes time.
-            yield CleanedSegment(segment, size, index, self._taken())
+            yield CleanedSegment(tuple(output.olds), output.index, self._taken())
 
     def _cleaned_batch(self, header: BatchHeader, batch: bytes, end: Offset) -> bytes | None:
         """The batch as it is to be from now on; None: as it is."""
@@ -178,51 +229,34 @@ class CompactionRun:
         self._left_whole |= written is None and not all(choice.keep)
         return written
 
-    def _copy(self, source: File, target: File, length: int) -> Iterator[Piece]:
-        position = 0
-        while position < length:
-            data = source.pread(min(MIB, length - position), position)
-            target.pwritev([data], position)
-            position += len(data)
-            self._read += len(data)
-            yield from self._pause()
-
-    def _write_indexes(self, base: Offset, index: SegmentIndex) -> None:
-        for name, content in zip(index_names(base), (index.offsets.encode(), index.times.encode()), strict=True):
-            with contextlib.closing(self.disk.open(self._name(name) + CLEANED_SUFFIX, create=True)) as file:
-                file.truncate(0)
-                file.pwritev([content], 0)
-                file.fsync()
-
-    def _remove_cleaned(self, base: Offset) -> None:
-        for name in (segment_name(base), *index_names(base)):
-            self.disk.remove(self._name(name) + CLEANED_SUFFIX)
-
     # --- Reading ---
 
-    def _batches(self, file: File, base: Offset, size: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    def _batches(self, file: File, old: OldSegment) -> Iterator[tuple[BatchHeader, bytes]]:
         """Raises `LogDamaged`."""
-        walk = HeaderWalk(file.pread, self.epochs, FilePosition(0), base, size)
-        try:
+        walk = HeaderWalk(file.pread, self.epochs, FilePosition(0), old.base_offset, old.size)
+        with self._damage_told(old.base_offset):
             while (header := walk.peek()) is not None:
                 batch = file.pread(header.total_bytes, walk.position)
-                self._read += len(batch)
+                self._read += max(len(batch), _BATCH_COSTS)
                 check_whole(batch, walk.offset, self.epochs.epoch_at(walk.offset))
                 yield header, batch
                 walk.step(header)
+
+    @contextlib.contextmanager
+    def _damage_told(self, base: Offset) -> Iterator[None]:
+        try:
+            yield
         except CorruptBatch as error:
             raise LogDamaged(f"{self.path}: {error.detail}", base, self.generation) from None
 
-    @contextlib.contextmanager
-    def _opened(self, base: Offset) -> Iterator[File]:
+    def _open(self, base: Offset) -> File:
         try:
-            file = self.disk.open(self._name(segment_name(base)))
+            return self.disk.open(f"{self.path}/{segment_name(base)}")
         except FileNotFoundError:
             raise RetriableError("offset_not_available", f"{self.path}: segment {base} went") from None
-        try:
-            yield file
-        finally:
-            file.close()
+
+    def _opened(self, base: Offset) -> contextlib.closing[File]:
+        return contextlib.closing(self._open(base))
 
     def _pause(self) -> Iterator[Piece]:
         if self._read >= PIECE_BYTES:
@@ -231,9 +265,6 @@ class CompactionRun:
     def _taken(self) -> int:
         taken, self._read = self._read, 0
         return taken
-
-    def _name(self, name: str) -> str:
-        return f"{self.path}/{name}"
 
 
 def _rewritten(batch: bytes, old: BatchHeader) -> BatchHeader:

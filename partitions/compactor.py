@@ -132,13 +132,14 @@ class Compactor:
         self._scheduler.call_later(seconds, lambda: self._next(driver, run))
 
     def _replace(self, driver: PartitionDriver, cleaned: CleanedSegment) -> None:
-        if not driver.log.replace_segment(cleaned):
+        if not driver.log_start.replace_segment(cleaned):
             # What comes after it in the pass may rest on what it no longer holds.
-            raise RetriableError("offset_not_available", f"segment {cleaned.segment.base_offset} changed meanwhile")
+            raise RetriableError("offset_not_available", f"segment {cleaned.base_offset} changed meanwhile")
         self._logger.info(
             "segment compacted",
             partition=driver.name,
-            segment=cleaned.segment.base_offset,
+            segment=cleaned.base_offset,
+            segments_before=len(cleaned.olds),
             bytes_before=cleaned.old_size,
             bytes_after=cleaned.index.size,
         )

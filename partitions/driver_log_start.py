@@ -12,7 +12,7 @@ from raftlog.config import MAX_PRODUCE_TIMEOUT_MS
 from raftlog.errors import DiskFull, RaftlogError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
 
-from .compaction_run import CompactionRun
+from .compaction_run import CleanedSegment, CompactionRun
 from .driver_effects import EffectPerformer
 from .driver_requests import DeleteDone
 from .effects import AdvanceLogStart, Effect
@@ -59,6 +59,12 @@ class LogStart:
         """See `PartitionLog.seal_for_compaction`."""
         if self._log.seal_for_compaction(now_ms):
             self._performer.write()
+
+    def replace_segment(self, cleaned: CleanedSegment) -> bool:
+        """See `PartitionLog.replace_segment`."""
+        replaced = self._log.replace_segment(cleaned)
+        self._performer.write()
+        return replaced
 
     def compacted(self, run: CompactionRun, end: Offset) -> None:
         """See `PartitionLog.compacted`."""

@@ -7,10 +7,15 @@ the new one's, both of which hold the same offsets.
 
     remove N.index, N.timeindex → N.log.cleaned becomes N.log → the indexes' new files get their names
 
+Where several segments come together the first one's name is the new one's; the others' files are removed by the next
+job, once that name is durable. Until then they lie within the new one, by which recovery knows them.
+
 What is *not* here: the pass (`compaction_run.py`), its decisions (`compaction.py`), when it runs (`compactor.py`).
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
@@ -18,6 +23,7 @@ from raftlog.model import Offset
 
 from .checkpoint import CLEANER_CHECKPOINT_NAME, DamagedFile, decode_cleaner_checkpoint, read_file
 from .compaction import CompactionPlan, SegmentFacts, plan_compaction
+from .compaction_output import OldSegment
 from .compaction_run import CleanedSegment, CompactionRun
 from .index_files import index_names
 from .log_reads import LogReads
@@ -59,7 +65,8 @@ class LogCompaction(LogReads):
             return None
         sealed = []
         for segment in self._segments.all[:-1]:
-            if segment.index is not None or segment.end_offset > self.stable_end_offset:
+            # What is damaged is not read again and again for this; its repair brings another log.
+            if segment.index is not None or segment.suspect or segment.end_offset > self.stable_end_offset:
                 break
             times = segment.max_timestamp, segment.first_timestamp
             sealed.append(SegmentFacts(segment.base_offset, segment.end_offset, segment.size, *times))
@@ -78,7 +85,7 @@ class LogCompaction(LogReads):
     def compaction_run(self, plan: CompactionPlan, now_ms: int) -> CompactionRun:
         """Work for a worker."""
         segments = [
-            (one, one.base_offset, one.end_offset, one.size)
+            OldSegment(one, one.base_offset, one.end_offset, one.size)
             for one in self._segments.all[:-1]
             if one.end_offset <= plan.end
         ]
@@ -89,6 +96,7 @@ class LogCompaction(LogReads):
             segments=segments,
             epochs=self.epochs.copy(),
             interval_bytes=self._segments.interval_bytes,
+            segment_bytes=self.config.segment_bytes,
             now_ms=now_ms,
             delete_retention_ms=self.config.delete_retention_ms,
             generation=self._generation,
@@ -96,13 +104,12 @@ class LogCompaction(LogReads):
         )
 
     def replace_segment(self, cleaned: CleanedSegment) -> bool:
-        """Put the cleaned segment in place of the old one; False where that is no longer what it was. Raises what the
-        disk does, and the log has failed then."""
-        old, base = cleaned.segment, cleaned.segment.base_offset
-        unchanged = old.index is None and old.size == cleaned.old_size and not old.dropped
-        if self.failed is not None or self._closed or not unchanged or old not in self._segments.all:
+        """Put the cleaned segment in place of the old ones; False where those are no longer what they were. Raises what
+        the disk does, and the log has failed then. There is a job where there were several."""
+        if self.failed is not None or self._closed or not self._still_has(cleaned.olds):
             return False
-        self._tail.forget_below(old.end_offset)
+        olds, base = [old.segment for old in cleaned.olds], cleaned.base_offset
+        self._tail.forget_below(olds[-1].end_offset)
         try:
             for name in index_names(base):
                 self._disk.remove(f"{self.path}/{name}")
@@ -110,19 +117,27 @@ class LogCompaction(LogReads):
                 self._disk.rename(f"{self.path}/{name}{CLEANED_SUFFIX}", f"{self.path}/{name}")
         except (DiskFailed, DiskFull) as error:
             raise self._fail(error) from None
-        self._segments.replace(old, self._cleaned(cleaned))
+        self._segments.replace(olds, self._cleaned(cleaned))
+        self._pending.merged([old.base_offset for old in olds[1:]])
         self._generation += 1
         return True
 
+    def _still_has(self, olds: Sequence[OldSegment]) -> bool:
+        there = self._segments.from_base(olds[0].base_offset, len(olds))
+        return len(there) == len(olds) and all(
+            one is old.segment and one.index is None and one.size == old.size
+            for one, old in zip(there, olds, strict=True)
+        )
+
     def _cleaned(self, cleaned: CleanedSegment) -> Segment:
-        old, index = cleaned.segment, cleaned.index
+        first, last, index = cleaned.olds[0].segment, cleaned.olds[-1].segment, cleaned.index
         segment = Segment(
-            base_offset=old.base_offset,
-            file=SegmentFile(self._disk, f"{self.path}/{segment_name(old.base_offset)}"),
-            end_offset=old.end_offset,
+            base_offset=first.base_offset,
+            file=SegmentFile(self._disk, f"{self.path}/{segment_name(first.base_offset)}"),
+            end_offset=last.end_offset,
             size=index.size,
             max_timestamp=index.times.max_timestamp,
-            first_timestamp=old.first_timestamp,
+            first_timestamp=first.first_timestamp,
             on_disk=True,
         )
         self._segments.cache.keep_index(segment, index)

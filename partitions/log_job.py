@@ -4,7 +4,9 @@ The steps are in the order that keeps every crash between them readable by `reco
 
     1. the marker `flush-os`, ahead of the first write that is not fsynced; the checkpoint falls back (start moved, cut
        below the recovery point, first write after a clean close)
-    2. the cut: files beyond it are removed, the one it goes through is shortened and fsynced, then the folder
+    2. segments that a compacted one holds by now are removed, the folder fsynced before that: its name must not be lost
+       when they are. The cut: files beyond it are removed, the one it goes through is shortened and fsynced, then the
+       folder
     3. the leader epochs, ahead of the first batch of a new one
     4. batches, each checked against its place once more; fsync; the folder, where it has new names; the marker goes,
        where everything is fsynced from here on
@@ -100,6 +102,8 @@ class LogJob:
     """How far compaction has come, where that is new."""
     remove: tuple[Offset, ...] = ()
     """Bases of segments below the start."""
+    merged: tuple[Offset, ...] = ()
+    """Bases of segments whose batches are in another one now."""
     again: bool = False
     """A job before this one met a full disk: bytes of it may lie behind the position to write at."""
 
@@ -110,8 +114,9 @@ class LogJob:
             self.disk.replace(self._name(FLUSH_OS_NAME), b"1\n")
         if self.checkpoint_before is not None:
             self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint_before.encode())
+        self._remove_merged()
         if self.again:
-            self._remove()  # It may be what makes room for the rest.
+            self._remove(self.remove)  # It may be what makes room for the rest.
         if self.cut is not None:
             self._cut(self.cut)
         if self.leader_epochs is not None:
@@ -138,10 +143,19 @@ class LogJob:
             self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint_after.encode())
         if self.first_dirty_offset is not None:
             self.disk.replace(self._name(CLEANER_CHECKPOINT_NAME), encode_cleaner_checkpoint(self.first_dirty_offset))
-        self._remove()
+        self._remove(self.remove)
 
-    def _remove(self) -> None:
-        for base_offset in self.remove:
+    def _remove_merged(self) -> None:
+        if not self.merged:
+            return
+        self.disk.fsync_directory(self.path)
+        self._remove(self.merged)
+        if self.cut is not None:
+            # Within a segment that is cut they would lie beyond its end.
+            self.disk.fsync_directory(self.path)
+
+    def _remove(self, base_offsets: Sequence[Offset]) -> None:
+        for base_offset in base_offsets:
             for suffix in SEGMENT_SUFFIXES:
                 self.disk.remove(self._name(segment_name(base_offset, suffix)))
 

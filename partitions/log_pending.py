@@ -60,6 +60,8 @@ class PendingWork:
         """How far compaction has come, where the disk does not know it yet."""
         self._cut: Cut | None = None
         self._removals: list[Offset] = []
+        self._merged: list[Offset] = []
+        """Bases of segments that a compacted one holds by now, whose files are still there."""
         self._bytes_since_checkpoint = 0
         self._lowest_truncation: Offset | None = None
         """Of those since the outstanding job was taken."""
@@ -75,6 +77,8 @@ class PendingWork:
             self._lowest_truncation = end_offset
         if cut is not None:
             self._cut = _lower(self._cut, cut)
+            # The cut removes those beyond it, and then their names are free for others.
+            self._merged = [base for base in self._merged if base < end_offset]
         self.issued_offset = min(self.issued_offset, end_offset)
         self.written_offset = min(self.written_offset, end_offset)
 
@@ -83,12 +87,17 @@ class PendingWork:
         self._lowest_truncation = Offset(0)
         self._cut = _CUT_ALL
         self._removals.clear()
+        self._merged.clear()
         self.epochs_changed = True
         self.issued_offset = self.written_offset = offset
 
     def removed(self, segment: Segment) -> None:
         """A segment below the start is no longer part of the log."""
         self._removals.append(segment.base_offset)
+
+    def merged(self, base_offsets: Sequence[Offset]) -> None:
+        """The batches of these segments are in the one before them now."""
+        self._merged += base_offsets
 
     @property
     def is_emptying(self) -> bool:
@@ -107,6 +116,7 @@ class PendingWork:
             or self.epochs_changed
             or self.first_dirty_offset is not None
             or bool(self._removals)
+            or bool(self._merged)
             or durable_start > self.checkpoint.log_start_offset
             or self.unreported_loss != self.checkpoint.unreported_loss
             or not segments[-1].on_disk
@@ -137,6 +147,7 @@ class PendingWork:
         job.flush_os_marker = self._marker_due
         job.checkpoint_before = self._checkpoint_before(durable_start, emptying=emptying)
         job.remove = tuple(self._removals[:REMOVALS_PER_JOB])
+        job.merged = tuple(self._merged if self._cut is not None else self._merged[:REMOVALS_PER_JOB])
         if self.epochs_changed:
             job.leader_epochs = encode_leader_epochs(epochs.entries)
         batches: dict[Segment, list[TailBatch]] = {segment: [] for segment in unsealed}
@@ -168,7 +179,8 @@ class PendingWork:
         if job.flush_os_marker is not None:
             self._marked = job.flush_os_marker
         self.checkpoint = job.checkpoint_after or job.checkpoint_before or self.checkpoint
-        del self._removals[: len(job.remove)]
+        self._removals = [base for base in self._removals if base not in job.remove]
+        self._merged = [base for base in self._merged if base not in job.merged]
         for write in job.writes:
             self._hand_back(write, keep=not write.segment.dropped)
             _settle(write, cache, synced=write.sync)

@@ -7,6 +7,9 @@ from the disk; opening a file is the one call that may wait.
 Every header that a read passes over is checked (`check_placement`); a cold read checks the CRC as well, since it has
 the bytes in its hands.
 
+A follower is given batches that begin where its log ends. Compaction here may have put batches together that it had in
+part: of such a hole it gets the rest, which is a hole as well (S4: both logs stand for the same offsets).
+
 What is *not* here: how far a reader may see.
 """
 
@@ -19,7 +22,8 @@ from itertools import islice
 from raftlog.errors import CorruptBatch, DiskFailed, RetriableError
 from raftlog.model import FilePosition, Offset
 from raftlog.ports import Disk, File, FileRegion
-from raftlog.record_batch import HEADER_BYTES, parse_header
+from raftlog.record_batch import HEADER_BYTES, BatchHeader, parse_header
+from raftlog.record_batch_filter import hole, is_hole
 
 from .batch_walk import (
     MAX_BATCHES_PER_READ,
@@ -29,6 +33,7 @@ from .batch_walk import (
     check_whole,
     find_region,
     require_in_memory,
+    skip_to,
 )
 from .index_files import read_index, read_index_cached, rebuild_index
 from .leader_epochs import LeaderEpochHistory
@@ -49,6 +54,8 @@ class Wanted:
     min_one: bool
     checked: bool = False
     """CRCs are to be looked at before anybody gets the bytes."""
+    copying: bool = False
+    """By a follower, whose log ends at `start_offset`: what it is given must begin there."""
 
 
 class LogReader:
@@ -66,6 +73,7 @@ class LogReader:
         *,
         min_one: bool,
         checked: bool,
+        copying: bool,
         generation: int,
     ) -> LogSlice:
         """See `PartitionLog.read`. Raises `LogDamaged` and `DiskFailed`."""
@@ -76,7 +84,7 @@ class LogReader:
             first = min_one and not found.batch_count
             if not first and found.length >= max_bytes:
                 break
-            wanted = Wanted(found.next_offset, end, max_bytes - found.length, budget, first, checked)
+            wanted = Wanted(found.next_offset, end, max_bytes - found.length, budget, first, checked, copying)
             if wanted.start_offset >= tail_start:
                 self._add_from_memory(found, wanted)
                 break
@@ -126,6 +134,8 @@ class LogReader:
         batches = self._segments.tail.read(
             wanted.start_offset, wanted.end_offset, wanted.max_bytes, wanted.max_batches, min_one=wanted.min_one
         )
+        if batches and (rest := _rest_of_hole(batches[0].header, wanted)) is not None:
+            _add_rest(found, rest, wanted, batches.pop(0).end_offset)
         for batch in batches:
             found.parts.extend(batch.buffers)
             found.length += batch.length
@@ -144,6 +154,10 @@ class LogReader:
             floor_offset, floor_position = self._index_of(segment).offsets.floor(wanted.start_offset)
             epochs = self._segments.epochs
             walk = HeaderWalk(file.pread_cached, epochs, floor_position, floor_offset, segment.size)
+            header = skip_to(walk, wanted.start_offset) if wanted.copying else None
+            if header is not None and (rest := _rest_of_hole(header, wanted)) is not None:
+                _add_rest(found, rest, wanted, Offset(header.end_offset))
+                return True
             region = _find(walk, wanted)
             if region is not None:
                 require_in_memory(file.pread_cached, region)
@@ -240,8 +254,11 @@ class ColdRead:
     def _read(self, file: File) -> LogSlice:
         floor_offset, floor_position = self.floor or self._floor_from_files(file)
         walk = HeaderWalk(file.pread, self.epochs, floor_position, floor_offset, self.size)
-        region = _find(walk, self.wanted, up_to_damage=True)
         start = self.wanted.start_offset
+        header = skip_to(walk, start)
+        if header is not None and (rest := _rest_of_hole(header, self.wanted)) is not None:
+            return LogSlice(start, Offset(header.end_offset), [rest], len(rest), 1)
+        region = _find(walk, self.wanted, up_to_damage=True)
         if region is None:
             return LogSlice(start, start)
         data, length = self._bytes_of(file, region)
@@ -280,6 +297,20 @@ class ColdRead:
 def _find(walk: HeaderWalk, wanted: Wanted, *, up_to_damage: bool = False) -> Region | None:
     bounds = wanted.start_offset, wanted.end_offset, wanted.max_bytes, wanted.max_batches
     return find_region(walk, *bounds, min_one=wanted.min_one, up_to_damage=up_to_damage)
+
+
+def _rest_of_hole(header: BatchHeader, wanted: Wanted) -> bytes | None:
+    """The part of a hole that lies behind what the follower has; None where that does not arise."""
+    within = header.base_offset < wanted.start_offset < header.end_offset <= wanted.end_offset
+    if not (wanted.copying and within and is_hole(header)):
+        return None
+    return hole(wanted.start_offset, header.end_offset, header.leader_epoch, header.max_timestamp)
+
+
+def _add_rest(found: LogSlice, rest: bytes, wanted: Wanted, end_offset: Offset) -> None:
+    found.parts.append(rest)
+    found.length += len(rest)
+    _extend(found, wanted.start_offset, end_offset, 1)
 
 
 def _extend(found: LogSlice, first_offset: Offset, next_offset: Offset, count: int) -> None:

@@ -62,7 +62,7 @@ class LogReads:
         by: ReadBy = ReadBy.CONSUMER,
     ) -> LogSlice:
         """Whole batches from the one that holds `start_offset` on, none reaching beyond `end_offset`, at most
-        `max_bytes` (the first apart, with `min_one_batch`).
+        `max_bytes` (the first apart, with `min_one_batch`). What a follower is given begins at `start_offset`.
 
         Raises `InvalidRequest("offset_out_of_range")` below the start or beyond the end of the log, and `DiskFailed`
         where the disk fails or what it gives is damaged (`LogDamaged`); the log is then `failed`, unless its owner
@@ -83,6 +83,7 @@ class LogReads:
                 max_bytes,
                 min_one=min_one_batch,
                 checked=by is ReadBy.FOLLOWER_AGAIN,
+                copying=by is not ReadBy.CONSUMER,
                 generation=self._generation,
             )
         except LogDamaged as error:

@@ -10,7 +10,7 @@ What is *not* here: the offsets of the log (`log.py`).
 from __future__ import annotations
 
 import contextlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -135,10 +135,18 @@ class LogSegments:
         index = SegmentIndex.empty(base_offset, self.interval_bytes)
         self.all.append(Segment(base_offset, file, base_offset, index=index))
 
-    def replace(self, old: Segment, new: Segment) -> None:
-        """The same offsets in another file, of the same name."""
-        self.all[self.all.index(old)] = new
-        self._drop(old)
+    def from_base(self, base_offset: Offset, count: int) -> list[Segment]:
+        """At most `count` segments, from the one with this base offset on; none where there is none with it."""
+        first = bisect_left(self.all, base_offset, key=lambda segment: segment.base_offset)
+        found = self.all[first : first + count]
+        return found if found and found[0].base_offset == base_offset else []
+
+    def replace(self, olds: Sequence[Segment], new: Segment) -> None:
+        """The same offsets in one other file, of the first one's name."""
+        first = self.all.index(olds[0])
+        self.all[first : first + len(olds)] = [new]
+        for old in olds:
+            self._drop(old)
 
     def drop_first(self) -> Segment:
         segment = self.all.pop(0)

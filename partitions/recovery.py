@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from raftlog.config import MIB, TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
@@ -37,6 +38,7 @@ from .checkpoint import (
 from .leader_epochs import LeaderEpochHistory
 from .producer_snapshots import SNAPSHOT_SUFFIX, prune_snapshots
 from .quarantine import QUARANTINED_SUFFIX, unused_name
+from .recovery_places import Neighbours, place_of
 from .recovery_scan import ScannedSegment, scan_segment
 from .recovery_table import VOUCHED, Action, Content, Facts, Finding, Index, Place, Position, Row, Stop, row_for
 from .segment import (
@@ -192,14 +194,8 @@ class _Recovery:
         expected, damaged = start, False
         for number, base in enumerate(bases):
             successor = bases[number + 1] if number + 1 < len(bases) else None
-            if successor is not None and successor <= start:
-                place = Place.BELOW_START
-            elif damaged:
-                place = Place.BEHIND_DAMAGE
-            elif base == expected or (not self.kept and base < start):
-                place = Place.NEXT
-            else:
-                place = Place.GAP if base > expected else Place.OVERLAP
+            around = Neighbours(start, successor, expected, not self.kept, damaged)
+            place = place_of(base, around, partial(self._good_end, base))
             scanned, row = self._decide(base, place, successor)
             if row.action is not Action.KEEP:
                 self._note(f"{row.label} {row.action.value} segment {base} ({place.value}, {scanned.content.value})")
@@ -216,14 +212,7 @@ class _Recovery:
 
     def _decide(self, base: Offset, place: Place, successor: Offset | None) -> tuple[ScannedSegment, Row]:
         if place is Place.NEXT:
-            scanned = scan_segment(
-                self.disk,
-                self.path,
-                base,
-                self.epochs,
-                self.config.index_interval_bytes,
-                learn_epochs=self.learn_epochs,
-            )
+            scanned = self._scan(base, self.epochs)
         else:
             # What is not the log's next segment is not read: only whether there is anything in it matters.
             size = self._size(segment_name(base))
@@ -232,6 +221,13 @@ class _Recovery:
         position = Position.LAST if successor is None else Position.MIDDLE
         stop = Stop.CLEAN if self._closed_clean else Stop.UNCLEAN
         return scanned, row_for(Facts(place, scanned.content, scanned.index_state, position, stop))
+
+    def _good_end(self, base: Offset) -> Offset:
+        return self._scan(base, self.epochs.copy()).end_offset
+
+    def _scan(self, base: Offset, epochs: LeaderEpochHistory) -> ScannedSegment:
+        interval = self.config.index_interval_bytes
+        return scan_segment(self.disk, self.path, base, epochs, interval, learn_epochs=self.learn_epochs)
 
     def _act(self, action: Action, scanned: ScannedSegment, *, whole: bool) -> None:
         if action is Action.KEEP:

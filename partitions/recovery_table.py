@@ -19,13 +19,15 @@ class Place(enum.Enum):
     """The segment's base offset against where the segment before it ends (the first one: where the log starts)."""
 
     BELOW_START = "below the log start"
-    """Its successor begins at or below the log start."""
+    """It ends at or below the log start."""
     NEXT = "next"
     """Where the one before it ends; the first one: at or below the log start."""
     GAP = "behind a gap"
     """Beyond that: something between is missing."""
     OVERLAP = "overlapping"
     """Before that: names and contents contradict each other."""
+    WITHIN = "within the one before it"
+    """Before that, and it ends no later: whatever is in it is in the one before it as well."""
     BEHIND_DAMAGE = "behind damage"
     """Something before it was cut, quarantined or missing."""
 
@@ -141,6 +143,8 @@ SEGMENT_ROWS: tuple[Row, ...] = (
     # The log ends at the damage before it; offsets beyond will be used again, so these batches must go.
     Row("@M", Place.BEHIND_DAMAGE, _NOT_EMPTY, None, None, None, Action.QUARANTINE, vouched=False),
     Row("@N", Place.BEHIND_DAMAGE, _EMPTY, None, None, None, Action.REMOVE, vouched=True),
+    # Compaction put it and the one before it together, and the process died before its file was removed.
+    Row("@O", Place.WITHIN, None, None, None, None, Action.REMOVE, vouched=True),
 )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from itertools import pairwise
 
 from raftlog.errors import CorruptBatch, InvariantViolation
 from raftlog.model import LeaderEpoch, Offset
@@ -24,6 +25,7 @@ from .checkpoint import (
     decode_leader_epochs,
     read_file,
 )
+from .index_files import read_index, rebuild_index
 from .leader_epochs import LeaderEpochHistory
 from .scrubber_check import Finding, FolderCheck, PlannedSegment, ScrubPlan, What
 from .segment import parse_segment_name, segment_name
@@ -37,8 +39,8 @@ def check_folder(disk: Disk, path: str) -> FolderCheck:
     checkpoint = _checkpoint(disk, path)
     start = Offset(0) if checkpoint is None else checkpoint.log_start_offset
     bases = [base for name in disk.list(path) if (base := parse_segment_name(name)) is not None]
-    while len(bases) > 1 and bases[1] <= start:
-        bases.pop(0)  # A crash left it: the next start removes it.
+    epochs = _epochs(disk, path, bases)
+    bases = _without_leftovers(disk, path, bases, start, epochs)
     findings = _gaps(bases, start, checkpoint)
     closed_clean = checkpoint is not None and checkpoint.closed_clean
     recovery_point = start if checkpoint is None else checkpoint.recovery_point
@@ -48,9 +50,36 @@ def check_folder(disk: Disk, path: str) -> FolderCheck:
         # After a crash the indexes of what lies behind the recovery point may not have been written any more.
         indexed = end is not None and (closed_clean or end <= recovery_point)
         segments.append(PlannedSegment(base, end, None if end is None else _size(disk, path, base), indexed))
-    epochs = _epochs(disk, path, bases)
     torn_from = None if closed_clean else recovery_point
     return FolderCheck(ScrubPlan(disk, path, epochs, segments, torn_from=torn_from), findings=findings)
+
+
+def _without_leftovers(
+    disk: Disk, path: str, bases: Sequence[Offset], start: Offset, epochs: LeaderEpochHistory
+) -> list[Offset]:
+    """A crash leaves segments below the start, and some that compaction has put into the one before them: the next
+    start removes them."""
+    kept: list[Offset] = []
+    reached = Offset(0)
+    for base, successor in pairwise([*bases, None]):
+        assert base is not None
+        end = None if successor is None else max(successor, _end(disk, path, base, epochs))
+        if base >= reached and (end is None or end > start):
+            kept.append(base)
+            reached = end or base
+    return kept
+
+
+def _end(disk: Disk, path: str, base: Offset, epochs: LeaderEpochHistory) -> Offset:
+    """Where a segment ends by its index, or else by its batches; its base where those are damaged."""
+    index = read_index(disk, path, base, interval_bytes=0)
+    if index is None:
+        with contextlib.closing(disk.open(f"{path}/{segment_name(base)}")) as file:
+            try:
+                index = rebuild_index(file, base, file.size(), epochs, interval_bytes=0)
+            except CorruptBatch:
+                return base
+    return index.end_offset
 
 
 def _gaps(bases: Sequence[Offset], start: Offset, checkpoint: LogCheckpoint | None) -> list[Finding]:

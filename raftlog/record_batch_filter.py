@@ -2,7 +2,8 @@
 
 The batch that comes out takes up the same offsets as the one that went in (S2): base offset, last offset delta and the
 producer's fields stay, what is left are holes. A batch without any record left stays as an empty one, for the offsets
-and the producer's sequence that it stands for. Timestamps are true of what is left.
+and the producer's sequence that it stands for. Where nobody asks for that sequence any more a `hole` may stand for the
+offsets alone, of any number of such batches. Timestamps are true of what is left.
 
 A *delete horizon* (KIP-534) is when the tombstones of a batch may go. It takes the place of the base timestamp, and
 timestamp deltas count from it.
@@ -25,9 +26,10 @@ from . import columns
 from .columns import BinaryColumn
 from .compression import compress
 from .config import MAX_BATCH_BYTES, MAX_BATCH_DECOMPRESSED_BYTES
+from .model import NO_PRODUCER_ID
 from .ports import Buffer
 from .record_batch import ARROW_FROM, RecordBatch
-from .record_header import BatchHeader, Codec, seal
+from .record_header import MAGIC, BatchHeader, Codec, seal
 
 _CODEC_BITS = 0x07
 _DELETE_HORIZON = 0x40
@@ -60,7 +62,7 @@ def keep_records(batch: RecordBatch, keep: Sequence[bool], *, delete_horizon_ms:
     header = replace(batch.header, record_count=kept)
     header.attributes &= ~(_CODEC_BITS | _DELETE_HORIZON)
     if not kept:
-        return seal(header, columns.join_payload(None, None, columns.pack_binary([]), None))
+        return seal(header, _no_records())
     deltas = _stamp_times(header, list(select(batch.timestamps_ms(), keep)), delete_horizon_ms)
     payload = _payload(batch, keep, deltas)
     if sum(map(len, payload)) > MAX_BATCH_DECOMPRESSED_BYTES:
@@ -71,6 +73,24 @@ def keep_records(batch: RecordBatch, keep: Sequence[bool], *, delete_horizon_ms:
         if len(written) <= MAX_BATCH_BYTES:
             return written
     return None
+
+
+def is_hole(header: BatchHeader) -> bool:
+    """Whether this batch stands for its offsets and nothing else: no record, and no producer."""
+    return not (header.record_count or header.is_control) and header.producer_id == NO_PRODUCER_ID
+
+
+def hole(base_offset: int, end_offset: int, leader_epoch: int, max_timestamp: int) -> bytes:
+    """A batch without records, and of no producer, that stands for the offsets [base_offset, end_offset). Any part of
+    it is a hole as well. `max_timestamp` is milliseconds, that of what was there; -1: none."""
+    delta = end_offset - base_offset - 1
+    times = max_timestamp, max_timestamp
+    header = BatchHeader(base_offset, 0, leader_epoch, MAGIC, 0, 0, delta, *times, NO_PRODUCER_ID, -1, -1, 0)
+    return seal(header, _no_records())
+
+
+def _no_records() -> list[Buffer]:
+    return columns.join_payload(None, None, columns.pack_binary([]), None)
 
 
 def _stamp_times(header: BatchHeader, times: list[int], delete_horizon_ms: int) -> bytes | None:
