@@ -17,16 +17,22 @@ from raftlog.wire import FetchedPartition, FetchPartition
 from tests.support.metadata_cluster import TP
 
 from .datadriven import Command
-from .moves import Moves
+from .shorter_logs import ShorterLogs
 from .story_ports import LogQuorum
 from .wires import bytes_of
 from .world import Node
 
 ACKS = {"all": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": "1000",
+    "min.cleanable.dirty.ratio": "0",
+    "segment.ms": "1000",
+}
 LIMIT = 10_000
 
 
-class Environment(Moves):
+class Environment(ShorterLogs):
     """The table. `execute` is one command of a story and returns what it prints."""
 
     def execute(self, command: Command) -> str:
@@ -42,11 +48,12 @@ class Environment(Moves):
             if node.manager is not None:
                 node.manager.check_invariants()
 
-    def do_cluster(self, brokers: str = "3", min: str = "2", replicas: str = "") -> None:
+    def do_cluster(self, brokers: str = "3", min: str = "2", replicas: str = "", compacted: str = "") -> None:
         """All registered, unfenced, with one topic of one partition; its first replica leads epoch 0, and all of them
         (every broker, or `replicas`) are in the ISR."""
+        configs = COMPACTED if compacted else {}
         placed = [int(replica) for replica in replicas.split(",")] if replicas else None
-        self.quorum = LogQuorum(int(brokers), min_insync_replicas=int(min), replicas=placed)
+        self.quorum = LogQuorum(int(brokers), min_insync_replicas=int(min), replicas=placed, configs=configs)
         for number in range(int(brokers)):
             node = self.nodes[number] = Node(number)
             self.begin_life(node)

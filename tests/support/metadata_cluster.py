@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from metadata.commands import (
     AlterIsr,
@@ -63,6 +63,7 @@ class Cluster:
         min_insync_replicas: int | None = None,
         partitions: int = 1,
         replicas: Sequence[int] | None = None,
+        configs: Mapping[str, str] | None = None,
     ) -> None:
         """`brokers` are registered and unfenced, and carry one topic with a replica on each (or on `replicas`)."""
         self.image = ClusterImage()
@@ -74,9 +75,11 @@ class Cluster:
             self.start(broker)
             self.unfence(broker)
         if brokers:
-            configs = () if min_insync_replicas is None else (("min.insync.replicas", str(min_insync_replicas)),)
+            given = dict(configs or {})
+            if min_insync_replicas is not None:
+                given["min.insync.replicas"] = str(min_insync_replicas)
             placed = tuple(BrokerId(broker) for broker in replicas or range(brokers))
-            self.do(CreateTopic("orders", TOPIC, (placed,) * partitions, configs))
+            self.do(CreateTopic("orders", TOPIC, (placed,) * partitions, tuple(sorted(given.items()))))
 
     # --- Applying ----------------------------------------------------------------------------------------------------
 
