@@ -1,0 +1,117 @@
+"""A compacted, replicated log against its dumb twin, a dict.
+
+Whatever keyed records are acknowledged, wherever and whenever a replica compacts, whoever leads, and whoever was away:
+a consumer who reads the leader's log from its start, and each in-sync replica that is read like that, ends up with the
+dict that the acknowledged records amount to (S1, S4). A record that is left is at its own offset, and all logs end at
+the same (S2). A resend of a producer's last batches is recognised by every leader, however little it copied (S1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from partitions.driver_requests import Produced
+from raftlog.model import LeaderEpoch
+from tests.support.compacted_cluster import CompactedCluster
+from tests.support.compaction import records, table
+from tests.support.replication_cluster import tp
+
+BROKERS = 3
+KEYS = st.sampled_from([b"a", b"b", b"c", b"a key that is longer than its hash"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=200)), max_size=12)),
+        st.tuples(st.just("compact"), st.integers(0, BROKERS - 1)),
+        st.tuples(st.just("elect"), st.integers(0, BROKERS - 1)),
+        st.tuples(st.just("away"), st.integers(0, BROKERS - 1)),
+        st.tuples(st.just("back")),
+    ),
+    min_size=4,
+    max_size=16,
+)
+
+
+class Twin:
+    """The cluster, and everything that it acknowledged."""
+
+    def __init__(self) -> None:
+        self.cluster = CompactedCluster()
+        self.entries: list[tuple[bytes, bytes | None]] = []
+        self.leader = 0
+        self.away: int | None = None
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        answer = self.cluster.put(key, value, number=self.leader, sequence=len(self.entries))
+        assert isinstance(answer, Produced), answer
+        assert answer.base_offset == len(self.entries)
+        self.entries.append((key, value))
+
+    def resend(self) -> None:
+        """The last batches, once more: each is where it was."""
+        for offset in range(max(0, len(self.entries) - 5), len(self.entries)):
+            answer = self.cluster.put(*self.entries[offset], number=self.leader, sequence=offset)
+            assert isinstance(answer, Produced) and answer.base_offset == offset, answer
+
+    def elect(self, number: int) -> None:
+        if number == self.away:
+            return
+        self.leader = number
+        self.cluster.elect(number)
+        self.cluster.pass_time(2)
+
+    def send_away(self, number: int) -> None:
+        if self.away is None and number != self.leader:
+            self.away = number
+            self.cluster.send_away(number, self.leader)
+
+    def bring_back(self) -> None:
+        if self.away is not None:
+            self.cluster.bring_back(self.away, self.leader)
+            self.cluster.set_isr(*range(BROKERS))
+            self.cluster.pass_time(2)
+            self.away = None
+
+    @property
+    def table(self) -> dict[bytes | None, bytes]:
+        latest: dict[bytes | None, bytes | None] = dict(self.entries)
+        return {key: value for key, value in latest.items() if value is not None}
+
+    def check(self) -> None:
+        for number, member in self.cluster.members.items():
+            assert not member.offline, member.offline
+            if number == self.away:
+                continue
+            log = self.cluster.log(number)
+            log.check_invariants()
+            assert log.log_end_offset == len(self.entries), number
+            assert all(self.entries[offset] == (key, value) for offset, key, value in records(log))
+            assert table(log) == self.table, number
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=STEPS)
+def test_every_replica_amounts_to_the_dict(steps: list[Any]) -> None:
+    twin = Twin()
+    for name, *arguments in steps:
+        if name == "put":
+            for key, value in arguments[0]:
+                twin.put(key, value)
+        elif name == "compact":
+            twin.cluster.compact(arguments[0])
+        elif name == "elect":
+            twin.elect(arguments[0])
+        elif name == "away":
+            twin.send_away(arguments[0])
+        else:
+            twin.bring_back()
+        twin.check()
+    twin.bring_back()
+    twin.check()
+    for number in range(BROKERS):
+        twin.elect(number)
+        twin.resend()
+        twin.check()
+    assert twin.cluster.records[tp(0).partition].leader_epoch >= LeaderEpoch(BROKERS)
