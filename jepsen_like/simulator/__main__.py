@@ -2,6 +2,7 @@
 
     --kind quorum|cluster --seed N --seeds COUNT    seeds one after the other
     shard --kind quorum|cluster --from A --to B --results FILE    a long range, over many sittings
+    shards --results FILE...        what such files have, of the code that is here now
     shrink --seed N --out FILE      the smallest schedule by which a quorum seed still fails
     replay FILE...                  saved schedules
 
@@ -20,10 +21,11 @@ from pathlib import Path
 from .quorum_run import run_schedule
 from .quorum_schedule import Schedule, draw
 from .seeds import RUNNERS, Verdict
-from .shard import Shard, commit_of_this_tree, run_shard
+from .shard import Shard, run_shard, summarize
+from .shard_code import FILES, SameCode, commit_of_this_tree
 from .shrink import Shrinker
 
-COMMANDS = ("seeds", "shard", "shrink", "replay")
+COMMANDS = ("seeds", "shard", "shards", "shrink", "replay")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     shard.add_argument("--results", required=True, help="append a JSON line a chunk of seeds to this file")
     shard.add_argument("--budget", type=float, default=0.0, help="stop after so many real seconds; 0: never")
     shard.set_defaults(run=_shard)
+    shards = commands.add_parser("shards", help="add up the results of shards that still count")
+    shards.add_argument("--results", nargs="+", required=True, help="files that `shard` wrote")
+    shards.set_defaults(run=_shards)
     shrink = commands.add_parser("shrink", help="make a failing quorum seed's schedule small, and save it")
     shrink.add_argument("--seed", type=int, required=True)
     shrink.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults")
@@ -93,7 +98,7 @@ def _failed(verdict: Verdict, lines: int) -> None:
 
 def _seeds(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
-    commit = commit_of_this_tree() if arguments.results else ""
+    commit = commit_of_this_tree(arguments.kind) if arguments.results else ""
     passed, virtual = 0, 0.0
     for seed in range(arguments.seed, arguments.seed + arguments.seeds):
         before = time.monotonic()
@@ -129,15 +134,27 @@ def keep(path: str, commit: str, kind: str, verdict: Verdict, seconds: float) ->
 
 
 def _shard(arguments: argparse.Namespace) -> int:
-    shard = Shard(arguments.kind, arguments.first, arguments.last, arguments.seconds, commit_of_this_tree())
+    commit = commit_of_this_tree(arguments.kind)
+    shard = Shard(arguments.kind, arguments.first, arguments.last, arguments.seconds, commit)
 
     def report(verdict: Verdict) -> None:
         if not verdict.passed:
             _failed(verdict, arguments.lines)
 
-    found = run_shard(shard, arguments.results, budget=arguments.budget, report=report)
+    same_code = SameCode(arguments.kind)
+    found = run_shard(shard, arguments.results, budget=arguments.budget, report=report, same_code=same_code)
     _say(f"{found} violations; {arguments.results} has what was run")
     return 1 if found else 0
+
+
+def _shards(arguments: argparse.Namespace) -> int:
+    same_code = {kind: SameCode(kind) for kind in FILES}
+    summaries = summarize(arguments.results, lambda kind, commit: same_code[kind](commit))
+    for summary in summaries:
+        _say(summary)
+        for seed, violation in sorted(summary.violations.items()):
+            _say(f"  seed {seed}: {violation.splitlines()[0]}")
+    return 1 if any(summary.violations for summary in summaries) else 0
 
 
 def _shrink(arguments: argparse.Namespace) -> int:

@@ -1,22 +1,21 @@
 """A long range of seeds, run piece by piece over many sittings: the results file says what was run, and by which code.
 
 The file is JSON lines, only ever appended to. Each line is one chunk: commit, kind, first and last seed, virtual
-seconds a seed, seconds it took, and the violations (none is the rule). A shard of a range that was begun goes on with
-the first seed which no line of the same kind, commit and length covers; another commit begins anew, for its seeds are
-other runs. A line that is half written, because the machine stopped in it, is no line: its seeds are run again.
+seconds a seed and of all, seconds it took, and the violations (none is the rule). A shard of a range that was begun
+goes on with the first seed which no line of the same kind, code and length covers; other code begins anew, for its
+seeds are other runs. A line that is half written, because the machine stopped in it, is no line: its seeds are run
+again. `summarize` adds up what the files of several shards have.
 
-What is *not* here: running a seed (`seeds.py`), arguments (`__main__.py`).
+What is *not* here: running a seed (`seeds.py`), which code is the same (`shard_code.py`), arguments (`__main__.py`).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from .seeds import RUNNERS, Verdict
@@ -43,37 +42,60 @@ class Shard:
             raise ValueError(f"from {self.first} to {self.last} are no seeds")
 
 
-def commit_of_this_tree() -> str:
-    """The code that runs; with a plus sign where files differ from the commit. `unknown` outside a repository."""
-    asked = subprocess.run(
-        ["git", "describe", "--always", "--abbrev=12", "--dirty=+"],
-        cwd=Path(__file__).resolve().parent,
-        capture_output=True,
-        text=True,
-        check=False,
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One line."""
+
+    commit: str
+    kind: str
+    first: int
+    last: int
+    seconds_each: float
+    """Virtual, of faults, a seed; a run has a little more."""
+    virtual_seconds: float
+    seconds: float
+    """Of the real clock."""
+    violations: tuple[Mapping[str, object], ...]
+
+
+def read_chunks(path: str) -> Iterator[Chunk]:
+    """All lines. Raises `ValueError` where the file is something else, `OSError` where there is none."""
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.rstrip("\n").endswith("}"):
+                continue  # empty, or torn by a stop: its seeds are run again
+            try:
+                yield _chunk(json.loads(line))
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}, line {number}: not a shard's result ({error}); move the file away") from None
+
+
+def _chunk(held: Mapping[str, Any]) -> Chunk:
+    if held["kind"] not in RUNNERS:
+        raise ValueError(f"kind {held['kind']!r}")
+    return Chunk(
+        commit=str(held["commit"]),
+        kind=str(held["kind"]),
+        first=int(held["from"]),
+        last=int(held["to"]),
+        seconds_each=float(held["virtual_seconds_each"]),
+        virtual_seconds=float(held["virtual_seconds"]),
+        seconds=float(held["seconds"]),
+        violations=tuple(held["violations"]),
     )
-    return asked.stdout.strip() or "unknown"
 
 
-def covered(path: str, shard: Shard) -> list[tuple[int, int]]:
-    """The ranges that the file has for this shard. Raises `ValueError` where the file is something else."""
+def covered(path: str, shard: Shard, same_code: Callable[[str], bool] | None = None) -> list[tuple[int, int]]:
+    """The ranges that the file has for this shard, by its commit or one that `same_code` takes for it. Raises
+    `ValueError` where the file is something else."""
     if not os.path.exists(path):
         return []
-    with open(path, encoding="utf-8") as file:
-        lines = file.read().split("\n")
-    ranges = []
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith("}"):
-            continue  # empty, or torn by a stop: its seeds are run again
-        try:
-            held: dict[str, Any] = json.loads(line)
-            asked = (held["kind"], held["commit"], held["virtual_seconds_each"])
-            seeds = int(held["from"]), int(held["to"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}: not a shard's result ({error}); move the file away") from None
-        if asked == (shard.kind, shard.commit, shard.seconds):
-            ranges.append(seeds)
-    return ranges
+    return [
+        (chunk.first, chunk.last)
+        for chunk in read_chunks(path)
+        if (chunk.kind, chunk.seconds_each) == (shard.kind, shard.seconds)
+        and (chunk.commit == shard.commit or (same_code is not None and same_code(chunk.commit)))
+    ]
 
 
 def chunks(shard: Shard, done: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -93,15 +115,21 @@ def chunks(shard: Shard, done: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def run_shard(
-    shard: Shard, path: str, *, budget: float = 0.0, report: Callable[[Verdict], None] = lambda verdict: None
+    shard: Shard,
+    path: str,
+    *,
+    budget: float = 0.0,
+    report: Callable[[Verdict], None] = lambda verdict: None,
+    same_code: Callable[[str], bool] | None = None,
 ) -> int:
     """Run what is left, appending a line a chunk. Returns how many violations were found in this sitting.
 
-    `budget`: stop after so many seconds of the real clock; 0: never.
+    `budget`: stop after so many seconds of the real clock; 0: never. `same_code`: of which other commits a result
+    counts as this one's.
     """
     began = time.monotonic()
     found = 0
-    for first, last in chunks(shard, covered(path, shard)):
+    for first, last in chunks(shard, covered(path, shard, same_code)):
         chunk_began = time.monotonic()
         violations: list[dict[str, object]] = []
         virtual = 0.0
@@ -150,3 +178,45 @@ def append(
             if file.read(1) != b"\n":
                 file.write(b"\n")
         file.write(json.dumps(line).encode() + b"\n")
+
+
+@dataclass(slots=True)
+class Summary:
+    """What was run of one kind of world, at one length, and still counts."""
+
+    kind: str
+    seconds_each: float
+    seeds: set[int] = field(default_factory=set)
+    virtual_seconds: float = 0.0
+    seconds: float = 0.0
+    violations: dict[int, str] = field(default_factory=dict)
+    """Seed → what it found."""
+    outdated: int = 0
+    """Seeds that other code ran."""
+
+    def __str__(self) -> str:
+        speed = self.virtual_seconds / self.seconds if self.seconds else 0.0
+        return (
+            f"{self.kind}: {len(self.seeds)} seeds of {self.seconds_each:.0f} s count "
+            f"({self.virtual_seconds / 3600:.1f} virtual hours in {self.seconds / 3600:.1f} h, {speed:.0f} a second), "
+            f"{len(self.violations)} violations; {self.outdated} seeds were run by other code"
+        )
+
+
+def summarize(paths: Iterable[str], same_code: Callable[[str, str], bool]) -> list[Summary]:
+    """Add up, a kind and a length at a time. `same_code(kind, commit)`: whether the commit's results count. A seed that
+    was run twice counts once. Raises `ValueError` and `OSError` as `read_chunks`."""
+    found: dict[tuple[str, float], Summary] = {}
+    for path in paths:
+        for chunk in read_chunks(path):
+            summary = found.setdefault((chunk.kind, chunk.seconds_each), Summary(chunk.kind, chunk.seconds_each))
+            seeds = set(range(chunk.first, chunk.last + 1))
+            if not same_code(chunk.kind, chunk.commit):
+                summary.outdated += len(seeds)
+                continue
+            new = len(seeds - summary.seeds) / len(seeds)
+            summary.seeds |= seeds
+            summary.virtual_seconds += chunk.virtual_seconds * new
+            summary.seconds += chunk.seconds * new
+            summary.violations |= {int(str(one["seed"])): str(one["violation"]) for one in chunk.violations}
+    return [found[key] for key in sorted(found)]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from jepsen_like.simulator import shard as shards
+from jepsen_like.simulator import shard_code
 from jepsen_like.simulator.__main__ import main
-from jepsen_like.simulator.shard import Shard, chunks, covered, run_shard
+from jepsen_like.simulator.shard import Shard, append, chunks, covered, run_shard, summarize
+from jepsen_like.simulator.shard_code import SameCode, commit_of_this_tree
 from jepsen_like.simulator.shrink import minimize
 
 
@@ -42,6 +45,61 @@ def test_what_another_code_ran_counts_nothing(tmp_path: Path) -> None:
     assert covered(path, Shard("quorum", 1, 1, 2.0, "there")) == []
     assert covered(path, Shard("quorum", 1, 1, 3.0, "here")) == []
     assert covered(path, Shard("cluster", 1, 1, 2.0, "here")) == []
+    # Unless it is the same code under another name.
+    assert covered(path, Shard("quorum", 1, 1, 2.0, "there"), lambda commit: commit == "here") == [(1, 1)]
+    ran: list[int] = []
+    run_shard(
+        Shard("quorum", 1, 2, 2.0, "there"),
+        path,
+        report=lambda verdict: ran.append(verdict.seed),
+        same_code=lambda commit: commit == "here",
+    )
+    assert ran == [2]
+
+
+def test_what_counts_is_added_up(tmp_path: Path) -> None:
+    first, second = str(tmp_path / "first.jsonl"), str(tmp_path / "second.jsonl")
+    found = {"seed": 12, "trace": "ab", "violation": "S7.1: two leaders\n..."}
+    here, there = Shard("quorum", 1, 100, 60.0, "here"), Shard("quorum", 1, 100, 60.0, "there")
+    append(first, here, (1, 10), virtual=600.0, seconds=10.0, violations=[])
+    append(first, there, (11, 50), virtual=2400.0, seconds=40.0, violations=[found])
+    append(second, here, (6, 15), virtual=600.0, seconds=20.0, violations=[found])
+    append(second, Shard("cluster", 1, 9, 60.0, "here"), (1, 1), virtual=90.0, seconds=3.0, violations=[])
+    cluster, quorum = summarize([first, second], lambda kind, commit: commit == "here")
+    assert (cluster.kind, cluster.seeds, cluster.violations) == ("cluster", {1}, {})
+    # Seeds 6 to 10 were run twice, and count once.
+    assert (quorum.seeds, quorum.virtual_seconds, quorum.seconds) == (set(range(1, 16)), 900.0, 20.0)
+    assert (quorum.violations, quorum.outdated) == ({12: found["violation"]}, 40)
+    assert "15 seeds of 60 s count" in str(quorum) and "45 a second), 1 violations; 40 seeds" in str(quorum)
+
+
+def test_code_is_the_same_where_only_what_is_not_run_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    def write(path: str, content: str) -> None:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(content)
+
+    monkeypatch.setattr(shard_code, "HERE", tmp_path / "jepsen_like" / "simulator")
+    git("init", "-q")
+    for path in ("metadata/journal.py", "partitions/log.py", "jepsen_like/simulator/heap.py", "docs/quorum.md"):
+        write(path, "first\n")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    first = commit_of_this_tree("quorum")
+    assert first == commit_of_this_tree("cluster") and not first.endswith("+")
+    write("docs/quorum.md", "second\n")
+    write("partitions/log.py", "second\n")
+    assert commit_of_this_tree("quorum") == first
+    assert commit_of_this_tree("cluster") == f"{first}+"
+    git("commit", "-qam", "second")
+    assert commit_of_this_tree("quorum") != first
+    assert SameCode("quorum")(first) and not SameCode("cluster")(first)
+    write("metadata/journal.py", "third\n")
+    assert not SameCode("quorum")(first)
+    assert not any(SameCode("quorum")(commit) for commit in ("unknown", f"{first}+", "0123456789ab", "--help"))
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
@@ -71,6 +129,9 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert main(shard) == 0
     assert json.loads(Path(results).read_text())["to"] == 2
     assert "0 violations" in capsys.readouterr().out
+    assert main(["shards", "--results", results]) == 0
+    assert "0 violations" in capsys.readouterr().out
+    assert main(["shards", "--results", str(tmp_path / "missing.jsonl")]) == 2
     assert main(["--kind", "quorum", "--seed", "3", "--seconds", "2"]) == 0
     assert "1 seeds passed" in capsys.readouterr().out
     assert main(["shrink", "--seed", "3", "--seconds", "2", "--out", str(tmp_path / "small.json")]) == 2
