@@ -142,6 +142,10 @@ class HttpApi:
                     raise last from None
             await asyncio.sleep(ROUND_PAUSE)
 
+    async def once(self, path: str, body: bytes, content_type: str, timeout: float) -> bytes:
+        """The answer's body to a POST that is sent again only where it certainly was not taken. Raises as `change`."""
+        return await self._once(_Call("POST", path, body, content_type, timeout))
+
     # --- Nodes --------------------------------------------------------------------------------------------------------
 
     def learn(self, endpoints: Iterable[Endpoint]) -> None:

@@ -31,7 +31,7 @@ from .metadata import ClusterMetadata, PartitionInfo, TopicDescription
 from .offsets import StartFinder
 from .reader import PartitionReader, Start
 from .refresher import MetadataRefresher
-from .transport import FETCH_PATH, BrokerConnection, Transport
+from .transport import FETCH_PATH, Connection, Transport
 from .waiters import Waiters
 
 logger = logging.getLogger("raftlog.client")
@@ -91,7 +91,7 @@ class Fetcher:
         """Why nothing can be read at all."""
         self.last_error: RaftlogError | None = None
         """The last thing that went wrong, for people."""
-        self._transport = Transport(self._connection_changed, api.data_ssl, self._world_failed)
+        self._transport = Transport(self._connection_changed, api, self._world_failed)
         self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
         self._finder = StartFinder(api, self._found, self._finding_failed)
         self._questions: dict[int, int] = {}
@@ -220,7 +220,7 @@ class Fetcher:
     # --- Answers ------------------------------------------------------------------------------------------------------
 
     def _answered(
-        self, connection: BrokerConnection, question: Question, max_bytes: int, response: Response, body: memoryview
+        self, connection: Connection, question: Question, max_bytes: int, response: Response, body: memoryview
     ) -> None:
         self._over(connection.node_id, max_bytes)
         if isinstance(response, ErrorResponse):

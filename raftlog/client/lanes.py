@@ -25,7 +25,7 @@ from raftlog.wire import ErrorResponse, ProducedPartition, ProducePartition, Pro
 
 from .accumulator_batch import Batch
 from .delivery import DeliveryFuture
-from .transport import PRODUCE_PATH, BrokerConnection
+from .transport import PRODUCE_PATH, Connection
 
 ANSWER_GRACE = 5.0
 """Seconds that a broker has beyond the timeout that the request names."""
@@ -56,7 +56,7 @@ class LaneOwner(Protocol):
 class _Outgoing:
     """A request on its way to the wire. `payloads`, one a batch, is None while a thread makes them."""
 
-    connection: BrokerConnection
+    connection: Connection
     attempts: list[Attempt]
     payloads: list[Encoded] | None = None
 
@@ -80,7 +80,7 @@ class Lane:
         self.requests = 0
         """Given to this lane and not answered."""
 
-    def send(self, connection: BrokerConnection, batches: Sequence[Batch[DeliveryFuture]]) -> None:
+    def send(self, connection: Connection, batches: Sequence[Batch[DeliveryFuture]]) -> None:
         """One request for these batches."""
         outgoing = _Outgoing(connection, [(batch, batch.attempt) for batch in batches])
         self.requests += 1
@@ -108,7 +108,7 @@ class Lane:
             self._outgoing.popleft()
             self._to_wire(head.connection, head.attempts, head.payloads)
 
-    def _to_wire(self, connection: BrokerConnection, attempts: list[Attempt], encoded: list[Encoded]) -> None:
+    def _to_wire(self, connection: Connection, attempts: list[Attempt], encoded: list[Encoded]) -> None:
         for attempt, result in zip(attempts, encoded, strict=True):
             if isinstance(result, RaftlogError):
                 self._owner.unencodable(attempt, result)  # those that depend on it do not count any more
@@ -143,9 +143,7 @@ class Lane:
             self.requests -= 1
             self._owner.sent_unanswered(attempts)
 
-    def _answered(
-        self, connection: BrokerConnection, attempts: list[Attempt], response: Response, body: memoryview
-    ) -> None:
+    def _answered(self, connection: Connection, attempts: list[Attempt], response: Response, body: memoryview) -> None:
         if isinstance(response, ErrorResponse):
             self._refused(attempts, response.error, response.detail)
             return

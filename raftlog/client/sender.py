@@ -75,7 +75,7 @@ class Sender:
         self.metadata = ClusterMetadata(api)
         self.failed: deque[DeliveryFuture] = deque(maxlen=1000)
         """The last ones that failed; `flush` raises what nobody looked at."""
-        self._transport = Transport(self._connection_changed, api.data_ssl, self._world_failed)
+        self._transport = Transport(self._connection_changed, api, self._world_failed)
         self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
         self._identities = IdentitySource(api, self._identity_granted, self._world_failed)
         self._topic_ids: dict[str, bytes] = {}

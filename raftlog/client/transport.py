@@ -7,6 +7,9 @@ that gets no answer by its deadline takes the connection with it, since nobody k
 
 A broker that says GOAWAY (it is shutting down) is asked nothing new; what is in flight is still answered.
 
+Where no data listener could ever be reached although the API can, requests go through that (`transport_http1.py`), and
+HTTP/2 is tried again now and then. Not where TLS was asked for: the API is plain.
+
 What is *not* here: what requests mean, when to try again, which broker to ask.
 """
 
@@ -15,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from ssl import SSLContext
+from typing import TypeAlias
 
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError
@@ -28,6 +31,9 @@ from raftlog.model import Endpoint
 from raftlog.ports import Buffer
 from raftlog.wire import ErrorResponse, Request, Response, decode_response, encode
 
+from .api import HttpApi
+from .transport_http1 import ApiConnection
+
 PRODUCE_PATH = "/v1/produce"
 FETCH_PATH = "/v1/fetch"
 
@@ -36,6 +42,10 @@ DIAL_BACKOFF_MAX = 0.5
 CONGESTED_BYTES = 1 * MIB
 DEADLINE_CHECK = 0.25
 """Seconds between looks at the deadlines."""
+FALL_BACK_AFTER = 3
+"""Attempts to reach a data listener, before any was ever reached."""
+HTTP2_AGAIN_FIRST, HTTP2_AGAIN_LAST = 1.0, 30.0
+"""Seconds after which HTTP/2 is tried again where it did not get through: perhaps the broker had only just begun."""
 
 
 @dataclass(slots=True)
@@ -166,35 +176,42 @@ class BrokerConnection:
             self._connection.abort(f"no answer on {late.path} for {now - late.sent_at:.1f} s")
 
 
+Connection: TypeAlias = BrokerConnection | ApiConnection
+
+
 class Transport:
     """Connections to the brokers that were asked for. Belongs to one loop."""
 
     def __init__(
         self,
         on_change: Callable[[int], None],
-        ssl: SSLContext | None = None,
+        api: HttpApi,
         on_failed: Callable[[RaftlogError], None] = lambda error: None,
     ) -> None:
         """`on_change(node_id)` is called when a connection is there, could not be made, took what waited, or is
-        gone; `on_failed` before it, with why one could not be made. `ssl`: speak TLS, and to whom this context
-        trusts."""
+        gone; `on_failed` before it, with why one could not be made. The API's `data_ssl`: speak TLS, and to whom this
+        context trusts."""
         self._on_change = on_change
-        self._tls = None if ssl is None else DialTls.of(ssl)
+        self._api = api
+        self._tls = None if api.data_ssl is None else DialTls.of(api.data_ssl)
         self._on_failed = on_failed
-        self._connections: dict[int, BrokerConnection] = {}
+        self._connections: dict[int, Connection] = {}
         """The newest one to each broker."""
-        self._all: dict[BrokerConnection, None] = {}
+        self._all: dict[Connection, None] = {}
+        self._http2_works = False
+        """It has, once."""
         self._none_left = asyncio.Event()
         self._dialing: dict[int, asyncio.Task[None]] = {}
+        self._probing: dict[ApiConnection, asyncio.Task[None]] = {}
         self._failures: dict[int, int] = {}
         self._closed = False
 
-    def connection(self, node_id: int) -> BrokerConnection | None:
+    def connection(self, node_id: int) -> Connection | None:
         """The connection to this broker, if one is there to be used."""
         connection = self._connections.get(node_id)
         return connection if connection is not None and connection.usable else None
 
-    def connections(self) -> list[BrokerConnection]:
+    def connections(self) -> list[Connection]:
         """All that are open, those that finish included."""
         return list(self._all)
 
@@ -215,9 +232,10 @@ class Transport:
         self._none_left.clear()
         for connection in self.connections():
             connection.close("the client is closed")
-        for task in self._dialing.values():
+        tasks = [*self._dialing.values(), *self._probing.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._dialing.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._all:
             await self._none_left.wait()  # a second at most, even if the broker is stopped
 
@@ -226,35 +244,73 @@ class Transport:
         try:
             if failures:
                 await asyncio.sleep(min(DIAL_BACKOFF_MIN * 2 ** min(failures - 1, 10), DIAL_BACKOFF_MAX))
-            made: list[BrokerConnection] = []
-
-            def on_closed(_: Http2Connection, reason: str) -> None:
-                if made:
-                    self._gone(made[0], reason)
-
-            connection = await connect(
-                endpoint.host, endpoint.port, limits=Http2Limits(), ssl=self._tls, on_closed=on_closed
-            )
-            if connection.closed:
-                raise RetriableError("connection_lost", "closed at once")
-            made.append(BrokerConnection(node_id, endpoint, connection))
-            connection.on_drained = lambda: self._on_change(node_id)
-            self._connections[node_id] = made[0]
-            self._all[made[0]] = None
+            self._use(await self._connect(node_id, endpoint))
             self._failures.pop(node_id, None)
         except RetriableError as error:
             self._failures[node_id] = failures + 1
             self._on_failed(error)
+            if failures + 1 >= FALL_BACK_AFTER and not self._http2_works and self._tls is None:
+                self._fall_back(node_id, endpoint)
         finally:
             self._dialing.pop(node_id, None)
         self._on_change(node_id)
 
-    def _gone(self, connection: BrokerConnection, reason: str) -> None:
+    async def _connect(self, node_id: int, endpoint: Endpoint) -> BrokerConnection:
+        """Raises `RetriableError`."""
+        made: list[BrokerConnection] = []
+
+        def on_closed(_: Http2Connection, reason: str) -> None:
+            if made:
+                self._gone(made[0], reason)
+
+        connection = await connect(
+            endpoint.host, endpoint.port, limits=Http2Limits(), ssl=self._tls, on_closed=on_closed
+        )
+        if connection.closed:
+            raise RetriableError("connection_lost", "closed at once")
+        made.append(BrokerConnection(node_id, endpoint, connection))
+        connection.on_drained = lambda: self._on_change(node_id)
+        self._http2_works = True
+        return made[0]
+
+    def _use(self, connection: Connection) -> None:
+        self._connections[connection.node_id] = connection
+        self._all[connection] = None
+
+    def _fall_back(self, node_id: int, endpoint: Endpoint) -> None:
+        connection = ApiConnection(
+            node_id, endpoint, self._api, lambda: self._on_change(node_id), lambda over: self._gone(over, "retired")
+        )
+        self._use(connection)
+        self._probing[connection] = asyncio.get_running_loop().create_task(self._probe(connection))
+
+    async def _probe(self, fallback: ApiConnection) -> None:
+        """Until HTTP/2 gets through to this broker, or another place is asked."""
+        pause = HTTP2_AGAIN_FIRST
+        while fallback.usable:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, HTTP2_AGAIN_LAST)
+            try:
+                better = await self._connect(fallback.node_id, fallback.endpoint)
+            except RetriableError:
+                continue  # as before; what is asked meanwhile goes the other way
+            if self._connections.get(fallback.node_id) is fallback:
+                self._use(better)
+                fallback.retire()
+                self._on_change(fallback.node_id)
+            else:
+                better.close("another connection is there")
+            return
+
+    def _gone(self, connection: Connection, reason: str) -> None:
         if self._connections.get(connection.node_id) is connection:
             del self._connections[connection.node_id]
         self._all.pop(connection, None)
         if not self._all:
             self._none_left.set()
-        connection.gone(reason)
+        if isinstance(connection, ApiConnection):
+            self._probing.pop(connection).cancel()
+        else:
+            connection.gone(reason)
         if not self._closed:
             self._on_change(connection.node_id)
