@@ -12,8 +12,9 @@ watermark or acknowledged. It only grows. After each event the node that ran it 
          nobody leads) has every record of the truth on its disk, by (offset, epoch, CRC), not by bare offset.
 * S7     every node applies the same events at the same index of the metadata log.
 
-Work is proportional to what changed: a replica is looked at when its offsets moved, a partition's members when its
-record or the truth moved. What is *not* here: liveness (`run.py`).
+Work is proportional to what changed: the quorum is looked at after its own events, brokers after all others and when
+the quorum told them something, a replica when its offsets moved, a partition's members when its record or the truth
+moved. What is *not* here: liveness (`run.py`).
 """
 
 from __future__ import annotations
@@ -128,10 +129,13 @@ class Truth:
     def after_event(self, node: SimNode) -> None:
         """`node` has just handled something."""
         if node.running and node.broker is not None and node.quorum is not None:
-            self._check_quorum(node)
-            node.broker.check_invariants()
-            for topic_partition, driver in node.broker.manager.drivers.items():
-                self._look_at(node, topic_partition, driver)
+            quorum_ran, broker_ran = node.what_happened()
+            if quorum_ran:
+                self._check_quorum(node)
+            if broker_ran:
+                node.broker.check_invariants()
+                for topic_partition, driver in node.broker.manager.drivers.items():
+                    self._look_at(node, topic_partition, driver)
         moved, self._moved = self._moved, {}
         for topic_partition in moved:
             self._check_members(topic_partition)

@@ -65,7 +65,7 @@ class SimLink:
         return self._peer
 
     def send(self, parts: Sequence[Part]) -> None:
-        message = b"".join(bytes_of(part) for part in parts)
+        message = bytes_of(parts[0]) if len(parts) == 1 else b"".join(bytes_of(part) for part in parts)
         if self.open and self.life.alive:
             self._network.carry(self, message)
 

@@ -8,18 +8,20 @@ fsynced. Nothing here knows what is right: that is `invariants.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from metadata.commands import Command, RegisterBroker
 from metadata.engine import Outcome
+from metadata.image_events import MetadataEvent
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
 from raftlog.broker.identity import begin_start, mark_clean_shutdown, prepare_folder
 from raftlog.broker.wiring import Broker
-from raftlog.config import NodeConfig
+from raftlog.config import NodeConfig, TimingConfig
 from raftlog.model import BrokerId, Endpoint
-from raftlog.ports import Link, LinkHandler
+from raftlog.ports import Clock, Link, LinkHandler
 
+from .beats import Beats
 from .dialing import QUORUM, Dialing, TickingHandler
 from .disk import SimDisk
 from .heap import EventHeap, Life, SimClock, SimScheduler, SimWorker
@@ -27,39 +29,58 @@ from .network import SimNetwork
 from .trace import Trace
 
 REPLICATION = "replication"
-TICK_SECONDS = 0.04
 
 
 class SimQuorum:
-    """The quorum as the broker sees it, and the shell that ticks it after every input."""
+    """The quorum as the broker sees it, and the shell that ticks it after every input.
 
-    def __init__(self, node: QuorumNode, scheduler: SimScheduler) -> None:
+    It knows what an event was, so that nothing is checked which that event cannot have changed: a message or a tick of
+    the quorum touches the broker by what is applied and by outcomes, and every other event leaves the quorum alone."""
+
+    def __init__(self, node: QuorumNode, told: Callable[[], None]) -> None:
+        """`told()`: the broker is being told something."""
         self.node = node
-        self._scheduler = scheduler
-        self._tick_due = False
-        self._beat()
+        self._told = told
+        self._beats: Beats
+        self.ran = True
+        """The event that is just over was the quorum's: a message or a tick."""
+
+    def begin(self, heap: EventHeap, life: Life, clock: Clock, timing: TimingConfig) -> None:
+        """The first tick is now."""
+        self._beats = Beats(self, heap, life, clock, timing)
+        self._beats.begin()
+
+    @property
+    def reaches_leader(self) -> bool:
+        return self.node.reaches_leader
+
+    @property
+    def next_heartbeat(self) -> float:
+        return self.node.next_heartbeat
 
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
-        self.node.register(command, done)
-        self.tick_soon()
+        self.node.register(command, self._telling(done))
+        self._beats.soon()
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
-        self.node.propose(command, done, timeout=timeout)
-        self.tick_soon()
+        self.node.propose(command, self._telling(done), timeout=timeout)
+        self._beats.soon()
 
-    def tick_soon(self) -> None:
-        """After the present input."""
-        if not self._tick_due:
-            self._tick_due = True
-            self._scheduler.call_soon(self._tick)
+    def on_input(self) -> None:
+        """A message came, or a link went up or down: ticked after it."""
+        self.ran = True
+        self._beats.soon()
 
-    def _tick(self) -> None:
-        self._tick_due = False
+    def tick(self) -> None:
+        self.ran = True
         self.node.tick()
 
-    def _beat(self) -> None:
-        self.node.tick()
-        self._scheduler.call_later(TICK_SECONDS, self._beat)
+    def _telling(self, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
+        def tell(outcome: Outcome) -> None:
+            self._told()
+            done(outcome)
+
+        return tell
 
 
 class SimNode:
@@ -93,6 +114,8 @@ class SimNode:
         self.broker: Broker | None = None
         self.quorum: SimQuorum | None = None
         self.starts = 0
+        self.broker_touched = True
+        """By the quorum or by the world, since the broker was looked at last."""
         self.stopping = False
         """An orderly stop has begun."""
         self.expected_stop = False
@@ -144,21 +167,39 @@ class SimNode:
             random=self.random,
             timing=self._config.timing,
             send=links.send,
-            on_events=broker.on_events,
+            on_events=self._on_events,
             limits=QuorumLimits(snapshot_entries=self.random.randrange(20, 400)),
         )
         links.attach(node)
         self.broker = broker
-        quorum = self.quorum = SimQuorum(node, scheduler)
-        self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, quorum.tick_soon))
+        quorum = self.quorum = SimQuorum(node, self._tell_broker)
+        quorum.begin(self.heap, life, self.clock, self._config.timing)
+        self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, quorum.on_input))
         self.network.listen(self.node_id, REPLICATION, life, broker.manager.accepted)
-        dialing = Dialing(self, life, QUORUM, TickingHandler(links.dialed, quorum.tick_soon))
+        dialing = Dialing(self, life, QUORUM, TickingHandler(links.dialed, quorum.on_input))
         for voter in sorted(identity.voters):
             if voter != self.node_id:
                 dialing.connect(voter)
         endpoint = Endpoint(f"node-{self.node_id}", 1)
         broker.register(quorum, endpoint, endpoint, lambda: self._trace.note(int(self.node_id), "registered"))
         self._trace.note(int(self.node_id), f"start {self.starts} clean={identity.clean}")
+
+    def what_happened(self) -> tuple[bool, bool]:
+        """Since the last event of this node: whether the quorum may have changed, and whether the broker may have.
+        Asked once after each event."""
+        if self.quorum is None:
+            return False, False
+        ran, told = self.quorum.ran, self.broker_touched
+        self.quorum.ran = self.broker_touched = False
+        return ran, told or not ran
+
+    def _tell_broker(self) -> None:
+        self.broker_touched = True
+
+    def _on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        assert self.broker is not None
+        self._tell_broker()
+        self.broker.on_events(index, events)
 
     def kill(self, *, power_loss: random.Random | None = None) -> None:
         """SIGKILL, or with a generator the loss of power."""

@@ -192,6 +192,9 @@ class SimulatedWorld:
             self.kill(node, power_loss=False, restart_after=self._power_rng.uniform(0.05, 1.0))
         if node is not None:
             self.truth.after_event(node)
+        else:
+            for touched in self.nodes:
+                touched.broker_touched = True
 
     # --- Topics and clients ---
 
