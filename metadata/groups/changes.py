@@ -26,8 +26,10 @@ from .records import in_order
 GROUPS_FEATURE_LEVEL = 2
 
 MAX_CHANGES_BYTES = 256 * KIB
-MAX_CHANGES = 4_096
-"""In one command: some tens of milliseconds of work where every one is a join, a few where they are commits."""
+MAX_CHANGES = 1_000
+"""In one command: some milliseconds of work."""
+MAX_OFFSETS = 2_000
+"""In one command whose maker has a choice, for the same reason: a single commit may have more."""
 MAX_TOPICS_PER_MEMBER = 256
 MAX_MEMBERS_PER_GROUP = 1_000
 MAX_PARTITIONS_PER_GROUP = 10_000
@@ -148,10 +150,6 @@ class OffsetToCommit(Part, frozen=True):
     offset: Annotated[Offset, msgspec.Meta(ge=0, le=2**62)]
     leader_epoch: EpochField = -1
     metadata: TextField = ""
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic_id, self.partition)
 
 
 Offsets: TypeAlias = Annotated[tuple[OffsetToCommit, ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_GROUP)]

@@ -17,6 +17,7 @@ import heapq
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 from raftlog.model import TopicId, TopicRecord
@@ -35,8 +36,10 @@ from .records import CommittedOffset, GroupRecord, MemberRecord
 from .state import GroupsView
 
 MOST_SILENCE_SECONDS = 0.5
-GROUPS_PER_CALL = 64
+GROUPS_PER_CALL = 32
 """Looked at in one call."""
+REMOVALS_PER_CALL = 256
+"""The others in the next one."""
 LOOK_AGAIN_SECONDS = 0.2
 """After a proposal of a group was refused or got lost."""
 EXPIRY_SECONDS = 60.0
@@ -179,8 +182,12 @@ class Coordinator:
 
     def jobs(self, now: float) -> list[AssignmentJob]:
         """Targets to be made. Each job's group is not looked at again before `settled` or `assigned`."""
+        if not self._dirty:
+            return []
         jobs = []
-        for group_id in list(self._dirty)[:GROUPS_PER_CALL]:
+        # Sorted, matched and counted once for all groups of this call.
+        topics = _Topics(self._facts.topics(), self._fits)
+        for group_id in list(islice(self._dirty, GROUPS_PER_CALL)):
             if group_id in self._assigning:
                 self._again[group_id] = now + LOOK_AGAIN_SECONDS
             del self._dirty[group_id]
@@ -191,7 +198,7 @@ class Coordinator:
                 self._begin(group_id, member, now)
             if group.members:
                 self._assigning.add(group_id)
-                jobs.append(self._job(group))
+                jobs.append(topics.job(group))
         return jobs
 
     def next_call(self, now: float) -> float | None:
@@ -240,7 +247,8 @@ class Coordinator:
 
     def _fences(self, now: float, now_ms: int) -> Iterable[Fence]:
         at = self._attention(now)
-        while self._due and self._due[0][0] <= at:
+        room = REMOVALS_PER_CALL
+        while room > 0 and self._due and self._due[0][0] <= at:
             _, entry, key = heapq.heappop(self._due)
             session = self._sessions.get(key)
             if session is None or session.entry != entry:
@@ -258,6 +266,7 @@ class Coordinator:
             fence = (*key, member.incarnation)
             if at >= deadline and fence not in self._removing:
                 self._removing.add(fence)
+                room -= 1
                 yield Fence(*key, member.incarnation, self.term, now_ms)
 
     def _expirations(self, now_ms: int) -> Iterable[Expire]:
@@ -274,35 +283,48 @@ class Coordinator:
                 self._expiring.add(group_id)
                 yield Expire(group_id, group.epoch, self.term, before_ms)
 
-    def _job(self, group: GroupRecord) -> AssignmentJob:
-        topics = self._facts.topics()
-        by_name = {topic.name: topic for topic in topics}
-        subscriptions: dict[str, frozenset[TopicId]] = {}
-        wanted: set[TopicId] = set()
-        for member in group.members.values():
-            read = {by_name[name].topic_id for name in member.topics if name in by_name}
-            if member.pattern:
-                fits = self._fits(member.pattern)
-                read.update(topic.topic_id for topic in topics if fits(topic.name))
-            subscriptions[member.member_id] = frozenset(read)
-            wanted |= read
-        counts: dict[TopicId, int] = {}
-        left_out = []
-        left = MAX_PARTITIONS_PER_GROUP
-        for topic in topics:
-            if topic.topic_id in wanted and topic.partition_count <= left:
-                counts[topic.topic_id] = topic.partition_count
-                left -= topic.partition_count
-            elif topic.topic_id in wanted:
-                left_out.append(topic.name)
-        return AssignmentJob(group, subscriptions, counts, tuple(left_out))
-
     def _fits(self, pattern: str) -> Callable[[str], bool]:
         if pattern not in self._patterns:
             if len(self._patterns) >= 1_000:
                 self._patterns.clear()
             self._patterns[pattern] = self._matcher(pattern)
         return self._patterns[pattern]
+
+
+class _Topics:
+    """All topics of now, and who subscribes to which of them."""
+
+    def __init__(self, topics: list[TopicRecord], fits: Callable[[str], Callable[[str], bool]]) -> None:
+        self._topics = topics
+        self._by_name = {topic.name: topic for topic in topics}
+        self._by_id = {topic.topic_id: topic for topic in topics}
+        self._fits = fits
+        self._fitting: dict[str, frozenset[TopicId]] = {}
+        """By pattern."""
+
+    def job(self, group: GroupRecord) -> AssignmentJob:
+        """A group's next targets."""
+        subscriptions = {name: self._subscribed(member) for name, member in group.members.items()}
+        wanted = frozenset[TopicId]().union(*set(subscriptions.values()))
+        counts: dict[TopicId, int] = {}
+        left_out = []
+        left = MAX_PARTITIONS_PER_GROUP
+        for topic in sorted((self._by_id[topic_id] for topic_id in wanted), key=lambda topic: topic.name):
+            if topic.partition_count <= left:
+                counts[topic.topic_id] = topic.partition_count
+                left -= topic.partition_count
+            else:
+                left_out.append(topic.name)
+        return AssignmentJob(group, subscriptions, counts, tuple(left_out))
+
+    def _subscribed(self, member: MemberRecord) -> frozenset[TopicId]:
+        named = frozenset(self._by_name[name].topic_id for name in member.topics if name in self._by_name)
+        if not member.pattern:
+            return named
+        if member.pattern not in self._fitting:
+            fits = self._fits(member.pattern)
+            self._fitting[member.pattern] = frozenset(topic.topic_id for topic in self._topics if fits(topic.name))
+        return named | self._fitting[member.pattern]
 
 
 def _has_expired(offsets: Iterable[CommittedOffset], before_ms: int) -> bool:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
 
+import msgspec
+
 from raftlog.model import Offset, TopicPartition
 
 NEVER_MS = -1
@@ -119,9 +121,8 @@ class GroupRecord:
         return next((member for member in self.members.values() if member.instance_id == instance_id), None)
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """Where a group goes on in one partition."""
+class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
+    """Where a group goes on in one partition. A struct, because there are many and they change often."""
 
     offset: Offset
     leader_epoch: int

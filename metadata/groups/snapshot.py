@@ -75,9 +75,11 @@ def pack_group(group: GroupRecord, offsets: Mapping[TopicPartition, CommittedOff
 def unpack_group(state: GroupsState, packed: PackedGroup) -> None:
     """Put it into a state that has no such group."""
     members = {member.member_id: _unpack_member(member) for member in packed.members}
-    state.put_group(
-        GroupRecord(packed.group_id, packed.epoch, packed.target_epoch, packed.assignor, packed.empty_since_ms, members)
+    topics = {p.topic_id: None for member in members.values() for p in (*member.owned, *member.target)}
+    group = GroupRecord(
+        packed.group_id, packed.epoch, packed.target_epoch, packed.assignor, packed.empty_since_ms, members
     )
+    state.put_group(group, topics)
     offsets = {
         TopicPartition(one.topic_id, one.partition): CommittedOffset(
             one.offset, one.leader_epoch, one.metadata, one.commit_timestamp_ms

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from raftlog.model import TopicPartition
+from raftlog.model import TopicId, TopicPartition
 
 from .events import GroupChanged, GroupEvent, GroupRemoved, OffsetsCommitted, OffsetsRemoved
 from .records import CommittedOffset, GroupRecord, in_order
@@ -60,6 +60,9 @@ class GroupsState:
         self.offset_count = 0
         """Of all groups."""
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._groups_of: dict[TopicId, dict[str, None]] = {}
+        """Topic → groups that perhaps read it or have committed in it; derived. What is too much in it goes with the
+        topic."""
 
     def note(self, event: GroupEvent) -> None:
         """For the followers."""
@@ -68,8 +71,19 @@ class GroupsState:
     def offsets_of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         return self._offsets.get(group_id, _NOTHING)
 
-    def put_group(self, record: GroupRecord) -> None:
+    def groups_of(self, topic_id: TopicId) -> list[GroupRecord]:
+        """Every group that the end of this topic concerns, and perhaps others."""
+        return [self.groups[name] for name in self._groups_of.get(topic_id, ()) if name in self.groups]
+
+    def forget_topic(self, topic_id: TopicId) -> None:
+        """No group reads it or has committed in it any more."""
+        self._groups_of.pop(topic_id, None)
+
+    def put_group(self, record: GroupRecord, topics: Iterable[TopicId] = ()) -> None:
+        """`topics`: those in its targets, where they are new."""
         self.groups[record.group_id] = record
+        for topic_id in topics:
+            self._groups_of.setdefault(topic_id, {})[record.group_id] = None
         self.note(GroupChanged(record))
 
     def remove_group(self, record: GroupRecord) -> None:
@@ -85,6 +99,8 @@ class GroupsState:
             self.offset_count -= len(known)
             known.update(offsets)
             self.offset_count += len(known)
+            for topic_id in {partition.topic_id: None for partition in offsets}:
+                self._groups_of.setdefault(topic_id, {})[group_id] = None
             self.note(OffsetsCommitted(group_id, offsets))
 
     def remove_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
@@ -134,6 +150,9 @@ def check_groups(state: GroupsState) -> Iterable[str]:
                 owners[partition] = member.member_id
                 if granted > member.generation:
                     yield f"group {group_id}: {partition} granted after {member.member_id}'s generation"
+            for topic_id in {partition.topic_id for partition in (*member.owned, *member.target)}:
+                if group not in state.groups_of(topic_id):
+                    yield f"group {group_id}: it is not found by a topic that it reads"
             if targeted & member.target:
                 yield f"group {group_id}: a partition in two targets"
             targeted |= member.target

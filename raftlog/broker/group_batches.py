@@ -21,11 +21,22 @@ import msgspec
 
 from metadata.commands import Command, GroupsChanged, Refused, SetFeatureLevel
 from metadata.engine import Fate, Outcome
-from metadata.groups.changes import GROUPS_FEATURE_LEVEL, MAX_CHANGES, MAX_CHANGES_BYTES, ChangeGroups, GroupChange
+from metadata.groups.changes import (
+    GROUPS_FEATURE_LEVEL,
+    MAX_CHANGES,
+    MAX_CHANGES_BYTES,
+    MAX_OFFSETS,
+    ChangeGroups,
+    Commit,
+    GroupChange,
+    Reset,
+)
 from raftlog.config import MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 
 PROPOSAL_SECONDS = 5.0
+REBALANCE_WORK = 12
+"""Applying a join, a release or targets costs about what so many offsets do."""
 MAX_WAITING = 20_000
 MAX_WAITING_BYTES = 32 * MIB
 
@@ -86,14 +97,21 @@ class GroupBatches:
         if self._feature_level() < GROUPS_FEATURE_LEVEL:
             self._quorum.propose(SetFeatureLevel(GROUPS_FEATURE_LEVEL), self._level_set, timeout=PROPOSAL_SECONDS)
             return
-        size = 0
-        while self._queue and len(self._under_way) < MAX_CHANGES and size + self._queue[0].size <= MAX_CHANGES_BYTES:
-            waiting = self._queue.popleft()
-            size += waiting.size
-            self._under_way.append(waiting)
-        self._bytes -= size
+        self._take()
         command = ChangeGroups(tuple(waiting.change for waiting in self._under_way))
         self._quorum.propose(command, self._answered, timeout=PROPOSAL_SECONDS)
+
+    def _take(self) -> None:
+        """What the next command has room for, one change at least."""
+        size = work = 0
+        while self._queue and len(self._under_way) < MAX_CHANGES:
+            waiting = self._queue[0]
+            work += len(waiting.change.offsets) if isinstance(waiting.change, Commit | Reset) else REBALANCE_WORK
+            if self._under_way and (size + waiting.size > MAX_CHANGES_BYTES or work > MAX_OFFSETS):
+                break
+            size += waiting.size
+            self._under_way.append(self._queue.popleft())
+        self._bytes -= size
 
     def _level_set(self, outcome: Outcome) -> None:
         if outcome.fate is Fate.APPLIED and not isinstance(outcome.result, Refused):

@@ -101,7 +101,7 @@ class Mess:
             member = members[change.member_id]
             assert member.incarnation == change.incarnation
             for one in change.offsets:
-                assert member.owned[one.topic_partition] <= change.generation
+                assert member.owned[TopicPartition(one.topic_id, one.partition)] <= change.generation
         if not isinstance(change, Commit | Reset | Expire | Delete):
             assert dict(after) == before
 
