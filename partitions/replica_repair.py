@@ -9,7 +9,7 @@
                  fetches again what it lost (S6, S9)
     last copy    nobody else has the data. Nothing is cut: what is good stays readable, and appends go on. Asked again
                  every half minute, in case somebody came back
-    again        the quorum did not answer, or in another epoch: asked again soon
+    again        the quorum did not answer, or in another epoch: asked again soon, then less often
 
 A log that failed because of the damage (nothing can be read around it) goes the same way; it serves nothing meanwhile.
 
@@ -33,6 +33,8 @@ from .log_slice import LogDamaged
 from .replica_shelf import ReplicaShelf
 
 ASK_AGAIN_SECONDS = 1.0
+"""Doubled each time, up to the next: a disk that fails as a whole has many replicas, and the quorum has more to do."""
+
 LAST_COPY_SECONDS = 30.0
 
 
@@ -58,6 +60,8 @@ class _Repair:
     """Offsets in the damaged segments."""
     answer: LossAnswer | None = LossAnswer.AGAIN
     """The last; None while the quorum is asked."""
+    seconds: float = ASK_AGAIN_SECONDS
+    """Until it is asked again."""
 
 
 class ReplicaRepairs:
@@ -162,7 +166,8 @@ class ReplicaRepairs:
         if answer is LossAnswer.LAST_COPY:
             self._logger.error("damage in the last copy", partition=name, reason=repair.reason)
         self._place(tp)
-        self._ask_later(repair, LAST_COPY_SECONDS if answer is LossAnswer.LAST_COPY else ASK_AGAIN_SECONDS)
+        seconds, repair.seconds = repair.seconds, min(2 * repair.seconds, LAST_COPY_SECONDS)
+        self._ask_later(repair, LAST_COPY_SECONDS if answer is LossAnswer.LAST_COPY else seconds)
 
     def _goes_on(self, repair: _Repair) -> bool:
         """False where the replica was removed meanwhile, or the broker stops."""

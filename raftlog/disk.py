@@ -159,7 +159,13 @@ class LocalDisk:
             return LocalFile(os.open(self._full(path), flags, 0o644), path)
 
     def exists(self, path: str) -> bool:
-        return os.path.lexists(self._full(path))
+        # Not `os.path.lexists`: what cannot be looked at is not absent, and nothing may be made in its place.
+        with _translated("stat", path):
+            try:
+                os.lstat(self._full(path))
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+        return True
 
     def list(self, path: str) -> list[str]:
         with _translated("list", path):

@@ -113,7 +113,9 @@ class Disk(Protocol):
         Raises `FileNotFoundError` where absent (without `create`) and `FileExistsError` (with `exclusive`)."""
         ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Raises `DiskFailed` where that cannot be told."""
+        ...
 
     def list(self, path: str) -> list[str]:
         """Names in a folder, sorted; empty where the folder is absent."""

@@ -322,3 +322,19 @@ def test_a_leader_learns_of_damage_from_the_follower_that_refuses_it(
     assert len(cluster.members[0].losses) == 1
     dropped = [event for event, _ in cluster.members[1].logger.lines].count("replication link dropped")
     assert dropped == (1 if checked == 1 else 0)
+
+
+def test_a_quorum_that_does_not_answer_is_asked_less_and_less_often() -> None:
+    cluster = Repairing()
+    cluster.flip(1, HEADER_BYTES + 5)
+    cluster.find(1)
+    waits = []
+    for _ in range(7):
+        ((_, _, done),) = cluster.members[1].losses
+        cluster.members[1].losses.clear()
+        done(LossAnswer.AGAIN)
+        waits.append(0)
+        while not cluster.members[1].losses:
+            cluster.scheduler.advance(1.0)
+            waits[-1] += 1
+    assert waits == [1, 2, 4, 8, 16, LAST_COPY_SECONDS, LAST_COPY_SECONDS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,6 +107,22 @@ def test_a_replica_that_cannot_be_read_at_a_start_is_left_out(clean: bool, monke
     assert line.startswith("orders/0 is offline: ") and "Input/output error" in line
     kept = {path: size for path, size in before.items() if path.startswith(folder_of(tp(0)))}
     assert kept.items() <= disk.files().items()
+
+
+def test_what_cannot_be_looked_at_is_not_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S9: a replica whose folder the disk does not show must not be begun anew, empty and clean."""
+    disk = LocalDisk(str(tmp_path))
+    disk.make_directory("partitions/p")
+    assert disk.exists("partitions/p") and not disk.exists("partitions/q") and not disk.exists("q/p")
+
+    def broken(path: str) -> os.stat_result:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "lstat", broken)
+    with pytest.raises(DiskFailed, match="Input/output error"):
+        disk.exists("partitions/p")
+    with pytest.raises(DiskFailed, match="Input/output error"):
+        open_log(disk)
 
 
 # --- What was set aside -----------------------------------------------------------------------------------------------
