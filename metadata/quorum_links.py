@@ -7,22 +7,26 @@ reaches the engine. A newer link from the same node takes the place of the older
 
 Any other node of the cluster belongs, a voter or not: what it may do is the engine's question. Which disk a node is on
 is told by the hello of the link on which its messages come, and by no other. A hello says as well where its node can
-be dialed: an observer is in no list of voters.
+be dialed, for an observer is in no list of voters; and who votes, for a node that was away may know voters of then
+alone, none of which leads. Who accepted a link says hello again when that changes.
 
 What is *not* here: dialing again (the shell's), what frames mean (`quorum_node.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Buffer, Link, LinkHandler
 
+from .quorum_configuration import Configuration
 from .quorum_identity import QuorumIdentity
-from .quorum_protocol import PEERS_MAX, PROTOCOL_VERSION, Hello, decode, encode
+from .quorum_protocol import PEERS_MAX, PROTOCOL_VERSION, Hello, KnownVoter, decode, encode
 
 
 class LinkOwner(Protocol):
@@ -45,17 +49,19 @@ class QuorumLinks:
         on_dropped: Callable[[RemoteProtocolError], None] = lambda error: None,
         on_heard: Callable[[BrokerId, Endpoint | None], None] = lambda peer, endpoint: None,
         on_gone: Callable[[BrokerId], None] = lambda peer: None,
+        on_told: Callable[[BrokerId, Mapping[BrokerId, Endpoint]], None] = lambda peer, voters: None,
     ) -> None:
         """`on_dropped` is told of each link that was closed because its peer broke the protocol (for the log),
         `on_heard` of each peer that dialed this node: it is there, so it may be worth dialing where it says;
-        `on_gone` when that link is over."""
+        `on_gone` when that link is over, `on_told` of what a peer that was dialed says of the voters."""
         self._on_heard = on_heard
+        self._on_told = on_told
         self._on_gone = on_gone
         self._identity = identity
         self._on_dropped = on_dropped
         where = (identity.data.host, identity.data.port) if identity.data is not None else ("", 0)
-        self._hello = encode(
-            Hello(PROTOCOL_VERSION, identity.cluster_id, identity.node_id, bytes(identity.directory_id), *where)
+        self._said = Hello(
+            PROTOCOL_VERSION, identity.cluster_id, identity.node_id, bytes(identity.directory_id), *where
         )
         self._node: LinkOwner | None = None
         self._sending: dict[BrokerId, Link] = {}
@@ -99,7 +105,16 @@ class QuorumLinks:
 
     def greet(self, link: Link) -> None:
         """Say who is here."""
-        link.send([self._hello])
+        link.send([encode(self._said)])
+
+    def set_voters(self, configuration: Configuration) -> None:
+        """What hellos tell of from now on, and at once whoever has dialed this node."""
+        dialable = (voter for voter in configuration.voters if voter.host)
+        voters = tuple(KnownVoter(voter.node_id, voter.host, voter.port) for voter in dialable)
+        if voters != self._said.voters:
+            self._said = replace(self._said, voters=voters)
+            for link in list(self._receiving.values()):
+                self.greet(link)
 
     def check(self, message: memoryview, proven: int = NO_BROKER) -> Hello:
         """The first frame of a link. `proven`: what its certificate said already, if it had one. Raises
@@ -117,14 +132,17 @@ class QuorumLinks:
             raise RemoteProtocolError(f"node {hello.node_id} says that it is this node")
         return hello
 
-    def may_send(self, peer: BrokerId, link: Link) -> None:
-        """The peer answered on a link that we dialed."""
+    def may_send(self, hello: Hello, link: Link) -> None:
+        """The peer answered on a link that we dialed, perhaps not for the first time."""
+        peer = BrokerId(hello.node_id)
         former = self._sending.get(peer)
-        self._sending[peer] = link
-        if former is not None and former is not link:
-            former.close()
-            self.node.on_disconnected(peer)
-        self.node.on_connected(peer)
+        if former is not link:
+            self._sending[peer] = link
+            if former is not None:
+                former.close()
+                self.node.on_disconnected(peer)
+            self.node.on_connected(peer)
+        self._on_told(peer, {BrokerId(voter.node_id): Endpoint(voter.host, voter.port) for voter in hello.voters})
 
     def sends_no_more(self, link: Link) -> None:
         """A dialed link closed."""
@@ -171,13 +189,13 @@ class _Dialed:
 
     def on_message(self, link: Link, message: memoryview) -> None:
         try:
-            peer = BrokerId(self._links.check(message).node_id)
-            if peer != link.peer:
-                raise RemoteProtocolError(f"node {peer} answers where node {link.peer} was dialed")
+            hello = self._links.check(message)
+            if hello.node_id != link.peer:
+                raise RemoteProtocolError(f"node {hello.node_id} answers where node {link.peer} was dialed")
         except RemoteProtocolError as error:
             self._links.drop(link, error)
         else:
-            self._links.may_send(peer, link)
+            self._links.may_send(hello, link)
 
     def on_closed(self, link: Link) -> None:
         self._links.sends_no_more(link)

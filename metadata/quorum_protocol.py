@@ -43,6 +43,14 @@ class _Frame(msgspec.Struct, array_like=True, frozen=True):
     """Base. Fields are only ever appended, with defaults: an older node ignores what it does not know."""
 
 
+class KnownVoter(msgspec.Struct, array_like=True, frozen=True):
+    """A voter, and where it can be dialed."""
+
+    node_id: _NodeId
+    host: Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
+
+
 class Hello(_Frame, frozen=True, tag="hello.1"):
     """Who is at this end. `directory_id` names the disk: a voter that lost its own is no longer the voter it was."""
 
@@ -53,6 +61,8 @@ class Hello(_Frame, frozen=True, tag="hello.1"):
     host: Annotated[str, msgspec.Meta(max_length=255)] = ""
     """Where this end's data listener can be dialed; empty where that is not known."""
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    voters: Annotated[tuple[KnownVoter, ...], msgspec.Meta(max_length=64)] = ()
+    """Who votes as far as this end knows: a node that was away may know none of them. Only a hint whom to dial."""
 
 
 class EngineFrame(_Frame, frozen=True, tag="engine.1"):

@@ -120,6 +120,7 @@ class QuorumThread:
         self._node: QuorumNode | None = None
         self._stop = asyncio.Event()
         self._dialing: Dialing | None = None
+        self._links: QuorumLinks | None = None
         self._accepted: AcceptedStreams | None = None
         self._tick_due = False
         self._next_tick = -math.inf
@@ -236,8 +237,12 @@ class QuorumThread:
             self._report(error)
 
     async def _main(self) -> None:
-        links = QuorumLinks(
-            self._identity, on_dropped=self._link_dropped, on_heard=self._heard, on_gone=self._nobody_heard
+        links = self._links = QuorumLinks(
+            self._identity,
+            on_dropped=self._link_dropped,
+            on_heard=lambda peer, where: self._with_dialing(lambda dialing: dialing.on_heard(peer, where)),
+            on_gone=lambda peer: self._with_dialing(lambda dialing: dialing.on_gone(peer)),
+            on_told=lambda peer, voters: self._with_dialing(lambda dialing: dialing.on_told(peer, voters)),
         )
         loop = asyncio.get_running_loop()
         self._accepted = AcceptedStreams(links.accepted, loop, self._do_guarded)
@@ -286,16 +291,14 @@ class QuorumThread:
             self._next_beat.cancel()
         self._next_beat = asyncio.get_running_loop().call_at(self._next_tick, self._beat)
 
-    def _heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
+    def _with_dialing(self, call: Callable[[Dialing], None]) -> None:
         if self._dialing is not None and not self._stop.is_set():
-            self._dialing.on_heard(peer, endpoint)
-
-    def _nobody_heard(self, peer: BrokerId) -> None:
-        if self._dialing is not None and not self._stop.is_set():
-            self._dialing.on_gone(peer)
+            call(self._dialing)
 
     def _configured(self, configuration: Configuration) -> None:
         self._log.info("quorum_voters", voters=list(configuration.node_ids))
+        if self._links is not None:
+            self._links.set_voters(configuration)
         if self._dialing is not None:
             self._dialing.on_configuration(configuration)
 
@@ -327,6 +330,8 @@ class QuorumThread:
         try:
             node.tick()
             self._status = node.status()
+            if self._dialing is not None:
+                self._dialing.set_lost(not node.reaches_leader)
         except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
             self._fail(error)
         self._bridge.flush()

@@ -1,7 +1,8 @@
 """Whom a node's quorum thread dials, and where: the voters that its log names, and whoever dials it.
 
 The first are needed to follow, to propose and to elect; the second are observers, which only their own hello tells of,
-and voters that the log here does not name yet. Somebody who is neither any more is dialed no longer.
+and voters that the log here does not name yet. Somebody who is neither any more is dialed no longer. A node that
+reaches no leader dials besides whomever its peers call voters: it may have been away while they changed.
 
 Where a peer listens: where its last hello said, else where the log says, else where this node's folder says; and in
 place of any of them what the operator set in `node.toml`.
@@ -57,6 +58,9 @@ class Dialing:
         """Where whoever has a link to this node says that it listens, and voters that had one."""
         self._linked: set[BrokerId] = set()
         """Who has a link to this node now."""
+        self._told: dict[BrokerId, Mapping[BrokerId, Endpoint]] = {}
+        """Whom each peer that was dialed calls voters, and where they are."""
+        self._lost = False
         self._dialers: dict[BrokerId, tuple[Endpoint, ReconnectingDialer]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -86,6 +90,19 @@ class Dialing:
         self._forget_the_gone()
         self._reconcile()
 
+    def on_told(self, peer: BrokerId, voters: Mapping[BrokerId, Endpoint]) -> None:
+        """Whom a peer that was dialed calls voters."""
+        self._told[peer] = voters
+        if self._lost:
+            self._reconcile()
+
+    def set_lost(self, lost: bool) -> None:
+        """Whether this node reaches no leader."""
+        if lost != self._lost:
+            self._lost = lost
+            if self._told:
+                self._reconcile()
+
     @property
     def dialed(self) -> tuple[BrokerId, ...]:
         """Whom this node dials, sorted."""
@@ -98,13 +115,15 @@ class Dialing:
     def address_of(self, peer: BrokerId) -> Endpoint | None:
         """Where to dial a peer; None where nobody ever said."""
         known = self._heard.get(peer) or self._voters.get(peer) or self._initial.get(peer)
+        known = known or next((voters[peer] for voters in self._told.values() if peer in voters), None)
         return None if known is None else self._redirect(peer, known)
 
     def _reconcile(self) -> None:
         """Dial whom we should, where we should, and nobody else."""
         if self._closed:
             return
-        wanted = {peer: self.address_of(peer) for peer in sorted({*self._voters, *self._heard})}
+        told = {voter for voters in self._told.values() for voter in voters} if self._lost else set()
+        wanted = {peer: self.address_of(peer) for peer in sorted({*self._voters, *self._heard, *told} - {self._own})}
         for peer, (where, _) in list(self._dialers.items()):
             if wanted.get(peer) != where:
                 self._end(peer)

@@ -10,10 +10,11 @@ from metadata.engine import Committed, Fate, InstalledSnapshot, Lost, Outcome
 from metadata.quorum_lanes import Lanes
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_machine import StateMachine
-from metadata.quorum_protocol import PROTOCOL_VERSION, EngineFrame, Hello, encode
+from metadata.quorum_protocol import PROTOCOL_VERSION, EngineFrame, Hello, decode, encode
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Buffer, Part
+from tests.support.quorum_bench import configuration
 from tests.support.quorum_world import identity_of
 
 
@@ -137,6 +138,26 @@ def test_an_accepted_link_that_does_not_belong_is_dropped(first: memoryview) -> 
     made.accepted.on_message(link, first)
     assert link.closed and len(dropped) == 1 and link.sent == []
     assert owner.heard == []
+
+
+def test_hellos_tell_who_votes_and_again_when_that_changes() -> None:
+    """A node that was away may know none of the voters of now. Whoever it dials tells it."""
+    made, _, _ = links()
+    link = FakeLink()
+    made.accepted.on_message(link, hello_of(3))
+    made.set_voters(configuration(1, 2, 4))
+    made.set_voters(configuration(1, 2, 4))
+    said = [decode(message) for message in link.sent]
+    assert all(isinstance(hello, Hello) for hello in said) and len(said) == 2
+    told: list[tuple[int, dict[BrokerId, Endpoint]]] = []
+    there = QuorumLinks(identity_of(3, 3), on_told=lambda peer, voters: told.append((peer, dict(voters))))
+    owner = Owner()
+    there.attach(owner)
+    dialed = FakeLink(peer=1)
+    for message in link.sent:
+        there.dialed.on_message(dialed, memoryview(message))
+    assert told == [(1, {}), (1, {BrokerId(n): Endpoint(f"node-{n}", 1) for n in (1, 2, 4)})]
+    assert owner.heard == [("connected", 1)] and not dialed.closed, "it is the same link"
 
 
 # --- Two small parts beside ------------------------------------------------------------------------------------------

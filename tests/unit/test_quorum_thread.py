@@ -176,6 +176,19 @@ async def test_a_voter_that_was_removed_and_is_here_is_dialed_until_it_goes(dial
     assert dialing.dialed == (2,)
 
 
+async def test_who_reaches_no_leader_dials_whom_its_peers_call_voters(dialing: Dialing) -> None:
+    """It was away while voters 2 and 3 were replaced by 5; they are there, and lead nothing."""
+    dialing.on_told(BrokerId(2), {BrokerId(1): NOWHERE, BrokerId(5): NOWHERE})
+    assert dialing.dialed == (2, 3), "with a leader at hand there is nobody to look for"
+    dialing.set_lost(True)
+    assert dialing.dialed == (2, 3, 5) and dialing.address_of(BrokerId(5)) == NOWHERE
+    dialing.on_told(BrokerId(2), {BrokerId(6): NOWHERE})
+    assert dialing.dialed == (2, 3, 6)
+    dialing.on_heard(BrokerId(6), NOWHERE)
+    dialing.set_lost(False)
+    assert dialing.dialed == (2, 3, 6), "the leader that was found has dialed back"
+
+
 # --- Links that say nothing ------------------------------------------------------------------------------------------
 
 
