@@ -64,7 +64,7 @@ from .command_results import (
     Registered,
 )
 from .commands_losses import ReportLoss
-from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, UnregisterBroker
+from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, ThrottleReassignments, UnregisterBroker
 from .groups.changes import ChangeGroups
 
 __all__ = [
@@ -105,6 +105,7 @@ __all__ = [
     "Report",
     "ReportLoss",
     "SetFeatureLevel",
+    "ThrottleReassignments",
     "UnfenceBroker",
     "UnknownCommand",
     "UnregisterBroker",
@@ -270,6 +271,7 @@ Command: TypeAlias = (
     | ElectUnclean
     | ReportLoss
     | ChangeGroups
+    | ThrottleReassignments
 )
 
 

@@ -10,11 +10,11 @@ What is *not* here: what they do, and whom they are answered to (`commands.py` h
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 
-from raftlog.model import TopicPartition
+from raftlog.model import ReplicationThrottle, TopicPartition
 
 from .command_parts import (
     BrokerIdField,
@@ -29,6 +29,12 @@ MAX_REASSIGNMENTS_PER_COMMAND = 512
 """One entry asks for many moves and stays small."""
 
 MAX_TARGET_REPLICAS = 32
+
+THROTTLE_FEATURE_LEVEL = 2
+"""From which on `ThrottleReassignments` is proposed."""
+
+RateField: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+"""Bytes a second."""
 
 
 class Reassignment(Part, frozen=True):
@@ -60,6 +66,19 @@ class AlterReassignments(Part, frozen=True, tag="alter_reassignments.1"):
     """Reassignments, each decided on its own. Answered by `ReassignmentsAltered`."""
 
     reassignments: Annotated[tuple[Reassignment, ...], msgspec.Meta(max_length=MAX_REASSIGNMENTS_PER_COMMAND)]
+
+
+class ThrottleReassignments(Part, frozen=True, tag="throttle_reassignments.1"):
+    """`AlterReassignments`, and from then on all moves copy at these rates, until no reassignment is left. Without
+    reassignments of its own it changes the rates of those that there are. Answered by `ReassignmentsAltered`."""
+
+    reassignments: Annotated[tuple[Reassignment, ...], msgspec.Meta(max_length=MAX_REASSIGNMENTS_PER_COMMAND)]
+    leader_rate: RateField | None
+    follower_rate: RateField | None
+
+    @property
+    def throttle(self) -> ReplicationThrottle:
+        return ReplicationThrottle(self.leader_rate, self.follower_rate)
 
 
 class BeginMoves(Part, frozen=True, tag="begin_moves.1"):

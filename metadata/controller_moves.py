@@ -33,7 +33,7 @@ LOOK_EVERY_SECONDS = 0.5
 """At moves that could not begin or end yet: a broker may have come back."""
 
 MAX_LOOKED_AT = 2_048
-"""Moves looked at in one call."""
+"""Moves looked at in one call, of those that wait and of those that may end."""
 
 REBALANCE_EVERY_SECONDS = 10.0
 MAX_REBALANCED_AT_ONCE = 50
@@ -58,6 +58,7 @@ class Moves:
         """A command is under way: what it begins is not in the image yet."""
         self._to_look_at: list[TopicPartition] = []
         self._looked_at_version = -1
+        self._ends_to_look_at: list[TopicPartition] = []
         self._ends_looked_at = (-1, -math.inf)
         self._look_again_at = -math.inf
 
@@ -66,9 +67,9 @@ class Moves:
         if self._beginning or not self._image.reassigning or not self._has_reason_to_look(now):
             return None
         receiving = Counter(
-            broker_id for tp in self._image.moving for broker_id in self._image.partitions[tp].adding_replicas
+            broker_id for tp in self._image.adding for broker_id in self._image.partitions[tp].adding_replicas
         )
-        room = min(MAX_MOVES_UNDER_WAY - len(self._image.moving), MAX_REASSIGNMENTS_PER_COMMAND)
+        room = min(MAX_MOVES_UNDER_WAY - len(self._image.adding), MAX_REASSIGNMENTS_PER_COMMAND)
         moves: list[Move] = []
         for _ in range(min(MAX_LOOKED_AT, len(self._to_look_at))):
             if len(moves) >= room:
@@ -88,12 +89,16 @@ class Moves:
 
     def hand_overs(self, now: float) -> Iterator[Election]:
         """Leaderships that a complete move waits for."""
-        version, looked_at = self._ends_looked_at
-        if version == self._image.reassignments_version and now < looked_at + LOOK_EVERY_SECONDS:
-            return
-        self._ends_looked_at = (self._image.reassignments_version, now)
-        for topic_partition in list(self._image.moving):
-            record = self._image.partitions[topic_partition]
+        if not self._ends_to_look_at:
+            version, looked_at = self._ends_looked_at
+            if version == self._image.reassignments_version and now < looked_at + LOOK_EVERY_SECONDS:
+                return
+            self._ends_looked_at = (self._image.reassignments_version, now)
+            self._ends_to_look_at = list(self._image.moving)[::-1]
+        for _ in range(min(MAX_LOOKED_AT, len(self._ends_to_look_at))):
+            record = self._image.partitions.get(self._ends_to_look_at.pop())
+            if record is None or not record.is_moving:
+                continue
             target = record.target_replicas
             if record.has_leader and record.leader not in target and set(target).issubset(record.isr):
                 able = electable(record, self._image.brokers)

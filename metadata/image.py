@@ -17,7 +17,7 @@ What is *not* here: the rules (`image_elections.py`), what each command changes 
 from __future__ import annotations
 
 from raftlog.errors import InvariantViolation
-from raftlog.model import ProducerId
+from raftlog.model import UNTHROTTLED, ProducerId
 from raftlog.ports import Buffer
 
 from . import image_brokers, image_invariants, image_partitions, image_reassignments, image_topics, snapshot
@@ -45,6 +45,7 @@ from .commands import (
     RegisterBroker,
     ReportLoss,
     SetFeatureLevel,
+    ThrottleReassignments,
     UnfenceBroker,
     UnregisterBroker,
 )
@@ -56,6 +57,7 @@ from .image_events import (
     FeatureLevelChanged,
     MetadataEvent,
     PartitionChanged,
+    ThrottleChanged,
     TopicChanged,
     TopicRemoved,
 )
@@ -88,6 +90,8 @@ class ClusterImage(ImageState):
             if known is not None:
                 return known, []
         result = self._carry_out(envelope.command, index, term)
+        if self.throttle and not self.reassigning:
+            self.put_throttle(UNTHROTTLED)
         if session is not None:
             self._remember(session, index, result)
         return result, self.take_events()
@@ -131,6 +135,8 @@ class ClusterImage(ImageState):
                 return image_reassignments.elect_unclean(self, command)
             case ReportLoss():
                 return report_loss(self, command)
+            case ThrottleReassignments():
+                return image_reassignments.throttle_reassignments(self, command)
 
     def _grant_producer_ids(self, command: GrantProducerIds) -> CommandResult:
         broker = self.brokers.get(command.broker_id)
@@ -199,6 +205,8 @@ def diff(old: ClusterImage, new: ClusterImage) -> list[MetadataEvent]:
     events: list[MetadataEvent] = []
     if new.feature_level != old.feature_level:
         events.append(FeatureLevelChanged(new.feature_level))
+    if new.throttle != old.throttle:
+        events.append(ThrottleChanged(new.throttle))
     changed = (b for b in sorted(new.brokers) if new.brokers[b] != old.brokers.get(b))
     events.extend(BrokerChanged(new.brokers[b]) for b in changed)
     removed = (old.brokers[broker_id] for broker_id in sorted(old.brokers) if broker_id not in new.brokers)

@@ -9,6 +9,14 @@ from raftlog.config import TopicConfig, majority, parse_topic_config
 from raftlog.errors import InvalidRequest
 
 
+def minimum_for(configs: Mapping[str, str], replica_count: int) -> int:
+    """`min.insync.replicas` of a partition with so many replicas: what is set, or else a majority of them.
+
+    What is set may be more than there are: whoever changes one of the two has to refuse that.
+    """
+    return parse_topic_config(configs).min_insync_replicas or majority(replica_count)
+
+
 def settled_config(configs: Mapping[str, str], replication_factor: int) -> TopicConfig:
     """Typed settings with `min_insync_replicas` settled: a majority of the replicas unless it is set.
 

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from raftlog.model import BrokerId, BrokerRecord, Incarnation, PartitionRecord, TopicId, TopicPartition, TopicRecord
+from raftlog.model import (
+    BrokerId,
+    BrokerRecord,
+    Incarnation,
+    PartitionRecord,
+    ReplicationThrottle,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
 
 from .groups.events import GroupEvent
 from .image_elections import RecoveryTicket
@@ -23,6 +32,13 @@ class FeatureLevelChanged:
     """The finalized feature level of the cluster."""
 
     level: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleChanged:
+    """How fast moves may copy, on every broker."""
+
+    throttle: ReplicationThrottle
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,5 +84,12 @@ class PartitionChanged:
 
 
 MetadataEvent: TypeAlias = (
-    FeatureLevelChanged | BrokerChanged | BrokerRemoved | TopicChanged | TopicRemoved | PartitionChanged | GroupEvent
+    FeatureLevelChanged
+    | ThrottleChanged
+    | BrokerChanged
+    | BrokerRemoved
+    | TopicChanged
+    | TopicRemoved
+    | PartitionChanged
+    | GroupEvent
 )

@@ -28,8 +28,9 @@ def check(state: ImageState) -> None:
     _require(len(state.topic_ids) == len(state.topics), "a name belongs to no topic")
     for broker_id, expected in replicas_of.items():
         _require(state.replicas_of(broker_id) == expected, f"the index of broker {broker_id}'s replicas is wrong")
+    _require(bool(state.reassigning) or not state.throttle, "a throttle of no move")
     known = set(state.partitions)
-    _require(known >= {*state.reassigning, *state.moving}, "a reassignment of no partition")
+    _require(known >= {*state.reassigning, *state.moving, *state.adding}, "a reassignment of no partition")
     for broker_id in sorted(state.starting):
         _require(state.brokers[broker_id].fenced, f"broker {broker_id} is starting but not fenced")
     for wrong in check_groups(state):
@@ -47,6 +48,7 @@ def _check_partition(state: ImageState, record: PartitionRecord) -> None:
     _require(len(target) == len(record.target_replicas), f"{name}: a target twice")
     _require(record.topic_partition in state.reassigning or not target, f"{name}: a target that nobody looks at")
     _require((record.topic_partition in state.moving) == record.is_moving, f"{name}: moving or not")
+    _require((record.topic_partition in state.adding) == bool(adding), f"{name}: adding replicas or not")
     done = bool(target) and target <= isr and record.leader in target
     _require(not done, f"{name}: a reassignment that is complete and goes on")
     for members in (record.isr, record.commit_set, record.not_eligible):
@@ -82,6 +84,8 @@ def check_step(before: PartitionRecord, after: PartitionRecord) -> None:
     _require(after.leader_epoch >= before.leader_epoch, f"{name}: the leader epoch fell")
     led_before, led_after = (before.leader, before.leader_incarnation), (after.leader, after.leader_incarnation)
     _require(led_before == led_after or after.leader_epoch > before.leader_epoch, f"{name}: two leaders in one epoch")
+    again = before.let_go and not set(after.replicas).issubset(before.replicas) and after.has_leader
+    _require(not again or after.leader_epoch > before.leader_epoch, f"{name}: added to what its leader may remember")
     if not after.has_leader or len(after.isr) < after.min_insync_replicas:
         _require(after.commit_set == before.commit_set, f"{name}: the commit set changed when nobody could commit")
 

@@ -9,12 +9,20 @@ The states of a partition, by its record:
 A reassignment is complete in the very command that makes both true: all target replicas are in the ISR, and one of
 them leads. Then replicas and ISR become the target. Nothing acknowledged is lost by it (S1, S6): whoever is left was in
 the ISR, so it has all that was acknowledged under this leader and before; whoever goes is in neither ISR nor commit set
-from then on. Because a target has as many replicas as the topic's factor, the new ISR is never below
-`min.insync.replicas`, so it is the new commit set.
+from then on. A target never has fewer replicas than `min.insync.replicas`, so the new ISR is the new commit set.
+
+A target may have more or fewer replicas than there were. Where `min.insync.replicas` is not set but a majority, it is
+settled anew in the last step; once all partitions of a topic have the same number, that is its replication factor.
 
 A leader that is not among the targets must hand over first: that is an ordinary election, which the controller
 proposes, of a member of the ISR. While the move lasts the added replicas count like any other: the leader may take them
-into the ISR, and they may be elected.
+into the ISR, and they may be elected. Another order of the same replicas is no move: it holds at once, whoever is live.
+
+Who is let go deletes what it had, and may be added again a moment later. A leader that learns of both in one step (from
+a snapshot) would go on counting what that broker had (S6), and a broker that does would wait for a leader that has
+forgotten it (S10). So a replica that is added in a leader epoch in which one was let go is added in the next epoch:
+nothing of the old one is heard in it, and everybody matches anew. (Kafka raises the epoch whenever a replica goes,
+which interrupts every move that ends.)
 
 A cancelled move lets the added replicas go again, at once, if that leaves a leader and `min.insync.replicas` of the
 others in sync (or if the added ones never were members); otherwise it is refused and says what is in the way.
@@ -25,21 +33,39 @@ What is *not* here: how many move at once and when (`controller_moves.py`), who 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
-from raftlog.model import BrokerId, PartitionEpoch, PartitionRecord
+from raftlog.model import BrokerId, PartitionEpoch, PartitionRecord, TopicPartition, TopicRecord
 
 from .command_results import Done, ReassignmentsAltered, Refused
-from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, Move, Reassignment, UnregisterBroker
+from .commands_moves import (
+    AlterReassignments,
+    BeginMoves,
+    ElectUnclean,
+    Move,
+    Reassignment,
+    ThrottleReassignments,
+    UnregisterBroker,
+)
+from .image_config import minimum_for
 from .image_elections import electable, is_live, recovery_winners
 from .image_state import ImageState
 
 MAX_MOVES_UNDER_WAY = 256
-"""Of the whole cluster: a bound that holds whatever a controller proposes."""
+"""Copying, in the whole cluster: a bound that holds whatever a controller proposes."""
 
 
 def alter_reassignments(state: ImageState, command: AlterReassignments) -> ReassignmentsAltered:
     """Each is decided on its own, in order."""
     return ReassignmentsAltered(tuple(_alter(state, reassignment) for reassignment in command.reassignments))
+
+
+def throttle_reassignments(state: ImageState, command: ThrottleReassignments) -> ReassignmentsAltered:
+    """The rates hold if anything was asked for, or if only they were; whoever applies commands ends them."""
+    refusals = tuple(_alter(state, reassignment) for reassignment in command.reassignments)
+    if state.reassigning and (None in refusals or not refusals):
+        state.put_throttle(command.throttle)
+    return ReassignmentsAltered(refusals)
 
 
 def begin_moves(state: ImageState, command: BeginMoves) -> ReassignmentsAltered:
@@ -52,7 +78,29 @@ def settle(state: ImageState, record: PartitionRecord) -> PartitionRecord:
     target = record.target_replicas
     if not target or record.leader not in target or not set(target).issubset(record.isr):
         return record
-    return state.revise(record, replicas=target, isr=tuple(sorted(target)), adding_replicas=(), target_replicas=())
+    topic, minimum = state.topics[record.topic_partition.topic_id], record.min_insync_replicas
+    if len(target) != record.replica_count:
+        minimum = minimum_for(dict(topic.configs), len(target))
+    settled = state.revise(
+        record,
+        replicas=target,
+        isr=tuple(sorted(target)),
+        min_insync_replicas=minimum,
+        adding_replicas=(),
+        target_replicas=(),
+    )
+    _follow_factor(state, topic, len(target))
+    return settled
+
+
+def _follow_factor(state: ImageState, topic: TopicRecord, count: int) -> None:
+    """What new partitions of the topic get follows what all that are there have."""
+    if count == topic.replication_factor:
+        return
+    # The last are looked at first: mostly they are those that move last.
+    names = (TopicPartition(topic.topic_id, number) for number in reversed(range(topic.partition_count)))
+    if all(state.partitions[name].replica_count == count for name in names):
+        state.put_topic(replace(topic, replication_factor=count))
 
 
 def _alter(state: ImageState, asked: Reassignment) -> Refused | None:
@@ -70,9 +118,9 @@ def _alter(state: ImageState, asked: Reassignment) -> Refused | None:
     refused = _no_target(state, record, asked.target_replicas)
     if refused is not None:
         return refused
-    if asked.target_replicas == record.replicas:
-        if record.target_replicas:
-            state.revise(record, target_replicas=())
+    if set(asked.target_replicas) == set(record.replicas):
+        if record.target_replicas or asked.target_replicas != record.replicas:
+            state.revise(record, replicas=asked.target_replicas, target_replicas=())
         return None
     settle(state, state.revise(record, target_replicas=asked.target_replicas))
     return None
@@ -80,9 +128,16 @@ def _alter(state: ImageState, asked: Reassignment) -> Refused | None:
 
 def _no_target(state: ImageState, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
     """Why the replicas cannot be these, if they cannot."""
-    factor = state.topics[record.topic_partition.topic_id].replication_factor
-    if len(target) != factor or len(set(target)) != factor:
-        return Refused("invalid_request", f"{record.topic_partition} needs {factor} replicas on different brokers")
+    topic = state.topics[record.topic_partition.topic_id]
+    if len(set(target)) != len(target):
+        return Refused("invalid_request", f"{record.topic_partition} needs replicas on different brokers")
+    minimum = minimum_for(dict(topic.configs), len(target))
+    if minimum > len(target):
+        return Refused(
+            "invalid_request",
+            f"{record.topic_partition} cannot have {len(target)} replicas: min.insync.replicas of topic {topic.name!r} "
+            f"is {minimum}, lower that first",
+        )
     for broker_id in target:
         if broker_id not in state.brokers:
             return Refused("invalid_request", f"broker {broker_id} is not registered")
@@ -99,13 +154,19 @@ def _begin(state: ImageState, move: Move) -> Refused | None:
         return _stale(record, move.partition_epoch)
     if not record.target_replicas or record.is_moving:
         return Refused("no_reassignment_in_progress", f"{record.topic_partition} has no move that waits")
-    if len(state.moving) >= MAX_MOVES_UNDER_WAY:
+    if len(state.adding) >= MAX_MOVES_UNDER_WAY:
         return Refused("overloaded", f"{MAX_MOVES_UNDER_WAY} partitions are being moved, which is the most")
     adding = tuple(broker_id for broker_id in record.target_replicas if broker_id not in record.replicas)
     for broker_id in adding:
         if not is_live(state.brokers, broker_id):
             return Refused("not_eligible", f"broker {broker_id} is fenced: nothing can be moved to it")
-    state.revise(record, replicas=record.replicas + adding, adding_replicas=adding)
+    again = record.has_leader and record.let_go
+    state.revise(
+        record,
+        leader=state.brokers[record.leader] if again else "same",
+        replicas=record.replicas + adding,
+        adding_replicas=adding,
+    )
     return None
 
 

@@ -18,12 +18,14 @@ from typing import Literal
 from raftlog.model import (
     NO_BROKER,
     NO_INCARNATION,
+    UNTHROTTLED,
     BrokerId,
     BrokerRecord,
     LeaderEpoch,
     PartitionEpoch,
     PartitionRecord,
     ProducerId,
+    ReplicationThrottle,
     TopicId,
     TopicPartition,
     TopicRecord,
@@ -40,6 +42,7 @@ from .image_events import (
     FeatureLevelChanged,
     MetadataEvent,
     PartitionChanged,
+    ThrottleChanged,
     TopicChanged,
     TopicRemoved,
 )
@@ -60,6 +63,8 @@ class ImageState(GroupsState):
         self.feature_level = INITIAL_FEATURE_LEVEL
         self.next_producer_id = ProducerId(0)
         """The start of the next block of producer ids: all below were granted."""
+        self.throttle = UNTHROTTLED
+        """Of moves. Invariant: only while there is a reassignment."""
         self.brokers: dict[BrokerId, BrokerRecord] = {}
         self.starting: set[BrokerId] = set()
         """Fenced because they registered, and never heard of since: such a broker still is in its ISRs, unlike one that
@@ -80,6 +85,8 @@ class ImageState(GroupsState):
         """Partitions with a target, in the order in which they were asked for."""
         self.moving: dict[TopicPartition, None] = {}
         """Those of them whose move has begun."""
+        self.adding: dict[TopicPartition, None] = {}
+        """Those of them that copy data: replicas were added and are to catch up."""
         self.reassignments_version = 0
         """Rises whenever a move may have become possible or complete."""
         self.elections_version = 0
@@ -115,6 +122,11 @@ class ImageState(GroupsState):
         self.feature_level = level
         self._events.append(FeatureLevelChanged(level))
 
+    def put_throttle(self, throttle: ReplicationThrottle) -> None:
+        if throttle != self.throttle:
+            self.throttle = throttle
+            self._events.append(ThrottleChanged(throttle))
+
     def put_broker(self, broker: BrokerRecord) -> None:
         self.brokers[broker.broker_id] = broker
         self.elections_version += 1
@@ -139,7 +151,7 @@ class ImageState(GroupsState):
                 del self._replicas_of[replica][topic_partition]
             self.leaderless.pop(topic_partition, None)
             self.tickets.pop(topic_partition, None)
-            self._index_reassignment(topic_partition, False, False)
+            self._index_reassignment(topic_partition, reassigning=False, moving=False, adding=False)
             del self.partitions[topic_partition]
         del self.topics[topic.topic_id]
         del self.topic_ids[topic.name]
@@ -155,7 +167,12 @@ class ImageState(GroupsState):
             for replica in record.replicas:
                 self._replicas_of.setdefault(replica, {})[topic_partition] = None
         if record.target_replicas or (before is not None and before.target_replicas):
-            self._index_reassignment(topic_partition, bool(record.target_replicas), record.is_moving)
+            self._index_reassignment(
+                topic_partition,
+                reassigning=bool(record.target_replicas),
+                moving=record.is_moving,
+                adding=bool(record.adding_replicas),
+            )
         self.partitions[topic_partition] = record
         if tickets:
             self.tickets[topic_partition] = tickets
@@ -168,8 +185,10 @@ class ImageState(GroupsState):
             self.elections_version += 1
         self._events.append(PartitionChanged(record, tickets))
 
-    def _index_reassignment(self, topic_partition: TopicPartition, reassigning: bool, moving: bool) -> None:
-        for index, holds in ((self.reassigning, reassigning), (self.moving, moving)):
+    def _index_reassignment(
+        self, topic_partition: TopicPartition, *, reassigning: bool, moving: bool, adding: bool
+    ) -> None:
+        for index, holds in ((self.reassigning, reassigning), (self.moving, moving), (self.adding, adding)):
             if holds:
                 index[topic_partition] = None
             else:
@@ -200,6 +219,7 @@ class ImageState(GroupsState):
         minimum = record.min_insync_replicas if min_insync_replicas is None else min_insync_replicas
         in_force = leading[0] != NO_BROKER and len(isr) >= minimum
         commit_set = isr if in_force else record.commit_set
+        goes = replicas is not None and not set(record.replicas).issubset(replicas)
         known = self.tickets_of(record.topic_partition) if tickets is None else tickets
         kept = tuple(ticket for ticket in known if ticket.broker_id in isr or ticket.broker_id in commit_set)
         # Built in one go: a fence or a registration revises thousands of records in one command.
@@ -217,6 +237,7 @@ class ImageState(GroupsState):
             (*record.unclean_leader_epochs, leading[2])[-MAX_UNCLEAN_EPOCHS:]
             if unclean
             else record.unclean_leader_epochs,
+            leading[2] == record.leader_epoch and (record.let_go or goes),
         )
         self.put_partition(revised, kept)
         return revised

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_topic_name
+from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_topic_name, majority, parse_topic_config
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId, LeaderEpoch, PartitionEpoch, PartitionRecord, TopicId, TopicPartition, TopicRecord
 
@@ -94,14 +94,25 @@ def alter_topic(state: ImageState, command: AlterTopic) -> CommandResult:
         configs.pop(name, None)
     configs.update(command.assign)
     try:
-        minimum = settled_config(configs, topic.replication_factor).min_insync_replicas
+        settled_config(configs, topic.replication_factor)
+        asked_minimum = parse_topic_config(configs).min_insync_replicas
     except InvalidRequest as error:
         return Refused(error.code, error.detail)
     altered = replace(topic, configs=tuple(sorted(configs.items())))
     if altered == topic:
         return Done()
+    partitions = state.partitions_of(altered)
+    for record in partitions:
+        fewest = min(record.replica_count, len(record.target_replicas) or record.replica_count)
+        if asked_minimum > fewest:
+            return Refused(
+                "invalid_config",
+                f"min.insync.replicas {asked_minimum} is more than the {fewest} replicas that "
+                f"{record.topic_partition} has or is to have",
+            )
     state.put_topic(altered)
-    for record in state.partitions_of(altered):
+    for record in partitions:
+        minimum = asked_minimum or majority(record.replica_count)
         if record.min_insync_replicas != minimum:
             state.revise(record, min_insync_replicas=minimum)
     return Done()

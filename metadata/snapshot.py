@@ -29,6 +29,7 @@ from raftlog.model import (
     PartitionEpoch,
     PartitionRecord,
     ProducerId,
+    ReplicationThrottle,
     TopicId,
     TopicPartition,
     TopicRecord,
@@ -42,8 +43,9 @@ from .image_state import ImageState
 
 MAGIC = b"RLMS"
 VERSION = 4
-"""1 knew no reassignments and no unclean elections: its partitions end with their tickets. 2 knew no groups. There is
-no 3: one flipped bit, which the CRC does not cover, would make a 1 or 2 of it."""
+"""1 knew no reassignments and no unclean elections: its partitions end with their tickets. 2 knew no groups and no
+throttle, and not whether a replica was let go in a partition's leader epoch. There is no 3: one flipped bit, which the
+CRC does not cover, would make a 1 or 2 of it."""
 _HEADER = struct.Struct(">4sII")
 
 PARTITIONS_PER_STEP = 500
@@ -93,6 +95,7 @@ class _Partition(_Part, frozen=True):
     adding_replicas: tuple[BrokerId, ...] = ()
     target_replicas: tuple[BrokerId, ...] = ()
     unclean_leader_epochs: tuple[LeaderEpoch, ...] = ()
+    let_go: bool = False
 
 
 class _Topic(_Part, frozen=True):
@@ -119,6 +122,7 @@ class _Body(_Part, frozen=True):
     answers: tuple[_Answer, ...]
     forgotten_index: int
     groups: tuple[PackedGroup, ...] = ()
+    throttle: tuple[int | None, int | None] = (None, None)
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -158,6 +162,7 @@ class SnapshotEncoder:
             topics=(),
             answers=tuple(_Answer(*key, *answer) for key, answer in state.answers.items()),
             forgotten_index=state.forgotten_index,
+            throttle=(state.throttle.leader_rate, state.throttle.follower_rate),
         )
 
     def step(self) -> bytes | None:
@@ -192,6 +197,7 @@ def decode_into(state: ImageState, packed: Buffer) -> None:
     state.feature_level = body.feature_level
     state.next_producer_id = body.next_producer_id
     state.forgotten_index = body.forgotten_index
+    state.throttle = ReplicationThrottle(*body.throttle)
     for broker in body.brokers:
         state.put_broker(_unpack_broker(broker))
         if broker.starting:
@@ -270,6 +276,7 @@ def _pack_partition(record: PartitionRecord, tickets: tuple[RecoveryTicket, ...]
         adding_replicas=record.adding_replicas,
         target_replicas=record.target_replicas,
         unclean_leader_epochs=record.unclean_leader_epochs,
+        let_go=record.let_go,
     )
 
 
@@ -288,6 +295,7 @@ def _unpack_partition(topic_partition: TopicPartition, packed: _Partition) -> Pa
         adding_replicas=packed.adding_replicas,
         target_replicas=packed.target_replicas,
         unclean_leader_epochs=packed.unclean_leader_epochs,
+        let_go=packed.let_go,
     )
 
 

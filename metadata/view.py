@@ -14,7 +14,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from raftlog.config import TopicConfig
-from raftlog.model import NO_BROKER, BrokerId, BrokerRecord, PartitionRecord, TopicId, TopicPartition, TopicRecord
+from raftlog.model import (
+    NO_BROKER,
+    UNTHROTTLED,
+    BrokerId,
+    BrokerRecord,
+    PartitionRecord,
+    TopicId,
+    TopicPartition,
+    TopicRecord,
+)
 
 from .groups.events import GroupChanged, GroupRemoved, OffsetsCommitted, OffsetsRemoved
 from .groups.records import CommittedOffset, GroupRecord, GroupState, MemberRecord
@@ -28,6 +37,7 @@ from .image_events import (
     FeatureLevelChanged,
     MetadataEvent,
     PartitionChanged,
+    ThrottleChanged,
     TopicChanged,
     TopicRemoved,
 )
@@ -48,6 +58,7 @@ __all__ = [
     "OffsetsCommitted",
     "OffsetsRemoved",
     "PartitionChanged",
+    "ThrottleChanged",
     "TopicChanged",
     "TopicRemoved",
     "ViewListener",
@@ -65,6 +76,8 @@ class ClusterView:
         """Of the last log entry in this view."""
         self.feature_level = INITIAL_FEATURE_LEVEL
         """The finalized one: nothing above it is used in the cluster."""
+        self.throttle = UNTHROTTLED
+        """How fast moves may copy."""
         self.controller: BrokerId = NO_BROKER
         """Who is thought to lead the quorum: a hint that the feeder keeps, not a part of the agreed state."""
         self.groups = GroupsView()
@@ -74,6 +87,7 @@ class ClusterView:
         self._topic_ids: dict[str, TopicId] = {}
         self._configs: dict[TopicId, TopicConfig] = {}
         self._partitions: dict[TopicPartition, PartitionRecord] = {}
+        self._reassigning: dict[TopicPartition, None] = {}
         self._tickets: dict[TopicPartition, tuple[RecoveryTicket, ...]] = {}
         self._listeners: dict[int, ViewListener] = {}
         self._next_listener = 0
@@ -113,6 +127,12 @@ class ClusterView:
     def partitions(self) -> list[PartitionRecord]:
         """Every partition of the cluster, topic by topic in the order of their names."""
         return [record for topic in self.topics() for record in self.partitions_of(topic.topic_id)]
+
+    def reassigning(self) -> list[PartitionRecord]:
+        """Partitions that are being moved or wait for it, by topic and number."""
+        found = [self._partitions[topic_partition] for topic_partition in self._reassigning]
+        names = {record.topic_partition: self._topics[record.topic_partition.topic_id].name for record in found}
+        return sorted(found, key=lambda r: (names[r.topic_partition], r.topic_partition.partition))
 
     def broker(self, broker_id: BrokerId) -> BrokerRecord | None:
         return self._brokers.get(broker_id)
@@ -162,6 +182,10 @@ class ClusterView:
         match event:
             case PartitionChanged(record, tickets):
                 self._partitions[record.topic_partition] = record
+                if record.target_replicas:
+                    self._reassigning[record.topic_partition] = None
+                else:
+                    self._reassigning.pop(record.topic_partition, None)
                 if tickets:
                     self._tickets[record.topic_partition] = tickets
                 else:
@@ -180,11 +204,14 @@ class ClusterView:
                 self.groups.on_event(event)
             case FeatureLevelChanged(level):
                 self.feature_level = level
+            case ThrottleChanged(throttle):
+                self.throttle = throttle
 
     def _remove_topic(self, topic_id: TopicId, name: str) -> None:
         for number in range(self._topics.pop(topic_id).partition_count):
             self._partitions.pop(TopicPartition(topic_id, number))
             self._tickets.pop(TopicPartition(topic_id, number), None)
+            self._reassigning.pop(TopicPartition(topic_id, number), None)
         self._configs.pop(topic_id, None)
         if self._topic_ids.get(name) == topic_id:
             del self._topic_ids[name]

@@ -114,6 +114,7 @@ class PartitionManager:
             brokers=self._view.brokers,
             drivers=self,
             own_incarnation=self._active_incarnation,
+            clock=clock,
             scheduler=scheduler,
             worker=worker,
             logger=logger,
@@ -144,6 +145,8 @@ class PartitionManager:
         touched = self._view.apply(changes)
         if self._closing:
             return
+        if touched.moves:
+            self._server.on_moves(self._view.throttle, self._view.leaders_of_added())
         if self._active:
             self._act(touched)
         else:

@@ -13,9 +13,11 @@ from raftlog.config import TopicConfig, parse_topic_config
 from raftlog.errors import InvalidRequest, NotLeader, RaftlogError, RetriableError
 from raftlog.model import (
     NO_BROKER,
+    UNTHROTTLED,
     BrokerId,
     BrokerRecord,
     PartitionRecord,
+    ReplicationThrottle,
     TopicId,
     TopicPartition,
     TopicRecord,
@@ -29,7 +31,7 @@ class TopicRemoved:
     topic_id: TopicId
 
 
-MetadataChange: TypeAlias = BrokerRecord | TopicRecord | PartitionRecord | TopicRemoved
+MetadataChange: TypeAlias = BrokerRecord | TopicRecord | PartitionRecord | TopicRemoved | ReplicationThrottle
 
 
 @dataclass(slots=True)
@@ -40,6 +42,8 @@ class Touched:
     topics: dict[TopicId, None] = field(default_factory=dict)
     partitions: dict[TopicPartition, None] = field(default_factory=dict)
     removed: dict[TopicPartition, None] = field(default_factory=dict)
+    moves: bool = False
+    """Who sends to replicas that are being added, or how fast."""
 
 
 class PartitionView:
@@ -48,6 +52,9 @@ class PartitionView:
     def __init__(self) -> None:
         self.brokers: dict[BrokerId, BrokerRecord] = {}
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
+        self.throttle = UNTHROTTLED
+        self._adding: dict[TopicPartition, None] = {}
+        """Partitions with replicas that a reassignment added."""
         self._topics: dict[TopicId, tuple[TopicRecord, TopicConfig]] = {}
         self._of_topic: dict[TopicId, dict[TopicPartition, None]] = {}
 
@@ -64,11 +71,24 @@ class PartitionView:
             elif isinstance(change, PartitionRecord):
                 tp = change.topic_partition
                 self.partitions[tp] = change
+                self._note_adding(change, touched)
                 self._of_topic.setdefault(tp.topic_id, {})[tp] = None
                 touched.partitions[tp] = None
+            elif isinstance(change, ReplicationThrottle):
+                self.throttle = change
+                touched.moves = True
             else:
                 self._remove(change.topic_id, touched)
         return touched
+
+    def _note_adding(self, record: PartitionRecord, touched: Touched) -> None:
+        tp = record.topic_partition
+        if record.adding_replicas or tp in self._adding:
+            touched.moves = True
+        if record.adding_replicas:
+            self._adding[tp] = None
+        else:
+            self._adding.pop(tp, None)
 
     def _remove(self, topic_id: TopicId, touched: Touched) -> None:
         self._topics.pop(topic_id, None)
@@ -77,11 +97,23 @@ class PartitionView:
             del self.partitions[tp]
             touched.partitions.pop(tp, None)
             touched.removed[tp] = None
+            touched.moves |= tp in self._adding
+            self._adding.pop(tp, None)
 
     def config(self, topic_id: TopicId) -> TopicConfig | None:
         """The topic's settings; None where it is unknown."""
         entry = self._topics.get(topic_id)
         return entry[1] if entry else None
+
+    def leaders_of_added(self) -> dict[BrokerId, int]:
+        """For each broker to which replicas are being added, and are not in sync: how many others send to it."""
+        leaders: dict[BrokerId, set[BrokerId]] = {}
+        for tp in self._adding:
+            record = self.partitions[tp]
+            for broker in record.adding_replicas:
+                if record.has_leader and broker not in record.isr:
+                    leaders.setdefault(broker, set()).add(record.leader)
+        return {broker: len(senders) for broker, senders in leaders.items()}
 
     def name(self, topic_partition: TopicPartition) -> str:
         """For people: `orders/3`."""

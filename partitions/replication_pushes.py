@@ -8,6 +8,10 @@ alone after `MARKS_SECONDS`, all slots in one message.
 Batches that are not in memory are loaded by a worker, `LOADS_MAX` at a time, so that a follower which is far behind
 never makes the loop wait for the disk, and other slots go on meanwhile.
 
+A replica that a move is adding, and that is not in sync, may be throttled (`replication_throttle.py`). Where there is
+no room its slot is put aside for `THROTTLE_SECONDS`, alone; what it may send goes with the rest. The moment that it may
+be in the ISR it is a follower like any other, so no acknowledgement ever waits for the throttle.
+
 What is *not* here: who may subscribe (`replication_server.py`), frames and credit (`replication_protocol.py`).
 """
 
@@ -18,7 +22,7 @@ from collections.abc import Callable
 from raftlog.config import PUSH_MESSAGE_BYTES
 from raftlog.errors import DiskFailed, InvalidRequest, RaftlogError, RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
-from raftlog.ports import Link, Part, Scheduler, Worker
+from raftlog.ports import Clock, Link, Part, Scheduler, Worker
 
 from .driver import PartitionDriver
 from .effects import Answer, Diverged, Matched, Refused, StartAt
@@ -38,6 +42,7 @@ from .replication_protocol import (
     Subscription,
     encode,
 )
+from .replication_throttle import MoveThrottle
 
 MARKS_SECONDS = 0.05
 """How long a high watermark waits for data to ride on. A follower needs it for nothing urgent."""
@@ -48,6 +53,8 @@ LOADS_MAX = 2
 CHECKED_BYTES = 2 * PUSH_MESSAGE_BYTES
 """So much of each subscription is checked before it is pushed, where it comes from files: a message may have been
 refused for a batch at its end."""
+THROTTLE_SECONDS = 0.05
+"""After which a throttled slot is looked at again: often enough to use a small rate evenly."""
 
 ROOM_LEFT_BYTES = 4096
 """A message with less room than this is full."""
@@ -83,6 +90,14 @@ class FollowerSlot:
         """What it gets first is checked here: one that refused damaged bytes asks again from about there, and would get
         them again and again, until somebody else finds the damage."""
         return ReadBy.FOLLOWER_AGAIN if self.pushed_bytes < CHECKED_BYTES else ReadBy.FOLLOWER
+
+    @property
+    def throttled(self) -> bool:
+        """A move is adding this follower, and it certainly is not in the ISR."""
+        leader = self.driver.replica.leader
+        if leader is None or self.follower not in leader.record.adding_replicas:
+            return False
+        return self.follower not in leader.maximal_isr
 
     # --- Subscriber ---
 
@@ -123,6 +138,7 @@ class FollowerSlot:
             Offset(entry.fetch_offset),
             Offset(entry.stable_end_offset),
         )
+        self._pusher.look_again(self)
 
     def close(self) -> None:
         """The follower is no longer interested, or gone."""
@@ -133,10 +149,18 @@ class FollowerSlot:
 class Pusher:
     """All that goes to one follower."""
 
-    def __init__(self, link: Link, scheduler: Scheduler, worker: Worker) -> None:
+    def __init__(
+        self, link: Link, scheduler: Scheduler, worker: Worker, *, clock: Clock, throttle: MoveThrottle
+    ) -> None:
+        """`throttle` is the broker's, of all links together."""
         self._link = link
         self._scheduler = scheduler
         self._worker = worker
+        self._clock = clock
+        self._throttle = throttle
+        self._aside: dict[FollowerSlot, None] = {}
+        """Throttled slots with something to push, until there is room."""
+        self._aside_timer = False
         self._credit = PushCredit()
         self._answers: list[SlotAnswer] = []
         self._data: dict[FollowerSlot, None] = {}
@@ -155,8 +179,16 @@ class Pusher:
 
     def add_data(self, slot: FollowerSlot) -> None:
         """This slot's log has grown."""
+        if slot in self._aside and slot.throttled:
+            return
+        self._aside.pop(slot, None)
         self._data[slot] = None
         self._flush_soon()
+
+    def look_again(self, slot: FollowerSlot) -> None:
+        """Something became of this slot's follower: it may be throttled no longer."""
+        if slot in self._aside:
+            self.add_data(slot)
 
     def add_marks(self, slot: FollowerSlot) -> None:
         """This slot's marks moved."""
@@ -173,6 +205,7 @@ class Pusher:
         """The link is gone."""
         self._closed = True
         self._data.clear()
+        self._aside.clear()
         self._marks.clear()
 
     # --- Inside ---
@@ -208,7 +241,9 @@ class Pusher:
             if room < ROOM_LEFT_BYTES or len(entries) == MAX_ENTRIES:
                 break
             del self._data[slot]
-            piece = self._read(slot, room, first=not entries) if slot.matched else None
+            throttled = slot.matched and slot.throttled
+            allowed = min(room, self._throttled_room(slot)) if throttled else room
+            piece = self._read(slot, allowed, first=not entries) if slot.matched and allowed > 0 else None
             if piece is None:
                 continue
             if not piece.length:
@@ -220,11 +255,30 @@ class Pusher:
             entries.append(self._entry(slot, piece.length))
             parts += piece.parts
             room -= piece.length
+            if throttled:
+                self._throttle.sent(slot.follower, piece.length)
             if slot.next_offset < slot.driver.log.log_end_offset:
                 self._data[slot] = None
         if first_next_time:
             self._data = dict.fromkeys([*first_next_time, *self._data])
         return entries, parts
+
+    def _throttled_room(self, slot: FollowerSlot) -> int:
+        """Bytes that the throttle lets go now; where there are none the slot is put aside."""
+        room = self._throttle.room(slot.follower, self._clock.monotonic())
+        if room < 1:
+            self._aside[slot] = None
+            if not self._aside_timer:
+                self._aside_timer = True
+                self._scheduler.call_later(THROTTLE_SECONDS, self._on_aside_timer)
+        return int(min(room, PUSH_MESSAGE_BYTES))
+
+    def _on_aside_timer(self) -> None:
+        self._aside_timer = False
+        if self._aside and not self._closed:
+            self._data.update(self._aside)
+            self._aside.clear()
+            self._flush_soon()
 
     def _read(self, slot: FollowerSlot, room: int, *, first: bool) -> LogSlice | None:
         """The slot's next batches; None where there are none to push now (it comes back by itself)."""
@@ -305,7 +359,8 @@ class Pusher:
             self._start_marks_timer()
 
     def __str__(self) -> str:
-        return f"{self._credit} data={len(self._data)} marks={len(self._marks)}"
+        aside = f" throttled={len(self._aside)}" if self._aside else ""
+        return f"{self._credit} data={len(self._data)} marks={len(self._marks)}{aside}"
 
 
 def _slot_answer(slot: int, answer: Answer) -> SlotAnswer:

@@ -22,10 +22,11 @@ from raftlog.model import (
     Incarnation,
     LeaderEpoch,
     Offset,
+    ReplicationThrottle,
     TopicId,
     TopicPartition,
 )
-from raftlog.ports import Link, Scheduler, Worker
+from raftlog.ports import Clock, Link, Scheduler, Worker
 
 from .driver import PartitionDriver
 from .driver_ports import Logger
@@ -41,6 +42,7 @@ from .replication_protocol import (
     encode,
 )
 from .replication_pushes import FollowerSlot, Pusher
+from .replication_throttle import MoveThrottle
 
 HELLO_SECONDS = 10.0
 """A link whose follower is not welcomed by then is dropped; its dialer tries again."""
@@ -89,6 +91,7 @@ class ReplicationServer:
         brokers: Mapping[BrokerId, BrokerRecord],
         drivers: Drivers,
         own_incarnation: Callable[[], Incarnation | None],
+        clock: Clock,
         scheduler: Scheduler,
         worker: Worker,
         logger: Logger,
@@ -99,15 +102,18 @@ class ReplicationServer:
         self._brokers = brokers
         self._drivers = drivers
         self._own_incarnation = own_incarnation
+        self._clock = clock
         self._scheduler = scheduler
         self._worker = worker
+        self._throttle = MoveThrottle()
         self._logger = logger
         self._links: dict[Link, FollowerLink] = {}
 
     # --- LinkHandler ---
 
     def on_opened(self, link: Link) -> None:
-        follower = FollowerLink(link, Pusher(link, self._scheduler, self._worker))
+        pusher = Pusher(link, self._scheduler, self._worker, clock=self._clock, throttle=self._throttle)
+        follower = FollowerLink(link, pusher)
         self._links[link] = follower
 
         def give_up() -> None:
@@ -157,6 +163,10 @@ class ReplicationServer:
                 self._drop(follower, error.detail)
             else:
                 self._answer_waiting(follower, list(follower.waiting.values()))
+
+    def on_moves(self, throttle: ReplicationThrottle, leaders_of: Mapping[BrokerId, int]) -> None:
+        """How fast moves may copy, and for each broker that receives how many send to it."""
+        self._throttle.update(throttle, leaders_of, self._clock.monotonic())
 
     def on_replica(self, topic_partition: TopicPartition) -> None:
         """This replica is in service now: whoever waits for it is answered, and nobody else looked at, for many may

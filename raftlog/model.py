@@ -158,10 +158,17 @@ class PartitionRecord:
     """What `replicas` will be when the reassignment is complete; empty where none was asked for."""
     unclean_leader_epochs: tuple[LeaderEpoch, ...] = ()
     """The latest leader epochs that an operator began although records may have been lost, oldest first."""
+    let_go: bool = False
+    """A replica was let go in this leader epoch, and its leader may remember how far it was."""
 
     @property
     def has_leader(self) -> bool:
         return self.leader != NO_BROKER
+
+    @property
+    def replica_count(self) -> int:
+        """How many replicas it has, those apart that a reassignment is adding."""
+        return len(self.replicas) - len(self.adding_replicas)
 
     @property
     def removing_replicas(self) -> tuple[BrokerId, ...]:
@@ -180,6 +187,25 @@ class PartitionRecord:
             f"{self.topic_partition} leader={self.leader} incarnation={self.leader_incarnation} "
             f"epoch={self.leader_epoch} partition_epoch={self.partition_epoch} isr={isr}"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationThrottle:
+    """How fast moves may copy, in bytes a second (KIP-73); None: as fast as they can.
+
+    It holds for what replicas fetch that a reassignment is adding, until they are in sync, and for nothing else.
+    """
+
+    leader_rate: int | None = None
+    """`leader.replication.throttled.rate`: what each broker sends, to all who receive together."""
+    follower_rate: int | None = None
+    """`follower.replication.throttled.rate`: what each broker receives, from all who send together."""
+
+    def __bool__(self) -> bool:
+        return self.leader_rate is not None or self.follower_rate is not None
+
+
+UNTHROTTLED = ReplicationThrottle()
 
 
 @dataclass(frozen=True, slots=True)

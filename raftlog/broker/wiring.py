@@ -37,6 +37,7 @@ from metadata.view import (
     OffsetsCommitted,
     OffsetsRemoved,
     PartitionChanged,
+    ThrottleChanged,
     TopicChanged,
     TopicRemoved,
 )
@@ -284,6 +285,8 @@ def _as_change(event: MetadataEvent) -> list[MetadataChange]:
             return [topic]
         case PartitionChanged(record):
             return [record]
+        case ThrottleChanged(throttle):
+            return [throttle]
         case TopicRemoved(topic_id, _):
             return [TopicIsGone(topic_id)]
         case FeatureLevelChanged() | BrokerRemoved():

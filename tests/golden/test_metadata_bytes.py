@@ -63,6 +63,7 @@ SAMPLES: list[c.Command] = [
             g.Delete("readers"),
         )
     ),
+    c.ThrottleReassignments((m.Reassignment(TOPIC, 0, _N(4), (_N(1), _N(2))),), 10_000_000, None),
 ]
 ANSWERS: list[c.CommandResult] = [
     c.Done(),

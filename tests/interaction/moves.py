@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metadata.commands import Command, ReassignmentsAltered
-from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment
+from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
 from raftlog.model import BrokerId
 from tests.support.metadata_cluster import TP
 
@@ -13,9 +13,9 @@ from .world import World
 class Moves(World):
     """Reassignments, decided at the quorum."""
 
-    def do_reassign(self, target: str) -> None:
-        """An operator asks for these replicas, the preferred leader first."""
-        self._reassign(tuple(BrokerId(int(broker)) for broker in target.split(",")))
+    def do_reassign(self, target: str, throttle: str = "") -> None:
+        """An operator asks for these replicas, the preferred leader first; `throttle` is in bytes a second."""
+        self._reassign(tuple(BrokerId(int(broker)) for broker in target.split(",")), throttle)
 
     def do_cancel_move(self) -> None:
         self._reassign(())
@@ -25,9 +25,11 @@ class Moves(World):
         move = Move(TP.topic_id, TP.partition, self.quorum.partition.partition_epoch)
         self._decide(BeginMoves((move,)))
 
-    def _reassign(self, target: tuple[BrokerId, ...]) -> None:
+    def _reassign(self, target: tuple[BrokerId, ...], throttle: str = "") -> None:
         epoch = self.quorum.partition.partition_epoch
-        self._decide(AlterReassignments((Reassignment(TP.topic_id, TP.partition, epoch, target),)))
+        asked = (Reassignment(TP.topic_id, TP.partition, epoch, target),)
+        rate = int(throttle or 0)
+        self._decide(ThrottleReassignments(asked, rate, rate) if rate else AlterReassignments(asked))
 
     def _decide(self, command: Command) -> None:
         result = self.quorum.apply(command)

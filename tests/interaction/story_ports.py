@@ -9,7 +9,7 @@ from typing import Any
 
 from metadata.commands import Command as QuorumCommand
 from metadata.commands import CommandResult
-from metadata.image_events import BrokerChanged, MetadataEvent, PartitionChanged, TopicChanged
+from metadata.image_events import BrokerChanged, MetadataEvent, PartitionChanged, ThrottleChanged, TopicChanged
 from metadata.image_events import TopicRemoved as TopicIsGone
 from partitions.manager import MetadataChange, TopicRemoved
 from raftlog.errors import RaftlogError
@@ -34,6 +34,8 @@ def _as_change(event: MetadataEvent) -> list[MetadataChange]:
     match event:
         case BrokerChanged(record) | TopicChanged(record) | PartitionChanged(record):
             return [record]
+        case ThrottleChanged(throttle):
+            return [throttle]
         case TopicIsGone(topic_id, _):
             return [TopicRemoved(topic_id)]
     return []

@@ -84,11 +84,16 @@ class World:
         refusal = self.quorum.elect(int(number), recovery=bool(recovery))
         self.say(f"refused: {refusal}") if refusal else self.say_record()
 
-    def do_metadata(self, *numbers: str, count: str = "") -> None:
-        """These brokers (or all that live) read the quorum's log, to its end or so many entries further."""
+    def do_metadata(self, *numbers: str, count: str = "", snapshot: str = "") -> None:
+        """These brokers (or all that live) read the quorum's log, to its end or so many entries further; with
+        `snapshot` what they lack comes in one step, as from a snapshot of the quorum."""
         for node in self.chosen(numbers):
             assert node.manager is not None
             end = min(len(self.quorum.log), node.read + int(count)) if count else len(self.quorum.log)
+            if snapshot:
+                node.manager.on_metadata([change for entry in self.quorum.log[node.read : end] for change in entry])
+                node.read = end
+                self.scheduler.run()
             while node.read < end:
                 node.read += 1
                 if self.quorum.log[node.read - 1]:
@@ -323,6 +328,8 @@ class World:
             text += f" replicas={','.join(map(str, record.replicas))}"
         if record.target_replicas:
             text += f" target={','.join(map(str, record.target_replicas))}"
+        if self.quorum.image.throttle:
+            text += f" throttle={self.quorum.image.throttle.leader_rate}"
         self.say(text + (f" fenced={','.join(fenced)}" if fenced else ""))
 
     def manager(self, number: str) -> PartitionManager:

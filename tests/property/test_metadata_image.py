@@ -26,7 +26,9 @@ def seen(view: ClusterView) -> tuple[object, ...]:
     partitions = view.partitions()
     reasons = [view.explain_offline(record.topic_partition) for record in partitions]
     configs = [view.topic_config(topic.topic_id) for topic in view.topics()]
-    return (view.index, view.feature_level, view.brokers(), view.topics(), partitions, reasons, configs)
+    moves = (view.throttle, view.reassigning())
+    assert moves[1] == [record for record in partitions if record.target_replicas]
+    return (view.index, view.feature_level, moves, view.brokers(), view.topics(), partitions, reasons, configs)
 
 
 def fresh(image: ClusterImage) -> ClusterView:
@@ -149,11 +151,13 @@ def test_the_random_commands_reach_every_answer() -> None:
                     answers["recovery ok"] += envelope.command.elections[place].recovery
                 name = refusal.code if isinstance(refusal, Refused) else "ok"
                 answers[f"{type(envelope.command).__name__} {name}"] += 1
+        states["throttled"] += bool(image.throttle)
         for record in image.partitions.values():
             states["marked"] += bool(record.not_eligible)
             states["leaderless"] += not record.has_leader
             states["set aside"] += record.commit_set != record.isr
             states["moving"] += bool(record.adding_replicas)
+            states["let go"] += record.let_go
             states["led uncleanly"] += bool(record.unclean_leader_epochs)
     expected = {
         "RegisterBroker ok", "RegisterBroker unsupported_version", "FenceBroker ok", "FenceBroker stale_incarnation",
@@ -169,6 +173,7 @@ def test_the_random_commands_reach_every_answer() -> None:
         "BeginMoves no_reassignment_in_progress", "BeginMoves not_eligible", "UnregisterBroker ok",
         "UnregisterBroker invalid_request", "ElectUnclean ok", "ElectUnclean invalid_request",
         "ReportLoss ok", "ReportLoss not_eligible", "ReportLoss fenced_leader_epoch", "ReportLoss stale_incarnation",
+        "ThrottleReassignments ok", "ThrottleReassignments reassignment_in_progress",
     }  # fmt: skip
     assert expected - set(answers) == set()
     assert answers["recovery ok"] > 5

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from metadata import image_brokers, image_partitions
+from metadata import image_brokers, image_partitions, image_reassignments
 from metadata.image import ClusterImage
 from tests.support import metadata_cluster
+from tests.support.metadata_moving import MovingWalk
 from tests.support.metadata_replicas import LostRecord, Walk
 
 STEPS = 600
+MOVING_STEPS = 1_500
 
 
 @pytest.mark.parametrize(("replicas", "minimum"), [(3, 2), (3, 1), (2, 2), (5, 3)])
@@ -28,6 +30,16 @@ def test_no_random_walk_loses_a_committed_record(replicas: int, minimum: int) ->
         walk.run(STEPS)
         committed += len(walk.committed)
     assert committed > 50, "the walks must get somewhere"
+
+
+@pytest.mark.parametrize("minimum", [2, 1])
+def test_no_random_walk_of_a_partition_that_is_moved_loses_a_committed_record(minimum: int) -> None:
+    committed = completed = 0
+    for seed in range(25):
+        walk = MovingWalk(seed, minimum=minimum)
+        walk.run(MOVING_STEPS)
+        committed, completed = committed + len(walk.committed), completed + walk.completed
+    assert committed > 50 and completed > 3, "the walks must get somewhere"
 
 
 def cut_replicas_stay(patch: pytest.MonkeyPatch) -> None:
@@ -59,6 +71,28 @@ def any_replica_may_lead(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         image_partitions, "electable", lambda record, brokers: [b for b in record.replicas if not brokers[b].fenced]
     )
+
+
+def a_replica_comes_back_in_its_leader_epoch(patch: pytest.MonkeyPatch) -> None:
+    """What was let go and is added again is added as if its leader had heard of both."""
+    begin = image_reassignments._begin
+
+    def forgetful(state: Any, move: Any) -> Any:
+        record = state.partitions[move.topic_partition]
+        state.partitions[move.topic_partition] = replace(record, let_go=False)
+        return begin(state, move)
+
+    patch.setattr(image_reassignments, "_begin", forgetful)
+
+
+def test_the_moving_walks_find_a_planted_bug() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClusterImage, "check_invariants", lambda self: None)
+        patch.setattr(metadata_cluster, "check_step", lambda before, after: None)
+        a_replica_comes_back_in_its_leader_epoch(patch)
+        with pytest.raises(LostRecord):
+            for seed in range(160, 3_000):
+                MovingWalk(seed).run(MOVING_STEPS)
 
 
 PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [

@@ -33,6 +33,7 @@ from metadata.commands_moves import (
     ElectUnclean,
     Move,
     Reassignment,
+    ThrottleReassignments,
     UnregisterBroker,
 )
 from metadata.image import ClusterImage
@@ -218,12 +219,16 @@ class RandomCommands:
         if record is None:
             return NoOp()
         tp, epoch = record.topic_partition, self._epoch(record)
-        factor = self.image.topics[tp.topic_id].replication_factor
+        factor = max(1, record.replica_count + self.random.choice((0, 0, 0, 1, -1)))
         if record.target_replicas and self.random.random() < 0.7:
             return AlterReassignments((Reassignment(tp.topic_id, tp.partition, epoch, ()),))
         registered = sorted(self.image.brokers)
         target = tuple(self.random.sample(registered, min(factor, len(registered))))
-        return AlterReassignments((Reassignment(tp.topic_id, tp.partition, epoch, target),))
+        asked = (Reassignment(tp.topic_id, tp.partition, epoch, target),)
+        if self.random.random() < 0.3:
+            rates = (self.random.choice((None, 1, 2)), self.random.choice((None, 1)))
+            return ThrottleReassignments(asked if self.random.random() < 0.8 else (), *rates)
+        return AlterReassignments(asked)
 
     def _begin(self) -> Command:
         records = [self.image.partitions[tp] for tp in self.image.reassigning]

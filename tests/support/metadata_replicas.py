@@ -10,6 +10,7 @@ The data path is as simple as its rules allow: see `Walk.commit`, `fetch` and `p
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -63,10 +64,11 @@ class Replica:
 class Walk:
     """One random schedule."""
 
-    def __init__(self, seed: int, *, replicas: int = 3, minimum: int = 2) -> None:
+    def __init__(self, seed: int, *, replicas: int = 3, minimum: int = 2, placed: Sequence[int] | None = None) -> None:
+        """So many brokers, all with a replica unless `placed` names those that have one."""
         self.random = Random(seed)
         self.minimum = minimum
-        self.cluster = Cluster(replicas, min_insync_replicas=minimum)
+        self.cluster = Cluster(replicas, min_insync_replicas=minimum, replicas=placed)
         self.replicas = [Replica(n, n, incarnation=self.cluster.incarnation(n)) for n in range(replicas)]
         self.versions: list[Version] = []
         self.note_version()
@@ -81,16 +83,20 @@ class Walk:
 
     def run(self, steps: int, *, blackouts: float = 0.5) -> None:
         """Raises `LostRecord`. `blackouts` is how often all lose power: a weight beside those below."""
-        actions = [
+        actions = self.actions(blackouts)
+        functions, weights = [a for a, _ in actions], [w for _, w in actions]
+        for action in self.random.choices(functions, weights, k=steps):
+            action()
+            self.check()
+
+    def actions(self, blackouts: float) -> list[tuple[Callable[[], None], float]]:
+        """What may happen, and how often."""
+        return [
             (self.advance, 60), (self.append, 15), (self.fsync, 40), (self.fetch, 60), (self.send_ack, 50),
             (self.deliver_ack, 60), (self.commit, 30), (self.propose, 8), (self.deliver_proposal, 12), (self.elect, 25),
             (self.unfence, 15), (self.restart, 12), (self.fence, 2.5), (self.crash, 1), (self.lose_power, 2),
             (self.lose_data, 0.5), (self.blackout, blackouts),
         ]  # fmt: skip
-        functions, weights = [a for a, _ in actions], [w for _, w in actions]
-        for action in self.random.choices(functions, weights, k=steps):
-            action()
-            self.check()
 
     # --- The quorum --------------------------------------------------------------------------------------------------
 
@@ -242,6 +248,8 @@ class Walk:
             or mine.index < follower.incarnation
             or (mine.record.leader, mine.record.leader_epoch) != (leader.number, leader.epoch)
             or its.incarnations[follower.number] != follower.incarnation
+            or follower.number not in mine.record.replicas
+            or follower.number not in its.record.replicas
         ):
             return
         same = 0
@@ -304,7 +312,7 @@ class Walk:
         isr = set(map(int, version.record.isr))
         if self.random.random() < 0.3:
             isr -= {self.random.choice([replica.number for replica in self.replicas])}
-        for replica in self.replicas:
+        for replica in (self.replicas[number] for number in version.record.replicas):
             enough = self.stable_end(leader, replica.number) >= max(leader.high_watermark, leader.epoch_start)
             known = (replica.number, version.incarnations[replica.number]) in leader.progress
             if enough and known and replica.number not in version.fenced and self.random.random() < 0.8:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from metadata.commands import AlterIsr, BeginMoves, CreateTopic, ElectLeaders, IsrMember
 from metadata.commands_moves import AlterReassignments, Reassignment
 from metadata.controller_moves import MAX_MOVES_PER_BROKER
@@ -20,7 +24,11 @@ def cluster_of(partitions: int, *replicas: int, brokers: int = 5) -> Cluster:
 
 def ask(cluster: Cluster, *target: int) -> None:
     """Reassign all partitions."""
-    records = [cluster.image.partitions[tp] for tp in sorted(cluster.image.partitions)]
+    ask_some(cluster, range(len(cluster.image.partitions)), *target)
+
+
+def ask_some(cluster: Cluster, numbers: Sequence[int], *target: int) -> None:
+    records = [cluster.image.partitions[TopicPartition(TOPIC, number)] for number in numbers]
     cluster.do(
         AlterReassignments(
             tuple(
@@ -108,6 +116,34 @@ def test_the_move_goes_on_with_another_controller_and_another_leader() -> None:
     cluster.do(catch_up_live)
     world.run(1)
     assert cluster.partition.replicas == (3, 4, 1) and world.leader in (3, 4, 1)
+
+
+def test_partitions_that_wait_for_a_dead_broker_and_copy_nothing_do_not_hold_up_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A drain goes on while many partitions wait to lose a replica until a member is back."""
+    monkeypatch.setattr("metadata.controller_moves.MAX_MOVES_UNDER_WAY", 2)
+    monkeypatch.setattr("metadata.image_reassignments.MAX_MOVES_UNDER_WAY", 2)
+    cluster = cluster_of(4, 0, 1, 2)
+    cluster.fence(2)
+    ask_some(cluster, range(3), 0, 2)
+    ask_some(cluster, [3], 0, 1, 3)
+    assert moving(cluster) == [0, 1, 2]
+    world = World(cluster)
+    world.die(2)
+    world.run(1)
+    assert moving(cluster) == [0, 1, 2, 3]
+
+
+def test_ends_are_looked_at_in_bounded_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata.controller_moves.MAX_LOOKED_AT", 2)
+    cluster = cluster_of(7, 0, 1, 2)
+    world = World(cluster)
+    ask(cluster, 1, 2)
+    assert moving(cluster) == list(range(7)), "each waits for another leader"
+    decided = world.run(2)
+    assert all(isinstance(command, ElectLeaders) and len(command.elections) <= 2 for command in decided)
+    assert {record.replicas for record in cluster.image.partitions.values()} == {(1, 2)}
 
 
 def test_a_lost_command_is_proposed_again() -> None:

@@ -133,11 +133,52 @@ def test_a_reordering_needs_no_move() -> None:
     assert cluster.partition.leader == 0, "handing it to the preferred leader is an election"
 
 
+def test_a_reordering_waits_for_nobody() -> None:
+    """Nobody comes and nobody goes. A target that is away could be awaited for ever, and hold up other moves."""
+    cluster = five()
+    cluster.fence(2)
+    assert reassign(cluster, 2, 1, 0) == ""
+    record = cluster.partition
+    assert (record.replicas, record.isr, record.target_replicas) == ((2, 1, 0), (0, 1), ())
+    assert reassign(cluster, 1, 0, 3) == ""
+    assert reassign(cluster, 0, 1, 2) == "", "it takes the place of what waits"
+    assert (cluster.partition.replicas, cluster.partition.target_replicas) == ((0, 1, 2), ())
+
+
+def test_what_is_added_where_a_replica_was_let_go_is_added_in_another_leader_epoch() -> None:
+    """The leader may not have heard of the time between, in which the replica was deleted (S6), and the replica may
+    not have heard that its leader forgot it (S10)."""
+    cluster = moving(0, 1, 3)
+    assert cluster.partition.leader_epoch == 0, "nobody was ever let go"
+    assert reassign(cluster) == ""
+    late = cluster.isr_proposal(0, 1, 2)
+    assert reassign(cluster, 0, 1, 3) == "" and begin(cluster) == ""
+    record = cluster.partition
+    assert (record.leader, record.leader_incarnation, record.leader_epoch) == (0, cluster.incarnation(0), 1)
+    assert cluster.refusal(late) == "fenced_leader_epoch"
+    cluster.do(cluster.isr_proposal(0, 1, 2, 3))
+    assert (cluster.partition.replicas, cluster.partition.leader_epoch) == ((0, 1, 3), 1), "the end costs no epoch"
+    assert reassign(cluster, 0, 1, 2) == "" and begin(cluster) == ""
+    assert cluster.partition.leader_epoch == 2, "2 was let go by the move"
+
+
+def test_an_election_between_makes_another_epoch_needless() -> None:
+    cluster = moving(0, 1, 3)
+    assert reassign(cluster) == ""
+    assert cluster.elect(1) == ""
+    assert reassign(cluster, 0, 1, 3) == "" and begin(cluster) == ""
+    assert cluster.partition.leader_epoch == 1
+    cluster = moving(0, 1, 3)
+    assert reassign(cluster) == ""
+    cluster.fence(0, 1, 2)
+    assert reassign(cluster, 0, 1, 3) == "" and begin(cluster) == ""
+    assert (cluster.partition.leader, cluster.partition.leader_epoch) == (-1, 1), "there is nobody who remembers"
+
+
 @pytest.mark.parametrize(
     ("target", "code"),
     [
-        ((0, 1), "invalid_request"),
-        ((0, 1, 2, 3), "invalid_request"),
+        ((0,), "invalid_request"),
         ((0, 1, 1), "invalid_request"),
         ((0, 1, 9), "invalid_request"),
         ((0, 1, 4), "not_eligible"),
@@ -221,11 +262,20 @@ def test_a_snapshot_keeps_a_move() -> None:
     assert (read.reassigning, read.moving) == (cluster.image.reassigning, cluster.image.moving)
 
 
+def test_a_snapshot_keeps_that_a_replica_was_let_go() -> None:
+    cluster = moving(0, 1, 3)
+    assert reassign(cluster) == ""
+    assert cluster.partition.let_go
+    assert ClusterImage.from_snapshot(cluster.image.snapshot()).partitions == cluster.image.partitions
+
+
 def test_moves_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.image_reassignments.MAX_MOVES_UNDER_WAY", 0)
     cluster = five()
     assert reassign(cluster, 0, 3, 4) == ""
     assert begin(cluster) == "overloaded"
+    assert reassign(cluster, 0, 1) == "", "that copies nothing"
+    assert cluster.partition.replicas == (0, 1)
 
 
 # --- Brokers that go -------------------------------------------------------------------------------------------------

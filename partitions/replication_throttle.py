@@ -1,0 +1,94 @@
+"""How much of a move may be sent now: token buckets, one for all that this broker sends, one for each receiver.
+
+Only replicas that a reassignment is adding are throttled, and only until they are in sync (KIP-73 says whom by lists;
+here the partition's record says it). Both rates are enforced where data is sent. A receiver's rate is shared evenly by
+all leaders that send to it just now: every broker sees the same records, so each knows how many those are, and nobody
+has to be asked. A share that one of them does not use is lost until its partitions are done.
+
+A bucket holds a second's worth at most. It may be overdrawn by one message: a batch goes whole, however low the rate,
+and is paid for afterwards. So in any `t` seconds no more than `rate * (t + 1)` bytes and one message are sent.
+
+Pure: time comes in as monotonic seconds. What is *not* here: who is throttled and what happens to a partition that has
+to wait (`replication_pushes.py`), where the rates come from (`metadata/image_reassignments.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from raftlog.model import UNTHROTTLED, BrokerId, ReplicationThrottle
+
+BURST_SECONDS = 1.0
+"""What a bucket holds when nobody took from it: a receiver that was busy may catch up on that much."""
+
+
+class TokenBucket:
+    """`rate` in bytes a second."""
+
+    __slots__ = ("_at", "_tokens", "rate")
+
+    def __init__(self, rate: float, now: float) -> None:
+        self.rate = rate
+        self._tokens = rate * BURST_SECONDS
+        self._at = now
+
+    def change_rate(self, rate: float, now: float) -> None:
+        """From now on. A debt is paid at the new rate, and what was saved is not more than that rate saves."""
+        self.room(now)
+        self.rate = rate
+        self._tokens = min(self._tokens, rate * BURST_SECONDS)
+
+    def room(self, now: float) -> float:
+        """Bytes that may be sent; not above 0: none."""
+        self._tokens = min(self.rate * BURST_SECONDS, self._tokens + self.rate * max(0.0, now - self._at))
+        self._at = max(self._at, now)
+        return self._tokens
+
+    def take(self, count: int) -> None:
+        """So many were sent, perhaps more than there was room for."""
+        self._tokens -= count
+
+
+class MoveThrottle:
+    """What one broker may send to replicas that are being added.
+
+    Invariant: there is a bucket for each receiver of the moment, and for no other.
+    """
+
+    def __init__(self) -> None:
+        self._throttle = UNTHROTTLED
+        self._sent: TokenBucket | None = None
+        self._received: dict[BrokerId, TokenBucket] = {}
+
+    def update(self, throttle: ReplicationThrottle, leaders_of: Mapping[BrokerId, int], now: float) -> None:
+        """The rates, and for each receiver how many brokers send to it, as the view shows them now."""
+        if throttle != self._throttle:
+            self._throttle = throttle
+            rate = throttle.leader_rate
+            self._sent = None if rate is None else TokenBucket(rate, now)
+            self._received.clear()
+        if throttle.follower_rate is None:
+            return
+        for follower in [known for known in self._received if known not in leaders_of]:
+            del self._received[follower]
+        for follower, leaders in leaders_of.items():
+            share = throttle.follower_rate / max(1, leaders)
+            bucket = self._received.get(follower)
+            if bucket is None:
+                self._received[follower] = TokenBucket(share, now)
+            elif bucket.rate != share:
+                bucket.change_rate(share, now)
+
+    def room(self, follower: BrokerId, now: float) -> float:
+        """Bytes that may be sent to this receiver now; infinite without a throttle, not above 0: none."""
+        return min((bucket.room(now) for bucket in self._buckets(follower)), default=math.inf)
+
+    def sent(self, follower: BrokerId, count: int) -> None:
+        """So many bytes went to it."""
+        for bucket in self._buckets(follower):
+            bucket.take(count)
+
+    def _buckets(self, follower: BrokerId) -> list[TokenBucket]:
+        received = self._received.get(follower)
+        return [bucket for bucket in (self._sent, received) if bucket is not None]
