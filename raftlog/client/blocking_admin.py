@@ -42,6 +42,18 @@ class Admin:
     unregister_broker = blocking(AsyncAdmin.unregister_broker)
     replicas = blocking(AsyncAdmin.replicas)
 
+    list_groups = blocking(AsyncAdmin.list_groups)
+    describe_group = blocking(AsyncAdmin.describe_group)
+    group_offsets = blocking(AsyncAdmin.group_offsets)
+    seek_group = blocking(AsyncAdmin.seek_group)
+    delete_group = blocking(AsyncAdmin.delete_group)
+
+    list_groups = blocking(AsyncAdmin.list_groups)
+    describe_group = blocking(AsyncAdmin.describe_group)
+    group_offsets = blocking(AsyncAdmin.group_offsets)
+    seek_group = blocking(AsyncAdmin.seek_group)
+    delete_group = blocking(AsyncAdmin.delete_group)
+
     offsets = blocking(AsyncAdmin.offsets)
     offset_for_timestamp = blocking(AsyncAdmin.offset_for_timestamp)
 
