@@ -22,8 +22,26 @@ class Reassignment(msgspec.Struct, forbid_unknown_fields=True):
     """None cancels."""
 
 
+Rate = Annotated[int, Meta(ge=1, le=2**62)]
+"""Bytes a second."""
+
+_KAFKAS_NAMES = {
+    "leader_rate": "leader.replication.throttled.rate",
+    "follower_rate": "follower.replication.throttled.rate",
+}
+
+
+class Throttle(msgspec.Struct, forbid_unknown_fields=True, rename=_KAFKAS_NAMES):
+    """None: as fast as they can."""
+
+    leader_rate: Rate | None = None
+    follower_rate: Rate | None = None
+
+
 class AlterReassignments(msgspec.Struct, forbid_unknown_fields=True):
     reassignments: Annotated[list[Reassignment], Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
+    throttle: Throttle | None = None
+    """None: as it is."""
 
 
 class Plan(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,6 +87,7 @@ class ReassignmentDescription(msgspec.Struct):
 
 class Reassignments(msgspec.Struct):
     reassignments: list[ReassignmentDescription]
+    throttle: Throttle
 
 
 class PlannedMove(msgspec.Struct):

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest, RaftlogError
-from raftlog.model import BrokerId, TopicPartition
+from raftlog.model import BrokerId, ReplicationThrottle, TopicPartition
 
 from . import models_moves as models
 from .bodies import JSON_TYPE, read_json
@@ -46,22 +46,24 @@ async def list_reassignments(request: web.Request) -> web.StreamResponse:
             leader=known(record.leader),
             moving=record.is_moving,
         )
-        for record in view.partitions()
-        if record.target_replicas
+        for record in view.reassigning()
     ]
-    return await _reply(request, context, models.Reassignments(found), len(found))
+    throttle = models.Throttle(view.throttle.leader_rate, view.throttle.follower_rate)
+    return await _reply(request, context, models.Reassignments(found, throttle), len(found))
 
 
 async def alter_reassignments(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
-    asked = (await read_json(request, context, models.AlterReassignments)).reassignments
+    body = await read_json(request, context, models.AlterReassignments)
+    asked, limits = body.reassignments, body.throttle
+    throttle = None if limits is None else ReplicationThrottle(limits.leader_rate, limits.follower_rate)
     partitions = await _partitions(context, asked)
     wanted = [
         WantedReassignment(tp, None if one.replicas is None else tuple(map(BrokerId, one.replicas)))
         for tp, one in zip(partitions, asked, strict=True)
     ]
-    errors = await context.finish(context.service.moves.reassign(wanted), MOVES_TIMEOUT_S)
+    errors = await context.finish(context.service.moves.reassign(wanted, throttle), MOVES_TIMEOUT_S)
     return await _outcomes(request, context, asked, errors)
 
 

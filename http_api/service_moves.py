@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from raftlog.errors import RaftlogError
-from raftlog.model import BrokerId, TopicPartition
+from raftlog.model import BrokerId, ReplicationThrottle, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,12 @@ class MoveService(Protocol):
         `InvalidRequest` for what cannot be drained."""
         ...
 
-    async def reassign(self, wanted: Sequence[WantedReassignment]) -> list[RaftlogError | None]:
-        """Ask for these, or cancel them. None: decided. Raises `RetriableError` where the quorum does not answer."""
+    async def reassign(
+        self, wanted: Sequence[WantedReassignment], throttle: ReplicationThrottle | None = None
+    ) -> list[RaftlogError | None]:
+        """Ask for these, or cancel them. None: decided. With a `throttle` all moves copy at its rates from now on,
+        until none is left; with nothing wanted it changes the rates of what is under way. Raises `InvalidRequest`
+        (`no_reassignment_in_progress`) where nothing is, `RetriableError` where the quorum does not answer."""
         ...
 
     async def elect_preferred(self, asked: Sequence[TopicPartition]) -> list[RaftlogError | None]:

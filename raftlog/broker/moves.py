@@ -24,19 +24,22 @@ from metadata.commands import (
     ElectLeaders,
     ReassignmentsAltered,
     Refused,
+    SetFeatureLevel,
 )
 from metadata.commands_moves import (
     MAX_REASSIGNMENTS_PER_COMMAND,
+    THROTTLE_FEATURE_LEVEL,
     AlterReassignments,
     ElectUnclean,
     Reassignment,
+    ThrottleReassignments,
     UnregisterBroker,
 )
 from metadata.view import ClusterView
 from partitions.driver import PartitionDriver
 from partitions.driver_ports import Logger
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from raftlog.model import BrokerId, PartitionRecord, TopicPartition
+from raftlog.model import BrokerId, PartitionRecord, ReplicationThrottle, TopicPartition
 
 ATTEMPTS = 5
 """Of a partition whose record changes meanwhile: its leader alters the ISR now and then, not all the time."""
@@ -72,10 +75,25 @@ class MoveAdministrator:
             moves = await asyncio.to_thread(balance, brokers, partitions)
         return [SuggestedMove(move.topic_partition, move.replicas, move.target) for move in moves]
 
-    async def reassign(self, wanted: Sequence[WantedReassignment]) -> list[RaftlogError | None]:
+    async def reassign(
+        self, wanted: Sequence[WantedReassignment], throttle: ReplicationThrottle | None = None
+    ) -> list[RaftlogError | None]:
         targets = {one.topic_partition: one.target_replicas for one in wanted}
         if len(targets) != len(wanted):
             raise InvalidRequest("invalid_request", "a partition is named twice")
+        if throttle is not None and not wanted and not self._view.reassigning():
+            raise InvalidRequest("no_reassignment_in_progress", "nothing is being moved that could be throttled")
+
+        if throttle is not None and self._view.feature_level < THROTTLE_FEATURE_LEVEL:
+            await self._decide(SetFeatureLevel(THROTTLE_FEATURE_LEVEL))
+
+        async def decide(asked: tuple[Reassignment, ...]) -> Sequence[Refused | None]:
+            if throttle is None:
+                result = await self._decide(AlterReassignments(asked))
+            else:
+                result = await self._decide(ThrottleReassignments(asked, throttle.leader_rate, throttle.follower_rate))
+            assert isinstance(result, ReassignmentsAltered), result
+            return result.refusals
 
         async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
             asked = tuple(
@@ -87,9 +105,7 @@ class MoveAdministrator:
                 )
                 for r in records
             )
-            result = await self._decide(AlterReassignments(asked))
-            assert isinstance(result, ReassignmentsAltered), result
-            return result.refusals
+            return await decide(asked)
 
         def is_done(record: PartitionRecord) -> bool:
             target = targets[record.topic_partition]
@@ -97,7 +113,12 @@ class MoveAdministrator:
                 return False  # It may have completed, rather than been cancelled.
             return record.target_replicas == target or (record.replicas == target and not record.target_replicas)
 
-        return await self._ask_all(list(targets), MAX_REASSIGNMENTS_PER_COMMAND, ask, is_done)
+        answers = await self._ask_all(list(targets), MAX_REASSIGNMENTS_PER_COMMAND, ask, is_done)
+        # What was asked for before needs no command, but may need other rates.
+        carried_out = None in answers or not answers
+        if throttle is not None and throttle != self._view.throttle and carried_out and self._view.reassigning():
+            await decide(())
+        return answers
 
     async def elect_preferred(self, asked: Sequence[TopicPartition]) -> list[RaftlogError | None]:
         async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:

@@ -2,7 +2,8 @@
 
 Whatever moves data takes `--plan`, which shows what would move from where to where and how many bytes that is, and
 changes nothing. Otherwise the moves are asked for and then watched; they go on by themselves when nobody watches, so
-Ctrl-C, `--no-wait` and `--timeout` end the watching and nothing else.
+Ctrl-C, `--no-wait` and `--timeout` end the watching and nothing else. `--throttle` holds until the last move is over,
+whoever asked for it.
 
 What is *not* here: planning (the cluster does it), how the watching looks (`cluster_progress.py`).
 """
@@ -20,13 +21,14 @@ from raftlog.errors import InvalidRequest
 
 from .cluster_progress import sizes, watch
 from .exit_codes import EXIT_FAILED
-from .output import output_option, show, table
+from .output import fields, output_option, show, table
 
 if TYPE_CHECKING:
     from raftlog.client import Admin
-    from raftlog.client.admin import MoveInfo, PartitionOutcome, ReassignmentInfo
+    from raftlog.client.admin import MoveInfo, PartitionOutcome, ReassignmentInfo, ThrottleInfo, TopicDescription
 
 DEFAULT_TIMEOUT = 3600.0
+MAX_RATE = 2**62
 
 
 class ShownMove(msgspec.Struct, frozen=True):
@@ -40,9 +42,15 @@ class ShownMove(msgspec.Struct, frozen=True):
 
 
 def moving_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--plan`, `--no-wait`, `--timeout`, `-o`."""
+    """`--plan`, `--no-wait`, `--timeout`, `--throttle`, `-o`."""
     for decorate in (
         output_option,
+        click.option(
+            "--throttle",
+            type=click.IntRange(0, MAX_RATE),
+            metavar="BYTES_PER_SECOND",
+            help="The most that any broker sends or receives for moves, until all are over. 0: no limit.",
+        ),
         click.option(
             "--timeout", default=DEFAULT_TIMEOUT, show_default=True, type=click.FloatRange(0), help="Seconds to watch."
         ),
@@ -67,18 +75,26 @@ def reassign(
     plan_only: bool,
     no_wait: bool,
     timeout: float,
+    throttle: int | None,
     output: str,
 ) -> None:
-    """Give partitions other replicas, the preferred leader first: `orders/0=1,2,3`."""
+    """Give partitions other replicas, more or fewer too, the preferred leader first: `orders/0=1,2,3`.
+
+    With --throttle alone: change how fast all moves go that are under way.
+    """
     if list_only:
-        found = _with_admin(context.obj, lambda admin: admin.list_reassignments())
-        show(output, found, lambda wide: _reassignments_text(found))
+        found, limits = _with_admin(context.obj, _under_way)
+        show(output, found, lambda wide: _reassignments_text(found, limits))
         return
     wanted = dict(map(_parse, assignments))
+    if not wanted and throttle is not None and not cancel and not plan_only:
+        _with_admin(context.obj, lambda admin: admin.alter_reassignments({}, throttle=throttle))
+        show(output, {"throttle": throttle or None}, lambda wide: f"{_limit_text(throttle)}.")
+        return
     if not wanted or len(wanted) != len(assignments):
         raise click.UsageError("name each partition once, as TOPIC/PARTITION=BROKER,BROKER,...")
-    if cancel and (plan_only or any(target is not None for target in wanted.values())):
-        raise click.UsageError("--cancel takes TOPIC/PARTITION alone, and no --plan")
+    if cancel and (plan_only or throttle is not None or any(target is not None for target in wanted.values())):
+        raise click.UsageError("--cancel takes TOPIC/PARTITION alone, no --plan and no --throttle")
     if not cancel and any(target is None for target in wanted.values()):
         raise click.UsageError("where to? TOPIC/PARTITION=BROKER,BROKER,...")
 
@@ -86,7 +102,7 @@ def reassign(
         if cancel:
             return _report(await admin.alter_reassignments(wanted), "cancelled", output)
         moves = await _as_moves(admin, wanted)
-        return await _carry_out(admin, moves, plan_only, no_wait, timeout, output)
+        return await _carry_out(admin, moves, plan_only, no_wait, timeout, throttle, output)
 
     context.exit(_with_admin(context.obj, run))
 
@@ -96,13 +112,19 @@ def reassign(
 @moving_options
 @click.pass_context
 def drain(
-    context: click.Context, brokers: tuple[int, ...], plan_only: bool, no_wait: bool, timeout: float, output: str
+    context: click.Context,
+    brokers: tuple[int, ...],
+    plan_only: bool,
+    no_wait: bool,
+    timeout: float,
+    throttle: int | None,
+    output: str,
 ) -> None:
     """Move every replica off some brokers, onto the others."""
 
     async def run(admin: Admin) -> int:
         moves = await admin.plan_moves(sorted(set(brokers)))
-        return await _carry_out(admin, moves, plan_only, no_wait, timeout, output)
+        return await _carry_out(admin, moves, plan_only, no_wait, timeout, throttle, output)
 
     context.exit(_with_admin(context.obj, run))
 
@@ -110,16 +132,20 @@ def drain(
 @click.command()
 @moving_options
 @click.pass_context
-def balance(context: click.Context, plan_only: bool, no_wait: bool, timeout: float, output: str) -> None:
+def balance(
+    context: click.Context, plan_only: bool, no_wait: bool, timeout: float, throttle: int | None, output: str
+) -> None:
     """Even out racks, replicas and leaders, with as few moves as possible."""
 
     async def run(admin: Admin) -> int:
         moves = await admin.plan_moves()
-        code = await _carry_out(admin, moves, plan_only, no_wait, timeout, output)
+        code = await _carry_out(admin, moves, plan_only, no_wait, timeout, throttle, output)
         if plan_only or no_wait or code or not moves:
             return code
-        # Who comes first among the replicas is to lead.
-        outcomes = await admin.elect_leaders([(move.topic, move.partition) for move in moves])
+        # Who comes first among the replicas is to lead; who is not in sync will be given it by the controller later.
+        elsewhere = await _not_preferred(admin, [(move.topic, move.partition) for move in moves], in_sync=True)
+        chosen = [(move.topic, move.partition) for move in elsewhere]
+        outcomes = await admin.elect_leaders(chosen) if chosen else []
         return _report(outcomes, "led by its preferred leader", "quiet")
 
     context.exit(_with_admin(context.obj, run))
@@ -190,8 +216,18 @@ def _with_admin(bootstrap: str, work: Callable[[Admin], Any]) -> Any:
     return asyncio.run(run())
 
 
+async def _under_way(admin: Admin) -> tuple[list[ReassignmentInfo], ThrottleInfo]:
+    return await admin.list_reassignments(), await admin.throttle()
+
+
 async def _carry_out(
-    admin: Admin, moves: Sequence[MoveInfo], plan_only: bool, no_wait: bool, timeout: float, output: str
+    admin: Admin,
+    moves: Sequence[MoveInfo],
+    plan_only: bool,
+    no_wait: bool,
+    timeout: float,
+    throttle: int | None,
+    output: str,
 ) -> int:
     """Show the plan, or do what it says. Returns the exit code."""
     held = await sizes(admin)
@@ -205,11 +241,39 @@ async def _carry_out(
         show(output, shown, lambda wide: _plan_text(shown))
         return 0
     wanted: dict[tuple[str, int], Sequence[int] | None] = {(m.topic, m.partition): m.target_replicas for m in moves}
-    outcomes = await admin.alter_reassignments(wanted)
+    outcomes = await admin.alter_reassignments(wanted, throttle=throttle)
     decided = [s for s, outcome in zip(shown, outcomes, strict=True) if outcome.error is None]
     if not no_wait:
         await watch(admin, [(s.topic, s.partition) for s in decided], sum(s.bytes for s in decided), timeout)
+        outcomes = await _arrived(admin, moves, outcomes)
     return _report(outcomes, "asked for" if no_wait else "moved", output)
+
+
+async def _arrived(
+    admin: Admin, moves: Sequence[MoveInfo], outcomes: Sequence[PartitionOutcome]
+) -> list[PartitionOutcome]:
+    """A move that is over and ended elsewhere was cancelled, or followed by another, by somebody else."""
+    from raftlog.client.admin import PartitionError, PartitionOutcome
+
+    found: dict[str, TopicDescription | InvalidRequest] = {}
+    for topic in sorted({move.topic for move in moves}):
+        try:
+            found[topic] = await admin.describe_topic(topic)
+        except InvalidRequest as refused:
+            found[topic] = refused
+    arrived = []
+    for move, outcome in zip(moves, outcomes, strict=True):
+        now, error = found[move.topic], outcome.error
+        if error is None and isinstance(now, InvalidRequest):
+            error = PartitionError(now.code, now.detail)
+        elif error is None and not isinstance(now, InvalidRequest):
+            replicas = now.partitions[move.partition].replicas
+            if replicas != move.target_replicas:
+                error = PartitionError(
+                    "no_reassignment_in_progress", f"it was cancelled, or moved on: it is on {replicas}"
+                )
+        arrived.append(PartitionOutcome(move.topic, move.partition, error))
+    return arrived
 
 
 async def _as_moves(admin: Admin, wanted: Mapping[tuple[str, int], Sequence[int] | None]) -> list[MoveInfo]:
@@ -225,8 +289,8 @@ async def _as_moves(admin: Admin, wanted: Mapping[tuple[str, int], Sequence[int]
     return moves
 
 
-async def _not_preferred(admin: Admin, named: Sequence[tuple[str, int]]) -> list[MoveInfo]:
-    """Partitions that another than the first of their replicas leads."""
+async def _not_preferred(admin: Admin, named: Sequence[tuple[str, int]], *, in_sync: bool = False) -> list[MoveInfo]:
+    """Partitions that another than the first of their replicas leads; with `in_sync` those that it could lead now."""
     from raftlog.client.admin import MoveInfo
 
     topics = sorted({topic for topic, _ in named}) or [summary.name for summary in await admin.list_topics()]
@@ -234,7 +298,8 @@ async def _not_preferred(admin: Admin, named: Sequence[tuple[str, int]]) -> list
     for topic in topics:
         for info in (await admin.describe_topic(topic)).partitions:
             asked = not named or (topic, info.partition) in named
-            if asked and info.leader is not None and info.leader != info.replicas[0]:
+            able = not in_sync or info.replicas[0] in info.isr
+            if asked and able and info.leader is not None and info.leader != info.replicas[0]:
                 found.append(MoveInfo(topic, info.partition, info.replicas, info.replicas, info.leader))
     return found
 
@@ -282,11 +347,19 @@ def _elections_text(moves: Sequence[MoveInfo]) -> str:
     return table(("Topic", "Partition", "From", "To"), [(m.topic, m.partition, m.leader, m.replicas[0]) for m in moves])
 
 
-def _reassignments_text(found: Sequence[ReassignmentInfo]) -> str:
+def _limit_text(rate: int | None) -> str:
+    return f"Moves copy at most {rate} bytes a second from and to each broker" if rate else "Moves have no limit"
+
+
+def _reassignments_text(found: Sequence[ReassignmentInfo], limits: ThrottleInfo) -> str:
     if not found:
         return "Nothing is being moved."
     rows = [
         (r.topic, r.partition, r.leader, r.replicas, r.target_replicas, r.isr, "moving" if r.moving else "waiting")
         for r in found
     ]
-    return table(("Topic", "Partition", "Leader", "Replicas", "Target", "Isr", "State"), rows)
+    shown = table(("Topic", "Partition", "Leader", "Replicas", "Target", "Isr", "State"), rows)
+    rates = {"leader.replication.throttled.rate": limits.leader_rate}
+    rates["follower.replication.throttled.rate"] = limits.follower_rate
+    set_rates = {name: rate for name, rate in rates.items() if rate is not None}
+    return f"{shown}\n\n{fields(set_rates)}" if set_rates else shown

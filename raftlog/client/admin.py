@@ -17,7 +17,15 @@ import msgspec
 from raftlog.config import check_topic_name
 
 from .admin_groups import AdminGroups, GroupInfo, GroupSummary, SoughtOffset
-from .admin_moves import AdminMoves, MoveInfo, PartitionOutcome, ReassignmentInfo, ReplicaInfo
+from .admin_moves import (
+    AdminMoves,
+    MoveInfo,
+    PartitionError,
+    PartitionOutcome,
+    ReassignmentInfo,
+    ReplicaInfo,
+    ThrottleInfo,
+)
 from .api import HttpApi
 from .metadata import ClusterInfo, NodeInfo, PartitionInfo, TopicDescription, topic_path
 from .offsets import query_offsets
@@ -32,12 +40,14 @@ __all__ = [
     "NodeInfo",
     "OffsetRange",
     "PartitionDeletion",
+    "PartitionError",
     "PartitionInfo",
     "PartitionOutcome",
     "QuorumInfo",
     "ReassignmentInfo",
     "ReplicaInfo",
     "SoughtOffset",
+    "ThrottleInfo",
     "TopicDescription",
     "TopicSummary",
     "VotersChange",

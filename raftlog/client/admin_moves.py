@@ -37,6 +37,22 @@ class ReassignmentInfo(msgspec.Struct, frozen=True):
     """False: it waits for its turn."""
 
 
+class ThrottleInfo(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "leader_rate": "leader.replication.throttled.rate",
+        "follower_rate": "follower.replication.throttled.rate",
+    },
+):
+    """How fast moves copy, in bytes a second for each broker; None: as fast as they can."""
+
+    leader_rate: int | None = None
+    """What a broker sends at most, to all receivers together."""
+    follower_rate: int | None = None
+    """What a broker receives at most, from all senders together."""
+
+
 class MoveInfo(msgspec.Struct, frozen=True):
     """A partition's replicas as they are and as a plan wants them, the preferred leader first."""
 
@@ -84,6 +100,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True):
 
 class _Reassignments(msgspec.Struct, frozen=True):
     reassignments: list[ReassignmentInfo]
+    throttle: ThrottleInfo = ThrottleInfo()
 
 
 class _Moves(msgspec.Struct, frozen=True):
@@ -107,19 +124,27 @@ class AdminMoves:
         """Partitions that are being moved or wait for it."""
         return (await self._api.get("/v1/cluster/reassignments", _Reassignments)).reassignments
 
+    async def throttle(self) -> ThrottleInfo:
+        """How fast moves copy now."""
+        return (await self._api.get("/v1/cluster/reassignments", _Reassignments)).throttle
+
     async def alter_reassignments(
-        self, wanted: Mapping[tuple[str, int], Sequence[int] | None]
+        self, wanted: Mapping[tuple[str, int], Sequence[int] | None], *, throttle: int | None = None
     ) -> list[PartitionOutcome]:
         """Ask for replicas by (topic, partition), the preferred leader first; None cancels. Returns at the decision:
-        `list_reassignments` shows what still is under way. Raises `InvalidRequest` (`unknown_topic`,
-        `unknown_partition`)."""
+        `list_reassignments` shows what still is under way.
+
+        `throttle`: bytes a second that any broker sends or receives for all moves together from now on, until none is
+        left (0: as fast as they can; None: as it is). With nothing wanted it changes what is under way. Raises
+        `InvalidRequest` (`unknown_topic`, `unknown_partition`, `no_reassignment_in_progress`)."""
         asked = [
             {"topic": check_topic_name(topic), "partition": partition, "replicas": None if to is None else list(to)}
             for (topic, partition), to in wanted.items()
         ]
         outcomes: list[PartitionOutcome] = []
-        for start in range(0, len(asked), PARTITIONS_PER_REQUEST):
-            body = {"reassignments": asked[start : start + PARTITIONS_PER_REQUEST]}
+        rates = {} if throttle is None else {"throttle": ThrottleInfo(throttle or None, throttle or None)}
+        for start in range(0, max(1, len(asked)), PARTITIONS_PER_REQUEST):
+            body = {"reassignments": asked[start : start + PARTITIONS_PER_REQUEST], **rates}
             outcomes += await self._outcomes("/v1/cluster/reassignments", body)
         return outcomes
 

@@ -12,7 +12,7 @@ import pytest
 
 from raftlog import Admin
 from raftlog.cli.local_cluster import LocalCluster
-from raftlog.client.admin import TopicDescription
+from raftlog.client.admin import ThrottleInfo, TopicDescription
 from tests.support.cli_runner import run
 from tests.support.cluster import all_in_sync, eventually, log_lines, running_cluster, stop_node
 from tests.support.cluster_traffic import Traffic, check_exactly
@@ -55,7 +55,8 @@ async def test_a_broker_is_emptied_under_load_stopped_and_forgotten(cluster: Loc
             assert [move["partition"] for move in plan] == held
             assert all(move["bytes"] > 0 for move in plan)
             assert not await admin.list_reassignments()
-            await raftlog(cluster, "cluster", "drain", str(LEAVING), "--timeout", "120")
+            await raftlog(cluster, "cluster", "drain", str(LEAVING), "--timeout", "120", "--throttle", "20000000")
+            assert await admin.throttle() == ThrottleInfo(), "it ended with the moves"
             after = (await all_in_sync(admin, "moved"))["moved"]
             assert held_by(after, LEAVING) == []
             assert [len(p.replicas) for p in after.partitions] == [3] * PARTITIONS

@@ -12,6 +12,7 @@ import pytest
 from http_api.service_moves import WantedReassignment
 from metadata.commands import (
     AlterIsr,
+    AlterTopic,
     Command,
     CommandResult,
     CreateTopic,
@@ -21,14 +22,14 @@ from metadata.commands import (
     NoOp,
     Refused,
 )
-from metadata.commands_moves import AlterReassignments, BeginMoves, Move
+from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
 from metadata.view import BrokerChanged
 from raftlog import Admin
 from raftlog.broker.moves import ATTEMPTS, MoveAdministrator
 from raftlog.cli.cluster_progress import missing_bytes
 from raftlog.client.admin import MoveInfo, ReassignmentInfo, ReplicaInfo
 from raftlog.errors import InvalidRequest, RetriableError
-from raftlog.model import BrokerId, Endpoint, TopicPartition
+from raftlog.model import BrokerId, Endpoint, ReplicationThrottle, TopicPartition
 from tests.support.cli_runner import Background, Result, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, running_api
@@ -48,7 +49,8 @@ class Moving(FakeBroker):
         self.silent = False
         self.warnings: list[str] = []
         for broker in range(5):
-            self.cluster.restart(broker)
+            self.cluster.do(self.cluster.registration(broker, feature_level=2))
+            self.cluster.unfence(broker)
         replicas = tuple(map(BrokerId, (0, 1, 2)))
         self.cluster.do(CreateTopic("orders", TOPIC, (replicas,) * partitions))
         self.view = self.cluster.view
@@ -67,7 +69,7 @@ class Moving(FakeBroker):
             self.cluster.apply(other)
         self.decided.append(command)
         result = self.cluster.apply(command)
-        if self.helped and isinstance(command, AlterReassignments):
+        if self.helped and isinstance(command, AlterReassignments | ThrottleReassignments):
             self._help()
         if isinstance(result, Refused):
             raise result.error()
@@ -242,6 +244,86 @@ class TestElect:
 
         with pytest.raises(InvalidRequest, match="accept it"):
             asyncio.run(elect(False))
+
+
+class TestWatching:
+    def test_a_move_that_somebody_else_cancels_is_not_called_moved(
+        self, api: Api, broker: Moving, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def cancel() -> None:
+            record = broker.record(1)
+            cancelled = Reassignment(TOPIC, 1, record.partition_epoch, ())
+            broker.cluster.do(AlterReassignments((cancelled,)))
+
+        monkeypatch.setattr(broker, "_help", cancel)
+        result = ask(api, "reassign", "orders/1=0,1,4")
+        assert (result.code, result.text) == (1, "0 partitions moved.\n")
+        assert "orders/1: it was cancelled, or moved on: it is on [0, 1, 2]" in result.stderr
+
+
+class TestReplicaCount:
+    def test_it_grows_and_shrinks_by_the_targets(self, api: Api, broker: Moving) -> None:
+        assert ask(api, "reassign", "orders/0=0,1,2,3,4", "orders/1=0,1").code == 0
+        assert [len(broker.record(number).replicas) for number in range(3)] == [5, 2, 3]
+
+    def test_fewer_than_the_minimum_are_refused_and_told_why(self, api: Api, broker: Moving) -> None:
+        broker.cluster.do(AlterTopic(TOPIC, (("min.insync.replicas", "2"),)))
+        result = ask(api, "reassign", "orders/0=1")
+        assert result.code == 1 and "min.insync.replicas of topic 'orders' is 2, lower that first" in result.stderr
+        assert broker.record(0).replicas == (0, 1, 2)
+
+
+class TestThrottle:
+    def test_it_comes_with_the_moves_and_is_listed(self, api: Api, broker: Moving) -> None:
+        broker.helped = False
+        assert ask(api, "reassign", "orders/0=3,1,2", "--throttle", "5000", "--no-wait").code == 0
+        assert broker.view.throttle == ReplicationThrottle(5000, 5000)
+        assert ask(api, "reassign", "--list").text.splitlines()[-2:] == [
+            "leader.replication.throttled.rate:   5000",
+            "follower.replication.throttled.rate: 5000",
+        ]
+        assert ask(api, "reassign", "orders/1=3,1,2", "--no-wait").code == 0
+        assert broker.view.throttle == ReplicationThrottle(5000, 5000), "it holds for all moves"
+
+    def test_it_is_changed_and_lifted_by_itself(self, api: Api, broker: Moving) -> None:
+        broker.helped = False
+        refused = ask(api, "reassign", "--throttle", "7000")
+        assert refused.code != 0 and "nothing is being moved" in refused.stderr
+        ask(api, "reassign", "orders/0=3,1,2", "--no-wait")
+        changed = ask(api, "reassign", "--throttle", "7000")
+        assert changed.text == "Moves copy at most 7000 bytes a second from and to each broker.\n"
+        assert broker.view.throttle == ReplicationThrottle(7000, 7000)
+        assert ask(api, "reassign", "--throttle", "0").text == "Moves have no limit.\n"
+        assert not broker.view.throttle
+        assert ask(api, "reassign", "--list").text.splitlines()[-1].startswith("orders")
+
+    def test_asking_again_changes_the_rate_of_what_is_under_way(self, api: Api, broker: Moving) -> None:
+        broker.helped = False
+        for rate in (5000, 6000):
+            assert ask(api, "reassign", "orders/0=3,1,2", "--throttle", str(rate), "--no-wait").code == 0
+            assert broker.view.throttle == ReplicationThrottle(rate, rate)
+
+    @pytest.mark.parametrize("command", [("drain", "2"), ("balance",)])
+    def test_drain_and_balance_take_it_and_it_ends_with_the_moves(
+        self, api: Api, broker: Moving, command: tuple[str, ...]
+    ) -> None:
+        assert ask(api, *command, "--throttle", "5000").code == 0
+        (asked,) = [one for one in broker.decided if isinstance(one, ThrottleReassignments)]
+        assert asked.throttle == ReplicationThrottle(5000, 5000) and asked.reassignments
+        assert not broker.view.throttle
+
+    def test_it_waits_until_every_broker_understands_it(self, api: Api, broker: Moving) -> None:
+        broker.cluster.restart(4)  # of an older version
+        result = ask(api, "reassign", "orders/0=3,1,2", "--throttle", "5000", "--no-wait")
+        assert result.code == 1 and "broker 4 understands feature level 1 at most" in result.stderr
+        assert broker.record(0).target_replicas == ()
+        assert ask(api, "reassign", "orders/0=3,1,2").code == 0
+
+    def test_what_makes_no_sense_is_refused(self, api: Api, broker: Moving) -> None:
+        assert ask(api, "reassign", "--cancel", "orders/0", "--throttle", "5").code == 2
+        assert ask(api, "reassign", "orders/0=3,1,2", "--throttle", "-5").code == 2
+        assert ask(api, "reassign", "orders/0=9,1,2", "--throttle", "5").code != 0
+        assert not broker.view.throttle
 
 
 # --- The administrator by itself -------------------------------------------------------------------------------------

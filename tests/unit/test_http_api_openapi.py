@@ -171,6 +171,7 @@ MODELS: dict[str, type[msgspec.Struct]] = {
     "ReadRecord": records_out.ReadRecord,
     "ReadRecords": fetch._Records,
     "Reassignment": models_moves.Reassignment,
+    "Throttle": models_moves.Throttle,
     "AlterReassignments": models_moves.AlterReassignments,
     "Plan": models_moves.Plan,
     "NamedPartition": models_moves.NamedPartition,
