@@ -2,7 +2,7 @@
 
 Every node of a running cluster, or one, is told to check its replicas now, and asked how far it is until it is done.
 With `--data-folder` the replicas of a node that is stopped are read here, and nothing is changed. Exit code 10 says
-that something was found; the findings name file and byte.
+that something was found, or that a node could not be asked; the findings name file and byte.
 
 What is *not* here: the check itself (`raftlog/broker/verify.py`, `partitions/scrubber_check.py`) and repairs: a node
 that starts, or runs, repairs itself from its peers.
@@ -49,6 +49,8 @@ class VerifyReport(msgspec.Struct, frozen=True):
     checked: int
     """Replicas."""
     replicas: list[ReplicaReport]
+    unchecked: list[str] = []
+    """Nodes that did not tell, and why. Not healthy either: nobody knows what lies there."""
 
     @property
     def findings(self) -> int:
@@ -95,7 +97,7 @@ def verify(
     data_folder: str | None,
     output: str,
 ) -> None:
-    """Read every byte of replicas and check it. Exit code 10: damage was found."""
+    """Read every byte of replicas and check it. Exit code 10: damage was found, or a node could not be asked."""
     if data_folder is None:
         found = asyncio.run(_verify_cluster(context.obj, topic, number, node))
     elif node is not None:
@@ -115,12 +117,20 @@ async def _verify_cluster(bootstrap: str, topic: str | None, number: int | None,
     if not nodes:
         raise InvalidRequest("not_found", f"the cluster has no node {node}")
     found: list[ReplicaReport] = []
+    unchecked: list[str] = []
     checked = replicas = 0
     for known in nodes:  # One after the other: a repair needs its peers.
-        scrub = await _scrub(known, {"topic": topic, "partition": number})
+        if known.fenced and node is None:
+            unchecked.append(f"node {known.id} is not heard of")
+            continue
+        try:
+            scrub = await _scrub(known, {"topic": topic, "partition": number})
+        except RetriableError as error:
+            unchecked.append(f"node {known.id}: {error}")
+            continue
         checked, replicas = checked + scrub.bytes_read, replicas + scrub.replicas
         found += _of_node(known.id, scrub)
-    return VerifyReport(not found, checked, replicas, found)
+    return VerifyReport(not (found or unchecked), checked, replicas, found, unchecked)
 
 
 async def _scrub(node: NodeInfo, wanted: dict[str, str | int | None]) -> _Scrub:
@@ -192,4 +202,5 @@ def _text(found: VerifyReport, wide: bool) -> str:
         for replica in found.replicas
         for finding in replica.findings
     ]
+    lines += [f"not checked: {why}" for why in found.unchecked]
     return "\n\n".join([*parts, *(["\n".join(lines)] if lines else [])])

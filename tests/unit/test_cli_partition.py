@@ -10,7 +10,8 @@ import pytest
 from partitions.log import PartitionLog
 from partitions.replica_folders import folder_of, prepare_folders
 from raftlog.broker.identity import init_data_folder, new_cluster_id
-from raftlog.cli.partition import _Scrub, _scrub
+from raftlog.cli.partition import _Finding, _Scrub, _scrub, _text, _verify_cluster
+from raftlog.client.metadata import NodeInfo
 from raftlog.config import TopicConfig
 from raftlog.disk import LocalDisk
 from raftlog.errors import RetriableError
@@ -112,3 +113,40 @@ async def test_a_node_that_is_restarted_meanwhile_is_not_called_well(monkeypatch
     node = SimpleNamespace(id=2, api=Endpoint("127.0.0.1", 1))
     with pytest.raises(RetriableError, match="node 2 was started anew"):
         await _scrub(node, {})  # type: ignore[arg-type]
+
+
+async def test_nodes_that_cannot_be_asked_are_named_and_the_others_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not known is not healthy; what the others found is told all the same."""
+    nodes = [
+        NodeInfo(0, "127.0.0.1:1", "127.0.0.1:2", fenced=True),
+        NodeInfo(1, "127.0.0.1:3", "127.0.0.1:4"),
+        NodeInfo(2, "127.0.0.1:5", "127.0.0.1:6"),
+    ]
+
+    class Cluster:
+        def __init__(self, bootstrap: str) -> None:
+            pass
+
+        async def __aenter__(self) -> Cluster:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        async def cluster(self) -> SimpleNamespace:
+            return SimpleNamespace(nodes=nodes)
+
+    async def scrub(node: NodeInfo, wanted: object) -> _Scrub:
+        if node.id == 1:
+            raise RetriableError("connection_lost", "it went away")
+        return _Scrub(False, 3, 100, 100, [_Finding("orders", 1, "a.log at byte 0: rotten")])
+
+    monkeypatch.setattr("raftlog.client.Admin", Cluster)
+    monkeypatch.setattr("raftlog.cli.partition._scrub", scrub)
+    found = await _verify_cluster("127.0.0.1:1", None, None, None)
+    assert not found.healthy and found.checked == 3
+    assert [(r.node_id, r.topic, r.findings) for r in found.replicas] == [(2, "orders", ["a.log at byte 0: rotten"])]
+    assert found.unchecked == ["node 0 is not heard of", "node 1: connection_lost: it went away"]
+    assert "not checked: node 0 is not heard of" in _text(found, wide=False)
+    nodes[2] = nodes[0]
+    assert not (await _verify_cluster("127.0.0.1:1", None, None, None)).healthy
