@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from .client.blocking_admin import Admin
 from .client.blocking_consumer import Consumer
+from .client.blocking_group_consumer import GroupConsumer
 from .client.blocking_producer import Producer, SentRecord
 
-__all__ = ["Admin", "Consumer", "Producer", "SentRecord"]
+__all__ = ["Admin", "Consumer", "GroupConsumer", "Producer", "SentRecord"]

@@ -49,12 +49,19 @@ class LoopThread:
         self._running.wait(START_SECONDS)
         weakref.finalize(owner, self.stop)
 
+    def submit(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> concurrent.futures.Future[Result]:
+        """What `call` returns, to come. Raises `RetriableError` (`shutting_down`) when the object is closed."""
+        with self._lock:
+            loop = self._usable()
+            return asyncio.run_coroutine_threadsafe(call(), loop)
+
     def run(self, call: Callable[[], Coroutine[Any, Any, Result]], timeout: float | None = None) -> Result:
         """What `call` returns, awaited on the thread. Raises what it raises, `TimeoutError` after `timeout` seconds,
         and `RetriableError` (`shutting_down`) when the object is closed, also meanwhile."""
-        with self._lock:
-            loop = self._usable()
-            future = asyncio.run_coroutine_threadsafe(call(), loop)
+        return self.result(self.submit(call), timeout)
+
+    def result(self, future: concurrent.futures.Future[Result], timeout: float | None = None) -> Result:
+        """Of what was submitted. Raises as `run`."""
         try:
             return future.result(timeout)
         except concurrent.futures.CancelledError:

@@ -36,17 +36,12 @@ class Admin:
 
     list_reassignments = blocking(AsyncAdmin.list_reassignments)
     alter_reassignments = blocking(AsyncAdmin.alter_reassignments)
+    throttle = blocking(AsyncAdmin.throttle)
     plan_moves = blocking(AsyncAdmin.plan_moves)
     elect_leaders = blocking(AsyncAdmin.elect_leaders)
     elect_unclean = blocking(AsyncAdmin.elect_unclean)
     unregister_broker = blocking(AsyncAdmin.unregister_broker)
     replicas = blocking(AsyncAdmin.replicas)
-
-    list_groups = blocking(AsyncAdmin.list_groups)
-    describe_group = blocking(AsyncAdmin.describe_group)
-    group_offsets = blocking(AsyncAdmin.group_offsets)
-    seek_group = blocking(AsyncAdmin.seek_group)
-    delete_group = blocking(AsyncAdmin.delete_group)
 
     list_groups = blocking(AsyncAdmin.list_groups)
     describe_group = blocking(AsyncAdmin.describe_group)

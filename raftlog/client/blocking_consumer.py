@@ -13,10 +13,12 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from ssl import SSLContext
 from types import TracebackType
+from typing import Any
 
 from raftlog.model import EARLIEST
 
 from .blocking import LoopThread, blocking
+from .blocking_group_consumer import GroupConsumer
 from .consumed import ConsumedBatch, ConsumerRecord
 from .consumer import DEFAULT_PREFETCH_BYTES
 from .consumer import Consumer as AsyncConsumer
@@ -56,6 +58,13 @@ class Consumer:
         )
         self._ahead: deque[ConsumerRecord] = deque()
         self._thread = LoopThread(self, "consumer")
+
+    @staticmethod
+    def subscribe(
+        bootstrap: str | Sequence[str], group: str, topics: Sequence[str] = (), **settings: Any
+    ) -> GroupConsumer:
+        """As `raftlog.Consumer.subscribe`."""
+        return GroupConsumer(bootstrap, group, topics, **settings)
 
     # --- Reading ---
 

@@ -104,6 +104,7 @@ class GroupConsumer:
         """Came with others that were handed out."""
         self._next_commit = 0.0
         self._commits: set[asyncio.Task[None]] = set()
+        self._closing = False
         self._closed = False
 
     # --- Reading -----------------------------------------------------------------------------------------------------
@@ -115,6 +116,8 @@ class GroupConsumer:
         Raises `InvalidRequest` for what cannot be mended (a bad pattern, an offset that is gone), `RetriableError` only
         where partitions were assigned and the quorum does not say where to go on."""
         self._check_open()
+        if self._closing:
+            raise RetriableError("shutting_down", "the consumer is being closed")
         self._membership.start()
         deadline = asyncio.get_running_loop().time() + timeout
         while True:
@@ -203,13 +206,14 @@ class GroupConsumer:
 
     async def close(self) -> None:
         """Commit (where commits are automatic), leave the group, let go of all connections. Closing twice is fine."""
-        if self._closed:
+        if self._closing:
             return
-        self._closed = True
+        self._closing = True
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._api.close)
             stack.push_async_callback(self._close_readers)
             stack.push_async_callback(self._membership.close)
+            stack.callback(self._end)  # until here `on_revoked` may commit
             if self._positions and self._membership.session == self._session:
                 await self._give_up(list(self._positions), tell=True)
             if self._commits:
@@ -283,6 +287,9 @@ class GroupConsumer:
         await call_back(self._callbacks[0], partitions)
 
     # --- Inside ------------------------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        self._closed = True
 
     def _check_open(self) -> None:
         if self._closed:

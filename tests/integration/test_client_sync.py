@@ -156,6 +156,7 @@ def test_a_call_that_waits_is_told_of_the_end(cluster: LocalCluster, topic: str)
 
 def test_a_deadline_ends_the_waiting_and_nothing_else(cluster: LocalCluster, topic: str) -> None:
     with Producer(cluster.bootstrap, linger_ms=60_000) as producer:
+        producer.prepare(topic)
         sent = producer.send(topic, b"x", partition=0)
         with pytest.raises(TimeoutError):
             sent.result(0.05)

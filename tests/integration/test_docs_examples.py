@@ -22,7 +22,7 @@ from tests.tidy.sources import ROOT
 
 pytestmark = pytest.mark.integration
 
-DOCUMENTS = ("README.md", "docs/client.md", "docs/moving-from-kafka.md")
+DOCUMENTS = ("README.md", "docs/client.md", "docs/groups.md", "docs/moving-from-kafka.md")
 ADDRESS = "127.0.0.1:9640"
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 ENOUGH_LINES = 2

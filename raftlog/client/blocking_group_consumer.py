@@ -1,0 +1,186 @@
+"""The blocking `GroupConsumer`: an asyncio one (`group_consumer.py`) on a thread of its own, read by any one thread.
+
+Callbacks belong to whoever calls `poll`: they are run by its thread while the consumer's waits for them, so they may
+call the consumer (to commit what is about to be given up) as they may everywhere else.
+
+Iterating asks for many records at a time. A record that the program has not been given yet is not processed: commits
+stop before the first of them, and so does the end.
+
+What is *not* here: membership, positions, commits (`group_consumer.py` and behind).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import queue
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar
+
+from .blocking import LoopThread, blocking
+from .consumed import ConsumerRecord
+from .group_api import GroupPartition
+from .group_consumer import GroupConsumer as AsyncGroupConsumer
+
+Result = TypeVar("Result")
+Callback: TypeAlias = Callable[[list[GroupPartition]], None]
+
+RECORDS_AHEAD = 500
+WAIT_SECONDS = 1.0
+
+
+class GroupConsumer:
+    """A member of a consumer group. One thread at a time; `close` it, or use it with `with`."""
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        group: str,
+        topics: Sequence[str] = (),
+        *,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+        **settings: Any,
+    ) -> None:
+        """`settings` are those of the asyncio `GroupConsumer`. Raises `InvalidRequest`."""
+        self._wrapped = AsyncGroupConsumer(
+            bootstrap,
+            group,
+            topics,
+            on_assigned=self._by_caller(on_assigned),
+            on_revoked=self._by_caller(on_revoked),
+            on_lost=self._by_caller(on_lost),
+            **settings,
+        )
+        self._ahead: deque[ConsumerRecord] = deque()
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        """For the thread that waits: callbacks, and None at the end."""
+        self._thread = LoopThread(self, "consumer")
+
+    # --- Reading ---
+
+    def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
+        """As `raftlog`'s `GroupConsumer.poll`: what was handed out before counts as processed."""
+        if self._ahead:
+            return [self._ahead.popleft() for _ in range(min(max_records, len(self._ahead)))]
+        return self._run(lambda: self._wrapped.poll(max_records, timeout))
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Every record, for ever."""
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        while not self._ahead:
+            self._ahead.extend(self._run(lambda: self._wrapped.poll(RECORDS_AHEAD, WAIT_SECONDS)))
+        return self._ahead.popleft()
+
+    # --- Positions and commits ---
+
+    @property
+    def assignment(self) -> list[GroupPartition]:
+        """What it reads now."""
+
+        async def ask() -> list[GroupPartition]:
+            return self._wrapped.assignment
+
+        return self._thread.run(ask)
+
+    @property
+    def positions(self) -> dict[GroupPartition, int]:
+        """What it reads → the offset of the next record to be handed out."""
+
+        async def ask() -> dict[GroupPartition, int]:
+            return self._wrapped.positions
+
+        return self._handed_out(self._thread.run(ask))
+
+    @property
+    def lag(self) -> dict[GroupPartition, int]:
+        """How far its positions are behind what may be read, where a leader has told that."""
+
+        async def ask() -> tuple[dict[GroupPartition, int], dict[GroupPartition, int]]:
+            return self._wrapped.lag, self._wrapped.positions
+
+        lag, positions = self._thread.run(ask)
+        before = self._handed_out(positions)
+        return {partition: behind + positions[partition] - before[partition] for partition, behind in lag.items()}
+
+    committed = blocking(AsyncGroupConsumer.committed)
+
+    def commit(self, offsets: Mapping[GroupPartition, int] | None = None, *, timeout: float = 15.0) -> None:
+        """As `raftlog`'s `GroupConsumer.commit`."""
+        wanted = self.positions if offsets is None else offsets
+        self._thread.run(lambda: self._wrapped.commit(wanted, timeout=timeout))
+
+    def seek(self, topic: str, partition: int, offset: int) -> None:
+        """Go on from there, in a partition that it reads. Nothing is committed by it. Raises `InvalidRequest`."""
+        self._thread.run(lambda: self._wrapped.seek(topic, partition, offset))
+        self._ahead = deque(r for r in self._ahead if (r.topic, r.partition) != (topic, partition))
+
+    # --- The end ---
+
+    def close(self) -> None:
+        """Commit (where commits are automatic), leave the group, let go of all connections. Closing twice is fine."""
+        if self._thread.closed:
+            return
+        try:
+            for (topic, partition), offset in self._first_ahead().items():
+                self.seek(topic, partition, offset)
+            self._run(self._wrapped.close)
+        finally:
+            self._thread.stop()
+
+    def __enter__(self) -> GroupConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- Inside ---
+
+    def _first_ahead(self) -> dict[tuple[str, int], int]:
+        first: dict[tuple[str, int], int] = {}
+        for record in self._ahead:
+            first.setdefault((record.topic, record.partition), record.offset)
+        return first
+
+    def _handed_out(self, positions: dict[GroupPartition, int]) -> dict[GroupPartition, int]:
+        """The same, before what is here ahead of the program."""
+        first = self._first_ahead()
+        return {one: first.get((one.topic, one.partition), position) for one, position in positions.items()}
+
+    def _run(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """As `LoopThread.run`, and callbacks are run here meanwhile."""
+        calls = self._calls = queue.SimpleQueue()
+        future = self._thread.submit(call)
+        future.add_done_callback(lambda _: calls.put(None))
+        try:
+            while (callback := calls.get()) is not None:
+                callback()
+        except BaseException:
+            future.cancel()
+            raise
+        return self._thread.result(future)
+
+    def _by_caller(self, callback: Callback | None) -> Callable[[list[GroupPartition]], Any] | None:
+        if callback is None:
+            return None
+
+        async def call(partitions: list[GroupPartition]) -> None:
+            done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+            def run() -> None:
+                try:
+                    done.set_result(callback(partitions))
+                except Exception as error:  # noqa: BLE001  the user's: raised from `poll`, as where it is awaited
+                    done.set_exception(error)
+
+            self._calls.put(run)
+            await asyncio.wrap_future(done)
+
+        return call
