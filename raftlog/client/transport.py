@@ -8,7 +8,8 @@ that gets no answer by its deadline takes the connection with it, since nobody k
 A broker that says GOAWAY (it is shutting down) is asked nothing new; what is in flight is still answered.
 
 Where no data listener could ever be reached although the API can, requests go through that (`transport_http1.py`), and
-HTTP/2 is tried again now and then. Not where TLS was asked for: the API is plain.
+HTTP/2 is tried again now and then. Not where TLS was asked for, by whoever made this client or by the data listener:
+the API is plain.
 
 What is *not* here: what requests mean, when to try again, which broker to ask.
 """
@@ -27,6 +28,7 @@ from raftlog.http2.limits import Http2Limits
 from raftlog.http2.protocol import Http2Connection
 from raftlog.http2.stream import Http2Stream
 from raftlog.http2.tls import DialTls
+from raftlog.http2.tls_door import PLAIN_REFUSED
 from raftlog.model import Endpoint
 from raftlog.ports import Buffer
 from raftlog.wire import ErrorResponse, Request, Response, decode_response, encode
@@ -249,7 +251,8 @@ class Transport:
         except RetriableError as error:
             self._failures[node_id] = failures + 1
             self._on_failed(error)
-            if failures + 1 >= FALL_BACK_AFTER and not self._http2_works and self._tls is None:
+            unreachable = self._tls is None and PLAIN_REFUSED not in error.detail  # who asks for TLS gets no plain API
+            if failures + 1 >= FALL_BACK_AFTER and not self._http2_works and unreachable:
                 self._fall_back(node_id, endpoint)
         finally:
             self._dialing.pop(node_id, None)
