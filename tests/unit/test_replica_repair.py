@@ -170,6 +170,27 @@ def test_the_last_copy_stays_readable_around_the_damage() -> None:
     assert len(cluster.members[0].losses) == 1, "asked again: somebody may be back"
 
 
+def test_the_only_member_of_the_isr_is_repaired_once_somebody_else_has_the_data() -> None:
+    """Until then it leads and serves what is good: its follower catches up from it as far as that goes."""
+    cluster = Repairing()
+    cluster.set_isr(0)
+    cluster.flip(0, HEADER_BYTES + 5)
+    assert cluster.read_cold(0) == ["replica_not_available"]
+    ((_, _, done),) = cluster.members[0].losses
+    cluster.members[0].losses.clear()
+    done(LossAnswer.LAST_COPY)
+    cluster.settle()
+    assert cluster.members[0].manager.drivers[tp(0)].replica.leader is not None
+    assert quarantined(cluster, 0) == []
+    cluster.set_isr(0, 1)
+    cluster.scheduler.advance(LAST_COPY_SECONDS)
+    cluster.accept(0)
+    cluster.elect(1, isr=[1])
+    cluster.settle()
+    assert b"".join(cluster.content(0)) == b"".join(cluster.content(1))
+    assert cluster.members[0].manager.repairs.status() == []
+
+
 def test_damage_that_retention_removed_needs_no_repair() -> None:
     cluster = Repairing()
     cluster.flip(0, HEADER_BYTES + 5)
