@@ -18,7 +18,8 @@ from raftlog.errors import InvalidRequest, RetriableError, error_from_code
 from raftlog.model import TopicId, TopicPartition
 from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FoundOffset, OffsetQuery, OffsetsRequest
 
-from .bodies import read_json
+from .bodies import JSON_TYPE, read_json
+from .codec import encode
 from .context import ApiContext, context_of
 from .groups import CHANGE_TIMEOUT_S, group_name, group_of
 from .models_groups import (
@@ -34,8 +35,11 @@ from .models_groups import (
 )
 from .offsets import OFFSETS_TIMEOUT_S
 from .query import Query, check_timestamp, unknown_partition
-from .replies import json_reply
+from .replies import bulk_reply, json_reply
 from .service_groups import WantedOffset
+
+_ROW_COST = 128
+"""A row takes about as long as parsing this many bytes."""
 
 
 async def read_offsets(request: web.Request) -> web.StreamResponse:
@@ -44,13 +48,14 @@ async def read_offsets(request: web.Request) -> web.StreamResponse:
     with_lag = Query(request, ("lag",)).choice("lag", ("true", "false"), "false") == "true"
     group = await group_of(request, context)
     view = context.service.view
-    committed = view.groups.offsets(group.group_id)
+    committed = dict(view.groups.offsets(group.group_id))
     owners = {partition: member.member_id for member in group.members.values() for partition in member.owned}
-    partitions = sorted({*committed, *owners}, key=lambda tp: (_topic_name(view, tp), tp.partition))
-    partitions = [partition for partition in partitions if view.partition(partition) is not None]
+    partitions = [partition for partition in {**committed, **owners} if view.partition(partition) is not None]
     ranges = await _ranges(context, partitions) if with_lag else {}
-    rows = [_row(view, tp, committed.get(tp), ranges.get(tp), owners.get(tp)) for tp in partitions]
-    return json_reply(GroupOffsets(group.group_id, rows))
+    body = await context.threads.run(
+        _ROW_COST * len(partitions), _rows, view, group.group_id, partitions, committed, ranges, owners
+    )
+    return await bulk_reply(request, context, body, JSON_TYPE, {})
 
 
 async def commit_offsets(request: web.Request) -> web.StreamResponse:
@@ -219,6 +224,19 @@ def _named(view: ClusterView, topics: list[SeekTopic]) -> list[TopicPartition]:
                 raise unknown_partition(topic, number)
             found[TopicPartition(topic.topic_id, number)] = None
     return list(found)
+
+
+def _rows(
+    view: ClusterView,
+    group_id: str,
+    partitions: list[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+    ranges: Mapping[TopicPartition, Held],
+    owners: Mapping[TopicPartition, str],
+) -> bytes:
+    partitions.sort(key=lambda tp: (_topic_name(view, tp), tp.partition))
+    rows = [_row(view, tp, committed.get(tp), ranges.get(tp), owners.get(tp)) for tp in partitions]
+    return encode(GroupOffsets(group_id, rows))
 
 
 def _row(

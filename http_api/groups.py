@@ -13,11 +13,12 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
-from metadata.view import ClusterView, GroupRecord, MemberRecord
+from metadata.view import ClusterView, GroupRecord, MemberRecord, in_order
 from raftlog.errors import InvalidRequest
 from raftlog.model import TopicId, TopicPartition
 
-from .bodies import read_json
+from .bodies import JSON_TYPE, read_json
+from .codec import encode
 from .context import ApiContext, context_of
 from .models import known
 from .models_groups import (
@@ -32,39 +33,34 @@ from .models_groups import (
     ReleasedTopic,
 )
 from .query import MAX_INT64, Query, integer
-from .replies import json_reply
+from .replies import bulk_reply, json_reply
 from .service_groups import WantedMembership
 
 CHANGE_TIMEOUT_S = 30.0
 """Beyond what the broker itself waits for the quorum."""
 MAX_NAME_LENGTH = 255
+_GROUP_COST = 256
+"""Listing a group, or describing a member, takes about as long as parsing this many bytes."""
+_PARTITION_COST = 32
+"""The same of a partition that it owns or is to own."""
 
 
 async def list_groups(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
     groups = context.service.view.groups.groups()
-    summaries = [GroupSummary(g.group_id, g.state.value, g.assignor, len(g.members)) for g in groups]
-    return json_reply(Groups(summaries))
+    body = await context.threads.run(_GROUP_COST * len(groups), _list, groups)
+    return await bulk_reply(request, context, body, JSON_TYPE, {})
 
 
 async def describe_group(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
     group = await group_of(request, context)
-    view = context.service.view
-    members = [_described(view, group.members[member_id]) for member_id in sorted(group.members)]
-    return json_reply(
-        GroupDescription(
-            group.group_id,
-            group.state.value,
-            group.assignor,
-            group.epoch,
-            group.target_epoch,
-            known(view.controller),
-            members,
-        )
-    )
+    partitions = sum(len(member.owned) + len(member.target) for member in group.members.values())
+    cost = _GROUP_COST * len(group.members) + _PARTITION_COST * partitions
+    body = await context.threads.run(cost, _describe, context.service.view, group)
+    return await bulk_reply(request, context, body, JSON_TYPE, {})
 
 
 async def delete_group(request: web.Request) -> web.StreamResponse:
@@ -182,6 +178,19 @@ def _membership(view: ClusterView, group_id: str, member_id: str, incarnation: i
     return Membership(group_id, member_id, incarnation, member.generation, group.state.value, assigned, revoking)
 
 
+def _list(groups: list[GroupRecord]) -> bytes:
+    summaries = [GroupSummary(g.group_id, g.state.value, g.assignor, len(g.members)) for g in groups]
+    return encode(Groups(summaries))
+
+
+def _describe(view: ClusterView, group: GroupRecord) -> bytes:
+    members = [_described(view, group.members[member_id]) for member_id in sorted(group.members)]
+    coordinator, state = known(view.controller), group.state.value
+    return encode(
+        GroupDescription(group.group_id, state, group.assignor, group.epoch, group.target_epoch, coordinator, members)
+    )
+
+
 def _described(view: ClusterView, member: MemberRecord) -> MemberDescription:
     return MemberDescription(
         member.member_id,
@@ -196,5 +205,5 @@ def _described(view: ClusterView, member: MemberRecord) -> MemberDescription:
         member.rebalance_timeout_ms,
         by_topic(view, member.assigned),
         by_topic(view, member.revoking),
-        by_topic(view, sorted(member.target)),
+        by_topic(view, in_order(member.target)),
     )

@@ -26,7 +26,7 @@ from raftlog.model import (
 )
 
 from .groups.events import GroupChanged, GroupRemoved, OffsetsCommitted, OffsetsRemoved
-from .groups.records import CommittedOffset, GroupRecord, GroupState, MemberRecord
+from .groups.records import CommittedOffset, GroupRecord, GroupState, MemberRecord, in_order
 from .groups.state import GroupsView
 from .image_config import settled_config
 from .image_elections import RecoveryTicket, explain_offline, is_live
@@ -62,6 +62,7 @@ __all__ = [
     "TopicChanged",
     "TopicRemoved",
     "ViewListener",
+    "in_order",
 ]
 
 ViewListener: TypeAlias = Callable[[int, Sequence[MetadataEvent]], None]

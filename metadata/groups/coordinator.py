@@ -44,6 +44,8 @@ LOOK_AGAIN_SECONDS = 0.2
 """After a proposal of a group was refused or got lost."""
 EXPIRY_SECONDS = 60.0
 """Between two looks for offsets that have expired."""
+MOST_DISAGREEMENT_SECONDS = 60.0
+"""Of wall and monotonic clock, between two such looks."""
 OFFSETS_PER_CALL = 20_000
 """Looked at for their age in one call: some milliseconds."""
 
@@ -122,6 +124,10 @@ class Coordinator:
         self._removing: set[tuple[str, str, int]] = set()
         self._expiring: set[str] = set()
         self._next_expiry = -math.inf
+        self._clocks: tuple[float, int] | None = None
+        """Monotonic and wall at the last look for offsets that have expired."""
+        self.clock_jumped = False
+        """At that look they disagreed, so that nothing was called old."""
         self._to_expire: list[str] = []
         """The rest of the present look for offsets that have expired."""
         self._patterns: dict[str, Callable[[str], bool]] = {}
@@ -176,7 +182,8 @@ class Coordinator:
         changes: list[GroupChange] = list(self._fences(now, now_ms))
         if now >= self._next_expiry and not self._to_expire:
             self._next_expiry = now + EXPIRY_SECONDS
-            self._to_expire = [group.group_id for group in self._facts.groups.groups() if not group.members]
+            if self._trusts_wall_clock(now, now_ms):
+                self._to_expire = [group.group_id for group in self._facts.groups.groups() if not group.members]
         changes += self._expirations(now_ms)
         return changes
 
@@ -268,6 +275,16 @@ class Coordinator:
                 self._removing.add(fence)
                 room -= 1
                 yield Fence(*key, member.incarnation, self.term, now_ms)
+
+    def _trusts_wall_clock(self, now: float, now_ms: int) -> bool:
+        """Offsets would be lost to a clock that jumped: they are called old only where both clocks went on alike since
+        the last look, so never at the first one."""
+        before, self._clocks = self._clocks, (now, now_ms)
+        if before is None:
+            return False
+        disagreement = abs((now_ms - before[1]) / 1000 - (now - before[0]))
+        self.clock_jumped = disagreement > MOST_DISAGREEMENT_SECONDS
+        return not self.clock_jumped
 
     def _expirations(self, now_ms: int) -> Iterable[Expire]:
         before_ms = now_ms - self._retention_ms

@@ -103,9 +103,16 @@ class GroupRecord:
     empty_since_ms: int = NEVER_MS
     """When the last member went, by the clock of whoever proposed that."""
     members: Mapping[str, MemberRecord] = field(default_factory=dict)
+    _found: list[GroupState] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The state, once somebody has asked: every heartbeat does, and a group may have many partitions."""
 
     @property
     def state(self) -> GroupState:
+        if not self._found:
+            self._found.append(self._state())
+        return self._found[0]
+
+    def _state(self) -> GroupState:
         if not self.members:
             return GroupState.EMPTY
         if self.target_epoch != self.epoch:

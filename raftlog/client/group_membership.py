@@ -91,6 +91,14 @@ class GroupMembership:
     # --- Inside ------------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
+        try:
+            await self._be_member()
+        except Exception as error:  # whatever it is, whoever polls must hear of it
+            logger.exception("membership ended")
+            self.error = RaftlogError("internal_error", f"membership ended: {error!r}")
+            self.changed.set()
+
+    async def _be_member(self) -> None:
         backoff = BACKOFF_MIN
         while True:
             try:

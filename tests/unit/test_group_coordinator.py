@@ -62,6 +62,11 @@ class World(GroupCluster):
         self.coordinator.group_changed("readers")
         self.settle()
 
+    def skip(self, milliseconds: int) -> None:
+        """Both clocks go on; nothing happens."""
+        self.now += milliseconds / 1000
+        self.now_ms += milliseconds
+
     def pass_time(self, seconds: float, *beating: str) -> list[GroupChange]:
         """In steps of a tenth; these members send heartbeats."""
         changes: list[GroupChange] = []
@@ -177,13 +182,37 @@ def test_offsets_of_a_group_that_nobody_is_in_expire_after_the_retention_time() 
     world.commit("a", {0: 5}, now_ms=world.now_ms)
     world.change(Leave("readers", "a", world.member("a").incarnation, world.now_ms + 1000))
     world.pass_time(1.0)
-    world.now += 3600
-    world.now_ms += WEEK_MS - 10_000
+    world.skip(WEEK_MS - 10_000)
     assert world.turn() == []
-    world.now += 3600
-    world.now_ms += 20_000
+    world.skip(70_000)
     assert [type(change) for change in world.turn()] == [Expire]
     assert world.image.groups == {}
+
+
+def test_a_clock_that_jumps_makes_no_offset_old_s8() -> None:
+    world = World()
+    world.commit("", {0: 5}, now_ms=world.now_ms)
+    world.turn()
+    world.skip(70_000)
+    world.now_ms += 2 * WEEK_MS
+    assert world.turn() == []
+    assert world.coordinator.clock_jumped
+    world.now_ms -= 2 * WEEK_MS
+    world.skip(70_000)
+    assert world.turn() == []
+    world.skip(70_000)
+    assert world.turn() == [] and not world.coordinator.clock_jumped
+    assert world.committed() == {0: 5}
+
+
+def test_a_new_coordinator_calls_nothing_old_at_its_first_look() -> None:
+    world = World()
+    world.commit("", {0: 5}, now_ms=world.now_ms)
+    world.skip(2 * WEEK_MS)
+    world.elect()
+    assert world.turn() == []
+    world.skip(70_000)
+    assert [type(change) for change in world.turn()] == [Expire]
 
 
 def test_a_call_is_bounded_and_nothing_is_forgotten() -> None:
