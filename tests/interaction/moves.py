@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata.commands import Command, ReassignmentsAltered
+from metadata.commands import Command, ReassignmentsAltered, Refused
 from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
 from raftlog.model import BrokerId
 from tests.support.metadata_cluster import TP
@@ -20,10 +20,10 @@ class Moves(World):
     def do_cancel_move(self) -> None:
         self._reassign(())
 
-    def do_begin_move(self) -> None:
-        """The controller lets the move begin."""
+    def do_begin_move(self, by: str = "") -> None:
+        """The controller lets the move begin; `by=deposed`: one that was deposed before its command was decided."""
         move = Move(TP.topic_id, TP.partition, self.quorum.partition.partition_epoch)
-        self._decide(BeginMoves((move,)))
+        self._decide(BeginMoves((move,)), term=self.quorum.term - 1 if by else None)
 
     def _reassign(self, target: tuple[BrokerId, ...], throttle: str = "") -> None:
         epoch = self.quorum.partition.partition_epoch
@@ -31,10 +31,13 @@ class Moves(World):
         rate = int(throttle or 0)
         self._decide(ThrottleReassignments(asked, rate, rate) if rate else AlterReassignments(asked))
 
-    def _decide(self, command: Command) -> None:
-        result = self.quorum.apply(command)
-        assert isinstance(result, ReassignmentsAltered), result
-        (refused,) = result.refusals
+    def _decide(self, command: Command, *, term: int | None = None) -> None:
+        result = self.quorum.apply(command, term=term)
+        if isinstance(result, ReassignmentsAltered):
+            (refused,) = result.refusals
+        else:
+            assert isinstance(result, Refused), result
+            refused = result
         if refused is None:
             self.say_record()
         else:

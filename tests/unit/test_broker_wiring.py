@@ -11,10 +11,11 @@ from jepsen_like.simulator.disk import SimDisk
 from metadata.commands import Registered
 from metadata.commands_moves import UnregisterBroker
 from metadata.engine import Fate, Outcome
+from metadata.image_events import ThrottleChanged
 from raftlog.broker.identity import NodeIdentity
-from raftlog.broker.wiring import Broker
+from raftlog.broker.wiring import Broker, _as_change
 from raftlog.config import NodeConfig
-from raftlog.model import BrokerId, Endpoint
+from raftlog.model import BrokerId, Endpoint, ReplicationThrottle
 from tests.interaction.story_ports import StoryLogger, StoryWorker
 from tests.support.manual import ManualScheduler
 from tests.support.metadata_cluster import Cluster, directory
@@ -90,3 +91,8 @@ def test_that_an_earlier_life_was_unregistered_is_of_the_past(
     broker.incarnation = cluster.incarnation(OWN)
     broker.on_events(cluster.image.index, [*earlier, *cluster.events])
     assert fatal == [] and broker.view.broker(OWN) is not None
+
+
+def test_replicas_hear_how_fast_moves_may_copy() -> None:
+    throttle = ReplicationThrottle(leader_rate=5)
+    assert _as_change(ThrottleChanged(throttle)) == [throttle]

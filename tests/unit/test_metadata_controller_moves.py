@@ -118,6 +118,22 @@ def test_the_move_goes_on_with_another_controller_and_another_leader() -> None:
     assert cluster.partition.replicas == (3, 4, 1) and world.leader in (3, 4, 1)
 
 
+def test_moves_come_to_their_end_under_controllers_that_hardly_last() -> None:
+    """Each knows nothing but the image: what one began the next ends, and nothing is begun twice (S10)."""
+    cluster = cluster_of(3, 0, 1, 2)
+    world = World(cluster)
+    ask(cluster, 3, 4, 1)
+    begun = 0
+    for _ in range(8):
+        world.new_controller()
+        begun += sum(len(command.moves) for command in world.run(0.8) if isinstance(command, BeginMoves))
+        for number in moving(cluster)[:1]:
+            catch_up(cluster, number)
+    world.run(1)
+    assert begun == 3
+    assert {record.replicas for record in cluster.image.partitions.values()} == {(3, 4, 1)}
+
+
 def test_partitions_that_wait_for_a_dead_broker_and_copy_nothing_do_not_hold_up_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
