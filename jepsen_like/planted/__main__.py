@@ -1,4 +1,4 @@
-"""`python -m jepsen_like.planted`: the planted bugs of the quorum, and how fast the simulation finds them.
+"""`python -m jepsen_like.planted`: the planted bugs, and how fast the simulation finds them.
 
 list                    name, hole, and the seed that found it
 search [NAME...]        the first seed that finds each; kept in detections.json
@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..simulator.quorum_run import run_schedule
-from ..simulator.quorum_schedule import Schedule, draw
+from ..simulator.schedules import AnySchedule, draw, run, shrink
 from ..simulator.shrink import Shrinker
 from .catalogue import BUGS, SECONDS, load_detections, save_detections, search
 from .patches import plant, save_pins
@@ -79,13 +78,14 @@ def _search(parsed: argparse.Namespace) -> int:
 
 def _shrink(parsed: argparse.Namespace) -> int:
     bug = BUGS[parsed.name]
-    schedule = replace(draw(load_detections()[parsed.name].seed, SECONDS), planted=parsed.name)
+    schedule = draw(bug.world, load_detections()[parsed.name].seed, SECONDS[bug.world])
+    schedule = replace(schedule, planted=parsed.name)
 
-    def run(candidate: Schedule) -> str:
+    def planted(candidate: AnySchedule) -> str:
         with plant(bug):
-            return run_schedule(candidate).violation
+            return run(candidate).violation
 
-    small = Shrinker(run, tries=parsed.tries).shrink(schedule)
+    small = shrink(Shrinker(planted, tries=parsed.tries), schedule)
     Path(parsed.out).write_text(small.to_json(), encoding="utf-8")
     _say(
         f"{parsed.name}: {len(schedule.faults)} faults, {len(schedule.operations)} operations became "

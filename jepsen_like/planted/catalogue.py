@@ -1,7 +1,8 @@
-"""All planted bugs of the quorum by name, and what is known of how they are found.
+"""All planted bugs by name, and what is known of how they are found.
 
 `detections.json` has, for each, the first seed that found it, the law that it broke, and how many seeds were tried:
-written by `python -m jepsen_like.planted search`. The test of a bug runs that one seed.
+written by `python -m jepsen_like.planted search`. The test of a bug runs that one seed, in the kind of world that the
+bug is for: the quorum alone, or whole clusters.
 """
 
 from __future__ import annotations
@@ -11,19 +12,25 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..simulator.quorum_run import QuorumVerdict, run_quorum_seed
+from ..simulator.seeds import RUNNERS, Verdict
 from ..simulator.shrink import law_of
 from .client_bugs import CLIENT_BUGS
 from .disk_bugs import DISK_BUGS
+from .election_bugs import ELECTION_BUGS
+from .log_bugs import LOG_BUGS
 from .patches import Planted, plant
 from .quorum_bugs import ENGINE_BUGS
+from .replication_bugs import REPLICATION_BUGS
 
-BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*ENGINE_BUGS, *DISK_BUGS, *CLIENT_BUGS)}
+OF_THE_QUORUM = (*ENGINE_BUGS, *DISK_BUGS, *CLIENT_BUGS)
+OF_CLUSTERS = (*REPLICATION_BUGS, *ELECTION_BUGS, *LOG_BUGS)
+
+BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*OF_THE_QUORUM, *OF_CLUSTERS)}
 
 DETECTIONS = Path(__file__).with_name("detections.json")
 
-SECONDS = 30.0
-"""Virtual seconds of faults a seed."""
+SECONDS: Mapping[str, float] = {"quorum": 30.0, "cluster": 40.0}
+"""Kind of world → virtual seconds of faults a seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +56,10 @@ def save_detections(detections: Mapping[str, Detection]) -> None:
     DETECTIONS.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
-def run_planted(bug: Planted, seed: int, seconds: float = SECONDS) -> QuorumVerdict:
+def run_planted(bug: Planted, seed: int) -> Verdict:
     """One seed with the bug in the product."""
     with plant(bug):
-        return run_quorum_seed(seed, seconds)
+        return RUNNERS[bug.world](seed, SECONDS[bug.world])
 
 
 def search(bug: Planted, *, first: int = 1, seeds: int = 1000) -> Detection | None:

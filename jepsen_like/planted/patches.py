@@ -26,6 +26,9 @@ SHORT = "quorum simulation"
 LONG = "long quorum simulation"
 """Needs so many things at once that dozens of seeds do not do; a soak looks for it."""
 
+CLUSTER = "cluster simulation"
+LONG_CLUSTER = "long cluster simulation"
+
 PINS = Path(__file__).with_name("pins.json")
 
 
@@ -59,6 +62,11 @@ class Planted:
     patches: tuple[Patch, ...]
     found_by: str = SHORT
     """Where it must be found."""
+
+    @property
+    def world(self) -> str:
+        """The kind of world that it is planted in."""
+        return "cluster" if self.found_by in (CLUSTER, LONG_CLUSTER) else "quorum"
 
 
 def pin_of(patch: Patch) -> str:

@@ -3,7 +3,7 @@
     --kind quorum|cluster --seed N --seeds COUNT    seeds one after the other
     shard --kind quorum|cluster --from A --to B --results FILE    a long range, over many sittings
     shards --results FILE...        what such files have, of the code that is here now
-    shrink --seed N --out FILE      the smallest schedule by which a quorum seed still fails
+    shrink --kind quorum|cluster --seed N --out FILE      the smallest schedule by which a seed still fails
     replay FILE...                  saved schedules
 
 The same seed and the same code give the same trace hash. Exit code 0: every property held; 1: one did not; 2: usage.
@@ -18,8 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .quorum_run import run_schedule
-from .quorum_schedule import Schedule, draw
+from .schedules import draw, from_json, run, shrink
 from .seeds import RUNNERS, Verdict
 from .shard import Shard, run_shard, summarize
 from .shard_code import FILES, SameCode, commit_of_this_tree
@@ -66,12 +65,13 @@ def _parser() -> argparse.ArgumentParser:
     shards = commands.add_parser("shards", help="add up the results of shards that still count")
     shards.add_argument("--results", nargs="+", required=True, help="files that `shard` wrote")
     shards.set_defaults(run=_shards)
-    shrink = commands.add_parser("shrink", help="make a failing quorum seed's schedule small, and save it")
-    shrink.add_argument("--seed", type=int, required=True)
-    shrink.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults")
-    shrink.add_argument("--tries", type=int, default=400, help="runs at most")
-    shrink.add_argument("--out", required=True, help="the file for the schedule")
-    shrink.set_defaults(run=_shrink)
+    shrinking = commands.add_parser("shrink", help="make a failing seed's schedule small, and save it")
+    shrinking.add_argument("--kind", choices=sorted(RUNNERS), default="quorum", help="default quorum")
+    shrinking.add_argument("--seed", type=int, required=True)
+    shrinking.add_argument("--seconds", type=float, default=60.0, help="virtual seconds of faults")
+    shrinking.add_argument("--tries", type=int, default=400, help="runs at most")
+    shrinking.add_argument("--out", required=True, help="the file for the schedule")
+    shrinking.set_defaults(run=_shrink)
     replay = commands.add_parser("replay", help="run saved schedules")
     replay.add_argument("files", nargs="+")
     replay.add_argument("--lines", type=int, default=200, help="trace lines to print for a violation")
@@ -158,22 +158,22 @@ def _shards(arguments: argparse.Namespace) -> int:
 
 
 def _shrink(arguments: argparse.Namespace) -> int:
-    shrinker = Shrinker(lambda schedule: run_schedule(schedule).violation, tries=arguments.tries)
-    schedule = draw(arguments.seed, arguments.seconds)
-    small = shrinker.shrink(schedule)
+    shrinker = Shrinker(lambda schedule: run(schedule).violation, tries=arguments.tries)
+    schedule = draw(arguments.kind, arguments.seed, arguments.seconds)
+    small = shrink(shrinker, schedule)
     Path(arguments.out).write_text(small.to_json(), encoding="utf-8")
     _say(
         f"{len(schedule.faults)} faults and {len(schedule.operations)} operations became {len(small.faults)} and "
         f"{len(small.operations)}, {small.seconds:.1f} virtual seconds: {arguments.out}"
     )
-    _say(run_schedule(small).violation)
+    _say(run(small).violation)
     return 1
 
 
 def _replay(arguments: argparse.Namespace) -> int:
     failed = 0
     for name in arguments.files:
-        verdict = run_schedule(Schedule.from_json(Path(name).read_text(encoding="utf-8")))
+        verdict = run(from_json(Path(name).read_text(encoding="utf-8")))
         _say(f"{name}: {verdict}")
         if not verdict.passed:
             failed += 1

@@ -1,7 +1,7 @@
 """What simulated producers and consumers did and learned: the record against which the truth is checked.
 
-Every value that is ever sent is unique: `<producer>:<number>`. A send ends `ok` (with its offset), `fail` (certainly
-not appended) or `info` (may have been). What is *not* here: judging (`invariants.py`).
+Every value that is ever sent is unique, `<producer>:<number>`, tombstones apart. A send ends `ok` (with its offset),
+`fail` (certainly not appended) or `info` (may have been). What is *not* here: judging (`invariants.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Send:
 
     producer: int
     topic_partition: TopicPartition
-    values: tuple[bytes, ...]
+    values: tuple[bytes | None, ...]
     sent_at: float
     acks: int
     fate: Fate | None = None
@@ -33,13 +33,14 @@ class Send:
 
 @dataclass(slots=True)
 class Read:
-    """What a consumer saw: (offset, value) pairs of one answer, and the bounds that came with it."""
+    """What a consumer saw: (offset, value) pairs of one answer, where it was, and the bounds that came with it."""
 
     consumer: int
     topic_partition: TopicPartition
     at: float
-    records: tuple[tuple[int, bytes], ...]
+    records: tuple[tuple[int, bytes | None], ...]
     high_watermark: int
+    position: int
 
 
 @dataclass(slots=True)
@@ -48,6 +49,12 @@ class History:
 
     sends: list[Send] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    searches: int = 0
+    """Offsets found by time."""
+    deletions: int = 0
+    """Answered `delete-records`."""
+    duplicates: int = 0
+    """Batches sent again after they were acknowledged, and answered with their first offset."""
 
     def acknowledged(self, acks: int = -1) -> list[Send]:
         """Sends that were answered `ok` at this level."""

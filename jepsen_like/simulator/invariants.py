@@ -1,90 +1,40 @@
-"""What must be true after every event, of everything that all nodes together know: S1-S7.
+"""What must be true after every event, of everything that all nodes together know: S1-S7, S9.
 
-`Truth` is the committed log of each partition as the world has seen it: whatever any leader ever exposed below its high
-watermark or acknowledged. It only grows. After each event the node that ran it is compared with the truth:
+The truth of a partition is what any leader ever had below its high watermark or acknowledged (`committed_log.py`).
+After each event the node that ran it is compared with the truth:
 
-* S2, S4 whatever a replica has below its own high watermark is what the truth has there.
-* S3     a consumer saw only what is in the truth, in order; no leader exposes less than one of an earlier epoch did.
-* S5     one (leader, incarnation) for each (partition, leader epoch); one quorum leader for each term.
-* S1     an acknowledged batch is in the truth at its offset, once.
-* S6     whoever the quorum has in the ISR is in the maximal ISR of its leader, which counts on all of them;
-         every running, registered, eligible member of ISR (and of the commit set while the ISR is below the minimum or
-         nobody leads) has every record of the truth on its disk, by (offset, epoch, CRC), not by bare offset.
-* S7     every node applies the same events at the same index of the metadata log.
+* S1  an acknowledged batch is in the truth at its offset, once; each producer's in order and without gap.
+* S2  (offset, leader epoch) names one batch, for ever, committed or not; offsets are dense, epochs do not fall.
+* S3  a consumer saw only what is in the truth, in order, without holes; no leader exposes less than one before it did.
+* S4  whatever a replica has below its own high watermark is what the truth has there.
+* S5  one (leader, incarnation) for each leader epoch; one quorum leader for each term.
+* S6  whoever the quorum has in the ISR is in the maximal ISR of its leader, which has nothing below its high watermark
+      that one of those lacks; every running, registered, eligible member of ISR (and of the commit set while the ISR is
+      below the minimum or nobody leads) has every record of the truth on its disk; so has each new leader; who joins
+      the ISR has its leader's epoch start; the high watermark stands still below `min.insync.replicas`.
+* S7  every node applies the same events at the same index of the metadata log; records by themselves are right
+      (`record_rules.py`); the image's and the engine's own invariants hold.
 
 Work is proportional to what changed: the quorum is looked at after its own events, brokers after all others and when
 the quorum told them something, a replica when its offsets moved, a partition's members when its record or the truth
-moved. What is *not* here: liveness (`run.py`).
+moved. What is *not* here: liveness (`liveness.py`), a last look at everything (`last_look.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from metadata.view import ClusterView, MetadataEvent
+from metadata.view import ClusterView, MetadataEvent, TopicRemoved
 from partitions.driver import PartitionDriver
-from raftlog.model import NO_BROKER, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, TopicPartition
-from raftlog.ports import Part
-from raftlog.record_batch import RecordBatch, split_batches
+from partitions.leader import Leader
+from raftlog.model import NO_BROKER, BrokerId, PartitionRecord, TopicPartition
 
-from .history import Fate, History, Send
-from .network import bytes_of
+from .committed_log import CommittedLog, Mirror, batches_of
+from .history import Fate, History, Read, Send
 from .node import SimNode
+from .partition_truth import PartitionTruth
+from .record_rules import RecordRules
 from .violation import Violation
-
-READ_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What identifies a committed batch."""
-
-    base_offset: int
-    end_offset: int
-    leader_epoch: int
-    crc: int
-
-
-@dataclass(slots=True)
-class CommittedLog:
-    """The truth of one partition."""
-
-    batches: list[Batch] = field(default_factory=list)
-    by_base: dict[int, Batch] = field(default_factory=dict)
-    values: dict[int, bytes] = field(default_factory=dict)
-    """Offset → value."""
-    offsets: dict[bytes, int] = field(default_factory=dict)
-    """Value → offset: values are unique, so a second one is a duplicate."""
-
-    @property
-    def end_offset(self) -> int:
-        return self.batches[-1].end_offset if self.batches else 0
-
-    def extend(self, view: memoryview) -> None:
-        """The next committed batch."""
-        batch = RecordBatch(view)
-        header = batch.header
-        known = Batch(header.base_offset, header.end_offset, header.leader_epoch, header.crc)
-        if header.base_offset != self.end_offset:
-            raise Violation(f"S2: committed batch at {header.base_offset}, the committed log ends at {self.end_offset}")
-        self.batches.append(known)
-        self.by_base[known.base_offset] = known
-        for offset, value in zip(batch.offsets(), batch.values(), strict=True):
-            assert value is not None
-            if value in self.offsets:
-                raise Violation(f"S1: {value!r} is committed at {self.offsets[value]} and again at {offset}")
-            self.values[offset] = value
-            self.offsets[value] = offset
-
-
-@dataclass(slots=True)
-class ReplicaMark:
-    """How a replica looked when it was last compared."""
-
-    shape: tuple[object, ...] = ()
-    verified_end: int = 0
-    """Below this it was found equal to the truth; falls with truncation."""
 
 
 class Truth:
@@ -93,16 +43,15 @@ class Truth:
     def __init__(self, nodes: Sequence[SimNode], history: History) -> None:
         self._nodes = {node.node_id: node for node in nodes}
         self._history = history
-        self.logs: dict[TopicPartition, CommittedLog] = {}
-        self._leaders: dict[tuple[TopicPartition, LeaderEpoch], tuple[BrokerId, Incarnation]] = {}
-        self._exposed: dict[TopicPartition, dict[LeaderEpoch, tuple[int, int]]] = {}
-        """For each leader epoch the first and the last high watermark that its leader exposed."""
+        self.rules = RecordRules()
+        self.partitions: dict[TopicPartition, PartitionTruth] = {}
+        self.lost = 0
+        """Records that `flush=os` lost when all who had them lost power."""
         self._terms: dict[int, BrokerId] = {}
         self._applied: dict[int, int] = {}
         """Index of the metadata log → hash of the events that it brought."""
-        self._marks: dict[tuple[BrokerId, TopicPartition], ReplicaMark] = {}
-        self._records: dict[TopicPartition, PartitionRecord] = {}
-        """The newest that any node has seen: the quorum's word."""
+        self._mirrors: dict[BrokerId, dict[PartitionDriver, Mirror]] = {node.node_id: {} for node in nodes}
+        """Of each node's present life."""
         self._moved: dict[TopicPartition, None] = {}
         """Partitions whose truth or record moved during this event."""
         self._sends_open: list[Send] = []
@@ -114,7 +63,9 @@ class Truth:
 
     def follow(self, node: SimNode) -> None:
         """Watch what a newly started process applies."""
-        assert node.broker is not None
+        assert node.broker is not None and node.registration is not None
+        self.rules.registering(node.registration)
+        self._mirrors[node.node_id] = {}
         view, node_id, last = node.broker.view, node.node_id, 0
 
         def applied(index: int, events: Sequence[MetadataEvent]) -> None:
@@ -132,13 +83,12 @@ class Truth:
             quorum_ran, broker_ran = node.what_happened()
             if quorum_ran:
                 self._check_quorum(node)
-            if broker_ran:
-                node.broker.check_invariants()
-                for topic_partition, driver in node.broker.manager.drivers.items():
-                    self._look_at(node, topic_partition, driver)
+            mirrors = self._mirrors[node.node_id]
+            for driver in node.broker.manager.drivers.values() if broker_ran else ():
+                self._look_at(node, driver, mirrors)
         moved, self._moved = self._moved, {}
         for topic_partition in moved:
-            self._check_members(topic_partition)
+            self._check_members(self.partitions[topic_partition])
 
     def acknowledged(self, node: SimNode, topic_partition: TopicPartition, end_offset: int) -> None:
         """The node acknowledges everything below this offset now, whatever becomes of its leadership next."""
@@ -146,27 +96,38 @@ class Truth:
             driver = node.broker.manager.drivers.get(topic_partition)
             if driver is None:
                 raise Violation(f"S1: node {node.node_id} acknowledges for {topic_partition}, which it does not have")
-            self._extend(topic_partition, driver, end_offset)
+            self._extend(self.of(topic_partition), driver, end_offset)
+
+    def deleted(self, node: SimNode, topic_partition: TopicPartition, start_offset: int) -> None:
+        """The node says that everything below this offset is deleted."""
+        driver = node.broker.manager.drivers.get(topic_partition) if node.broker is not None else None
+        if driver is not None and driver.replica.leader is not None:
+            self.of(topic_partition).deleted(driver.leader_epoch, start_offset)
 
     def check_clients(self) -> None:
         """Acknowledgements and reads since the last call."""
         self._sends_open += self._history.sends[self._sends_seen :]
         self._sends_seen = len(self._history.sends)
         for send in self._sends_open:
-            if send.fate is Fate.OK:
+            if send.fate is Fate.OK and send.acks == -1:
                 self._check_acknowledged(send)
         self._sends_open = [send for send in self._sends_open if send.fate is None]
         for read in self._history.reads[self._reads_checked :]:
-            log = self.logs.get(read.topic_partition, CommittedLog())
-            for offset, value in read.records:
-                if log.values.get(offset) != value:
-                    raise Violation(
-                        f"S3: consumer {read.consumer} saw {value!r} at {read.topic_partition} offset {offset}; "
-                        f"the truth there is {log.values.get(offset)!r}"
-                    )
+            self._check_read(read)
         self._reads_checked = len(self._history.reads)
 
-    # --- Inside ---
+    def of(self, topic_partition: TopicPartition) -> PartitionTruth:
+        """What is known of the partition."""
+        known = self.partitions.get(topic_partition)
+        if known is None:
+            topic = self.rules.topics.get(topic_partition.topic_id)
+            configs = dict(topic.configs) if topic is not None else {}
+            log = CommittedLog(compacts="compact" in configs.get("cleanup.policy", ""))
+            known = PartitionTruth(topic_partition, log, may_lose=configs.get("flush") == "os")
+            self.partitions[topic_partition] = known
+        return known
+
+    # --- The quorum ---
 
     def _check_quorum(self, node: SimNode) -> None:
         assert node.quorum is not None
@@ -185,119 +146,150 @@ class Truth:
         fingerprint = hash(repr(events))
         if self._applied.setdefault(index, fingerprint) != fingerprint:
             raise Violation(f"S7: node {node_id} applied something else at index {index}: {events}")
+        for recovered in self.rules.applied(index, events):
+            partition = self.of(recovered.record.topic_partition)
+            if partition.may_lose:
+                partition.losing = recovered.record.leader_epoch
 
     def _learn(self, view: ClusterView, events: Sequence[MetadataEvent]) -> None:
         for event in events:
             record = getattr(event, "record", None)
             if isinstance(record, PartitionRecord):
-                topic_partition = record.topic_partition
-                known = self._records.get(topic_partition)
-                if known is None or record.partition_epoch > known.partition_epoch:
-                    self._records[topic_partition] = record
-                    self._moved[topic_partition] = None
+                partition = self.of(record.topic_partition)
+                if partition.record is None or record.partition_epoch > partition.record.partition_epoch:
+                    if partition.record is not None:
+                        self._check_joined(partition.record, record)
+                    partition.record = record
+                    self._moved[record.topic_partition] = None
+            elif isinstance(event, TopicRemoved):
+                for topic_partition, partition in self.partitions.items():
+                    if topic_partition.topic_id == event.topic_id:
+                        partition.record = None
 
-    def _look_at(self, node: SimNode, topic_partition: TopicPartition, driver: PartitionDriver) -> None:
+    # --- Replicas ---
+
+    def _look_at(self, node: SimNode, driver: PartitionDriver, mirrors: dict[PartitionDriver, Mirror]) -> None:
         log, replica = driver.log, driver.replica
-        exposed = replica.leader.exposed_high_watermark if replica.leader else None
-        ends = (log.log_start_offset, log.log_end_offset, log.stable_end_offset)
-        shape = (driver, replica.leader, ends, exposed, replica.high_watermark, replica.offline)
-        mark = self._marks.setdefault((node.node_id, topic_partition), ReplicaMark())
-        if shape == mark.shape or replica.offline:
+        leader, high_watermark = replica.leader, replica.high_watermark
+        version = replica.record.partition_epoch if replica.record is not None else -1
+        shape = (log.log_start_offset, log.log_end_offset, log.stable_end_offset, high_watermark, version)
+        mirror = mirrors.get(driver)
+        if mirror is None:
+            mirror = mirrors[driver] = Mirror()
+        if shape == mirror.shape and mirror.leader is leader:
             return
-        if not mark.shape or mark.shape[0] is not driver:
-            mark.verified_end = 0
-        mark.shape = shape
-        mark.verified_end = min(mark.verified_end, log.log_end_offset)
-        if replica.leader is not None:
-            leader = replica.leader.record
-            holder = (leader.leader, leader.leader_incarnation)
-            first = self._leaders.setdefault((topic_partition, leader.leader_epoch), holder)
-            if first != holder:
-                raise Violation(f"S5: {topic_partition} epoch {leader.leader_epoch} is led by {first} and by {holder}")
-            if exposed is not None:
-                self._check_exposed(topic_partition, leader.leader_epoch, exposed)
-        truth = self._extend(topic_partition, driver, exposed or 0)
-        end = min(replica.high_watermark, truth.end_offset)
-        self._compare(node, topic_partition, driver, mark, end, "S4")
+        driver.check_invariants()
+        if replica.offline or log.failed is not None:
+            return
+        topic_partition = driver.topic_partition
+        partition = self.of(topic_partition)
+        mirror.refresh(driver, partition.name, compacts=partition.log.compacts)
+        if leader is not None:
+            self._look_at_leader(node, partition, driver, leader, mirror)
+        mirror.shape, mirror.leader = shape, leader
+        wrong = mirror.compare(partition.log, min(high_watermark, partition.log.end_offset))
+        if wrong:
+            raise Violation(f"S4: node {node.node_id} {wrong} of {topic_partition}")
         self._moved[topic_partition] = None
 
-    def _check_exposed(self, topic_partition: TopicPartition, epoch: LeaderEpoch, exposed: int) -> None:
-        """S3: the high watermark that consumers see falls neither within an epoch nor from one to the next, whoever of
-        two leaders has not heard yet that it is deposed."""
-        spans = self._exposed.setdefault(topic_partition, {})
-        first, last = spans.get(epoch, (exposed, exposed))
-        spans[epoch] = first, exposed
-        before = max((high for earlier, (_, high) in spans.items() if earlier < epoch), default=0)
-        after = min((low for later, (low, _) in spans.items() if later > epoch), default=exposed)
-        if not max(before, last) <= exposed <= after:
-            raise Violation(
-                f"S3: {topic_partition} epoch {epoch} exposes {exposed}; it exposed {last} before, earlier epochs "
-                f"{before}, later ones began with {after}"
-            )
+    def _look_at_leader(
+        self, node: SimNode, partition: PartitionTruth, driver: PartitionDriver, leader: Leader, mirror: Mirror
+    ) -> None:
+        epoch, record = leader.leader_epoch, leader.record
+        newest = partition.led_by(epoch, (record.leader, record.leader_incarnation))
+        if mirror.leader is not leader:
+            if partition.losing is not None and epoch >= partition.losing:
+                self.lost += partition.lose(mirror)
+            if newest and partition.losing is None:
+                wrong = mirror.compare(partition.log, partition.log.end_offset)
+                if wrong:
+                    raise Violation(f"S6: the elected node {node.node_id} {wrong} of {partition.topic_partition}")
+        else:
+            partition.check_floor(leader, mirror.leader_mark)
+        mirror.leader_mark = leader.high_watermark, record.partition_epoch
+        exposed = leader.exposed_high_watermark
+        if exposed is not None:
+            partition.exposes(epoch, exposed)
+            partition.begins_at(epoch, driver.log.log_start_offset)
+        self._check_counted(node, partition, leader)
+        self._extend(partition, driver, leader.high_watermark)
 
-    def _extend(self, topic_partition: TopicPartition, driver: PartitionDriver, end_offset: int) -> CommittedLog:
-        truth = self.logs.setdefault(topic_partition, CommittedLog())
+    def _extend(self, partition: PartitionTruth, driver: PartitionDriver, end_offset: int) -> None:
+        truth = partition.log
         if end_offset > truth.end_offset:
+            if driver.log.log_start_offset > truth.end_offset:
+                raise Violation(f"S1: {driver} begins above what was seen to be committed, {truth.end_offset}")
             for view in batches_of(driver, truth.end_offset, end_offset):
                 truth.extend(view)
-            self._moved[topic_partition] = None
-        return truth
+            self._moved[partition.topic_partition] = None
 
-    def _compare(
-        self,
-        node: SimNode,
-        topic_partition: TopicPartition,
-        driver: PartitionDriver,
-        mark: ReplicaMark,
-        end: int,
-        law: str,
-    ) -> None:
-        """The replica agrees with the truth in [verified, end)."""
-        start = max(mark.verified_end, driver.log.log_start_offset)
-        if start >= end:
-            return
-        truth = self.logs[topic_partition]
-        position = start
-        for view in batches_of(driver, start, end):
-            header = RecordBatch(view).header
-            mine = Batch(header.base_offset, header.end_offset, header.leader_epoch, header.crc)
-            if truth.by_base.get(header.base_offset) != mine:
+    # --- Members ---
+
+    def _counts(self, viewer: SimNode, member: BrokerId, topic_partition: TopicPartition) -> PartitionDriver | None:
+        """A member's replica, if it runs as the incarnation that the viewer's view shows."""
+        node = self._nodes[member]
+        if not node.running or node.broker is None or viewer.broker is None:
+            return None
+        registered = viewer.broker.view.broker(member)
+        driver = node.broker.manager.drivers.get(topic_partition)
+        if registered is None or registered.incarnation != node.broker.incarnation or driver is None:
+            return None
+        return None if driver.replica.offline or driver.log.failed is not None else driver
+
+    def _check_counted(self, node: SimNode, partition: PartitionTruth, leader: Leader) -> None:
+        """S6: what is below the high watermark is on the disk of everybody who is, or may be, in the ISR."""
+        for member in leader.maximal_isr:
+            driver = self._counts(node, member, partition.topic_partition)
+            if driver is None or driver.leader_epoch != leader.leader_epoch:
+                continue
+            if leader._followers.stable_end_of(member) is None:
+                continue  # Whatever it said was in an earlier life: it does not count until it is heard in this one.
+            if driver.log.stable_end_offset < leader.high_watermark:
                 raise Violation(
-                    f"{law}: node {node.node_id} has {mine} of {topic_partition}, "
-                    f"committed is {truth.by_base.get(header.base_offset)}"
+                    f"S6: node {member} counts for {leader} of {partition.topic_partition}, and has stable only "
+                    f"{driver.log.stable_end_offset}"
                 )
-            position = header.end_offset
-        if position < end:
-            raise Violation(f"{law}: node {node.node_id} lacks [{position}, {end}) of {topic_partition}")
-        mark.verified_end = position
 
-    def _check_members(self, topic_partition: TopicPartition) -> None:
+    def _check_joined(self, before: PartitionRecord, record: PartitionRecord) -> None:
+        """S6: who is taken into the ISR has everything that its leader had when it began."""
+        leading = self._nodes.get(record.leader)
+        if record.leader_epoch != before.leader_epoch or leading is None:
+            return
+        driver = self._counts(leading, record.leader, record.topic_partition)
+        leader = driver.replica.leader if driver is not None else None
+        if leader is None or leader.leader_epoch != record.leader_epoch:
+            return
+        for member in sorted(set(record.isr) - set(before.isr)):
+            joined = self._counts(leading, member, record.topic_partition)
+            if joined is None or joined.leader_epoch != record.leader_epoch:
+                continue
+            if joined.log.stable_end_offset < leader.epoch_start_offset:
+                raise Violation(f"S6: node {member} joined the ISR of {record} without the start of {leader}")
+
+    def _check_members(self, partition: PartitionTruth) -> None:
         """S6: whoever may be elected has every committed record on disk."""
-        record = self._records.get(topic_partition)
-        if record is not None:
-            self._check_maximal_isr(record)
-        truth = self.logs.get(topic_partition)
-        if record is None or truth is None or not truth.batches:
+        record, truth = partition.record, partition.log
+        if record is None:
+            return
+        self._check_maximal_isr(record)
+        if not truth.batches or partition.losing is not None:
             return
         below = len([m for m in record.isr if m not in record.not_eligible]) < record.min_insync_replicas
         members = set(record.isr) | (set(record.commit_set) if below or record.leader == NO_BROKER else set())
         for member in sorted(members - set(record.not_eligible)):
-            node = self._nodes[member]
-            if not node.running or node.broker is None:
-                continue
-            registered = node.broker.view.broker(member)
-            driver = node.broker.manager.drivers.get(topic_partition)
-            if registered is None or registered.incarnation != node.broker.incarnation or driver is None:
-                continue
-            if driver.replica.offline:
+            driver = self._counts(self._nodes[member], member, record.topic_partition)
+            if driver is None:
                 continue
             if driver.log.stable_end_offset < truth.end_offset:
                 raise Violation(
-                    f"S6: node {member} may be elected by {record}, but has {topic_partition} only up to "
+                    f"S6: node {member} may be elected by {record}, but has {record.topic_partition} only up to "
                     f"{driver.log.stable_end_offset} of {truth.end_offset}"
                 )
-            mark = self._marks.setdefault((node.node_id, topic_partition), ReplicaMark())
-            self._compare(node, topic_partition, driver, mark, truth.end_offset, "S6")
+            mirror = self._mirrors[member].setdefault(driver, Mirror())
+            mirror.refresh(driver, partition.name, compacts=truth.compacts)
+            wrong = mirror.compare(truth, truth.end_offset)
+            if wrong:
+                raise Violation(f"S6: node {member} may be elected by {record}, and {wrong}")
 
     def _check_maximal_isr(self, record: PartitionRecord) -> None:
         """S6: a leader that has not been deposed counts on everybody whom the quorum takes to be in sync."""
@@ -311,28 +303,30 @@ class Truth:
             if uncounted:
                 raise Violation(f"S6: the leader of {record} does not count on {sorted(uncounted)}, only on {leader}")
 
+    # --- Clients ---
+
     def _check_acknowledged(self, send: Send) -> None:
-        truth = self.logs.get(send.topic_partition, CommittedLog())
+        truth = self.of(send.topic_partition).log
         for position, value in enumerate(send.values):
             offset = send.base_offset + position
-            if truth.values.get(offset) != value:
+            if not truth.holds(offset, value):
                 raise Violation(
                     f"S1: {value!r} was acknowledged at {send.topic_partition} offset {offset}; committed there is "
-                    f"{truth.values.get(offset)!r}"
+                    f"{truth.told(offset)}"
                 )
 
-
-def batches_of(driver: PartitionDriver, start: int, end: int) -> Iterator[memoryview]:
-    """Whole batches of a replica's log from `start`, none beyond `end`."""
-    while start < end:
-        found = driver.log.read(Offset(start), Offset(end), READ_BYTES)
-        if found.load is not None:
-            found = found.load()
-        if found.next_offset <= start:
-            raise Violation(f"{driver} has a hole at {start}, its log ends at {driver.log.log_end_offset}")
-        start = found.next_offset
-        yield from split_batches(_joined(found.parts))
-
-
-def _joined(parts: Sequence[Part]) -> bytes:
-    return b"".join(bytes_of(part) for part in parts)
+    def _check_read(self, read: Read) -> None:
+        truth = self.of(read.topic_partition).log
+        due = read.position
+        for offset, value in read.records:
+            if not truth.holds(offset, value):
+                raise Violation(
+                    f"S3: consumer {read.consumer} saw {value!r} at {read.topic_partition} offset {offset}; the truth "
+                    f"there is {truth.told(offset)}"
+                )
+            if offset >= read.high_watermark or offset < due or (offset > due and not truth.compacts):
+                raise Violation(
+                    f"S3: consumer {read.consumer} of {read.topic_partition} was at {due} and saw {offset}, the high "
+                    f"watermark is {read.high_watermark}"
+                )
+            due = offset + 1

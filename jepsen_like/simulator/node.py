@@ -44,6 +44,8 @@ class SimQuorum:
         self._beats: Beats
         self.ran = True
         """The event that is just over was the quorum's: a message or a tick."""
+        self.registration: RegisterBroker | None = None
+        """What the broker said of itself when it took its place."""
 
     def begin(self, heap: EventHeap, life: Life, clock: Clock, timing: TimingConfig) -> None:
         """The first tick is now."""
@@ -59,6 +61,7 @@ class SimQuorum:
         return self.node.next_heartbeat
 
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
+        self.registration = command
         self.node.register(command, self._telling(done))
         self._beats.soon()
 
@@ -120,6 +123,8 @@ class SimNode:
         """An orderly stop has begun."""
         self.expected_stop = False
         """A disk fault was injected: the process may stop itself."""
+        self.slow_disk_seconds = 0.0
+        """More time for each write and fsync of logs."""
         prepare_folder(
             self.disk,
             f"node-{node_id}",
@@ -153,7 +158,7 @@ class SimNode:
             clock=self.clock,
             scheduler=scheduler,
             worker=SimWorker(self.heap, life, self.random, lambda: self.random.uniform(0.0001, 0.003)),
-            log_worker=SimWorker(self.heap, life, self.random, lambda: self.random.uniform(0.0001, 0.003)),
+            log_worker=SimWorker(self.heap, life, self.random, self._log_latency),
             random=self.random,
             dialer=replication,
             logger=TraceLogger(self._trace, int(self.node_id), self._on_violation),
@@ -183,6 +188,14 @@ class SimNode:
         endpoint = Endpoint(f"node-{self.node_id}", 1)
         broker.register(quorum, endpoint, endpoint, lambda: self._trace.note(int(self.node_id), "registered"))
         self._trace.note(int(self.node_id), f"start {self.starts} clean={identity.clean}")
+
+    @property
+    def registration(self) -> RegisterBroker | None:
+        """What this process said of itself when it took its place."""
+        return self.quorum.registration if self.quorum is not None else None
+
+    def _log_latency(self) -> float:
+        return self.random.uniform(0.0001, 0.003) + self.slow_disk_seconds
 
     def what_happened(self) -> tuple[bool, bool]:
         """Since the last event of this node: whether the quorum may have changed, and whether the broker may have.
@@ -231,7 +244,7 @@ class SimNode:
     def _on_fatal(self, error: BaseException) -> None:
         self._trace.note(int(self.node_id), f"fatal {error}")
         if not self.expected_stop:
-            self._on_violation(f"node {self.node_id} stopped itself: {error}")
+            self._on_violation(f"Stopped: node {self.node_id} stopped itself: {error}")
         self.heap.schedule(0.0, self._stopped_itself)
 
     def _stopped_itself(self) -> None:
@@ -272,4 +285,4 @@ class TraceLogger:
     def error(self, event: str, **fields: object) -> None:
         self._trace.note(self._node, f"{event} {fields}")
         if event.startswith("INVARIANT"):
-            self._on_violation(f"node {self._node}: {event} {fields}")
+            self._on_violation(f"InvariantViolation: node {self._node}: {event} {fields}")

@@ -1,40 +1,41 @@
-"""One seed: a cluster, its clients and its faults, for so many virtual seconds; then everything heals and must work.
+"""One schedule: a cluster, its clients, what is done to its topics and its faults; then everything heals and must work.
 
-Safety mode: faults fly, and after every event the safety properties are checked. Liveness mode: no more faults, every
-node is up; within `LIVENESS_SECONDS` each partition must lead with a full ISR and every batch ever sent must be
-acknowledged (S10). Then each partition is read once more from its leader and compared with all acknowledgements.
+Safety mode: faults fly, and after every event the safety properties are checked (`invariants.py`). Liveness mode: no
+more faults, every node is up; within a bounded time everything goes on by itself (S10, `liveness.py`). Then every
+replica is read once more, whole (`last_look.py`). The two modes have verdicts of their own: `Verdict.safety` and
+`Verdict.liveness`.
 
-`run_seed` returns a `Verdict` with the trace's hash: the same seed and the same code give the same hash. What is *not*
-here: what is checked (`invariants.py`), what goes wrong (`faults.py`).
+`run_schedule` returns a `Verdict` with the trace's hash: one schedule and one code give one hash. What is
+*not* here: what is drawn from a seed (`cluster_schedule.py`).
 """
 
 from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from metadata.commands import Command, CreateTopic, DeleteTopic, Refused
-from metadata.engine import Outcome
 from raftlog.config import NodeConfig
 from raftlog.errors import DiskFailed, RaftlogError
-from raftlog.model import BrokerId, TopicId, TopicPartition
 
+from .clients import Clients
+from .cluster_faults import ClusterFaults
+from .cluster_operations import ClusterOperations
+from .cluster_schedule import ClusterSchedule, draw
 from .disk import SimulatedCrash
-from .faults import Faults
 from .heap import Event, EventHeap
-from .history import History
+from .history import Fate, History
 from .invariants import Truth
+from .last_look import look_at_everything
+from .liveness import LIVENESS_SECONDS, missing
 from .network import NetworkShape, SimNetwork
 from .node import SimNode
 from .trace import Trace
 from .violation import Violation
-from .workload import Clients, SimConsumer, SimProducer
 
-LIVENESS_SECONDS = 30.0
-SETTLE_SECONDS = 3.0
 CLIENT_CHECK_SECONDS = 0.05
+LOOK_EVERY = 0.5
+RESTART_AFTER_FAILURE = 0.2
 
 
 @dataclass(slots=True)
@@ -49,7 +50,11 @@ class Verdict:
     messages: int
     sends: dict[str, int]
     reads: int
+    operations: dict[str, int]
+    """What was done to topics, and what clients did beside producing and reading."""
     faults: dict[str, int]
+    recovered_after: float
+    """Seconds from healing to the first moment at which nothing was missing; -1: that moment did not come."""
     violation: str = ""
     lines: list[str] = field(default_factory=list)
     """The last lines of the trace."""
@@ -58,59 +63,71 @@ class Verdict:
     def passed(self) -> bool:
         return not self.violation
 
+    @property
+    def safety(self) -> bool:
+        """Nothing was lost, changed or wrongly shown."""
+        return not self.violation or self.violation.startswith("S10:")
+
+    @property
+    def liveness(self) -> bool | None:
+        """Everything went on by itself once faults had healed; None: the run ended before."""
+        if self.recovered_after >= 0:
+            return True
+        return False if self.violation.startswith("S10:") else None
+
     def __str__(self) -> str:
         injected = " ".join(f"{name}={count}" for name, count in sorted(self.faults.items()) if count)
+        done = " ".join(f"{name}={count}" for name, count in sorted(self.operations.items()) if count)
+        went_on = {True: f"after {self.recovered_after:.1f} s", False: "no", None: "not reached"}[self.liveness]
         return (
             f"seed={self.seed} trace={self.trace} seconds={self.seconds:.0f} nodes={self.nodes} events={self.events} "
             f"messages={self.messages} ok={self.sends.get('ok', 0)} open={self.sends.get('open', 0)} "
-            f"reads={self.reads} faults[{injected}] {'ok' if self.passed else 'VIOLATION ' + self.violation}"
+            f"reads={self.reads} operations[{done}] faults[{injected}] safety={'ok' if self.safety else 'no'} "
+            f"liveness={went_on} {'ok' if self.passed else 'VIOLATION ' + self.violation}"
         )
 
 
 class SimulatedWorld:
     """Everything of one run."""
 
-    def __init__(self, seed: int, *, faulty: bool = True) -> None:
-        self.seed = seed
-        rng = random.Random(f"{seed}/shape")
+    def __init__(self, schedule: ClusterSchedule) -> None:
+        seed = self.seed = schedule.seed
+        self.schedule = schedule
         self.heap = EventHeap()
         self.trace = Trace(lambda: self.heap.now)
-        shape = NetworkShape(slow_probability=rng.choice((0.0, 0.01, 0.05)), slow_max=rng.choice((0.02, 0.2)))
-        self.network = SimNetwork(self.heap, random.Random(f"{seed}/network"), shape, self.trace.message)
-        count = rng.choice((3, 3, 3, 5))
-        voters = tuple(range(count))
-        config = NodeConfig()
+        shape = NetworkShape(slow_probability=schedule.slow_probability, slow_max=schedule.slow_max)
+        self.network = SimNetwork(self.heap, random.Random(f"{seed}/cluster/network"), shape, self.trace.message)
+        voters = tuple(range(schedule.nodes))
+        config = NodeConfig(retention_check_ms=schedule.retention_check_ms)
         self.nodes = [
             SimNode(
                 node_id,
                 voters,
                 heap=self.heap,
                 network=self.network,
-                rng=random.Random(f"{seed}/node-{node_id}"),
+                rng=random.Random(f"{seed}/cluster/node-{node_id}"),
                 config=config,
                 trace=self.trace,
                 on_violation=self._on_violation,
-                on_stopped=lambda node: self.kill(node, power_loss=False, restart_after=0.2),
+                on_stopped=self._stopped_itself,
             )
             for node_id in voters
         ]
         self.history = History()
         self.truth = Truth(self.nodes, self.history)
         self._by_life: dict[str, SimNode] = {}
-        self._power_rng = random.Random(f"{seed}/power")
-        self._workload_rng = random.Random(f"{seed}/workload")
-        self.clients = Clients(
-            self.heap, self.nodes, self._workload_rng, self.history, self.network.cuts, self.truth.acknowledged
-        )
-        self.producers: list[SimProducer] = []
-        self.consumers: list[SimConsumer] = []
-        self.topics: list[TopicId] = []
-        self._producing = True
-        self.faults: Faults | None = None
-        self._faulty = faulty
-        self._fault_rng = random.Random(f"{seed}/faults")
+        clients_rng = random.Random(f"{seed}/cluster/clients")
+        clients = Clients(self.heap, self.nodes, clients_rng, self.history, self.truth, self.network.cuts)
+        self.operations = ClusterOperations(seed, self.heap, self.trace, self.nodes, clients)
+        self.faults = ClusterFaults(self)
+        self.recovered_after = -1.0
         for node in self.nodes:
             self.start(node)
+        for fault in schedule.faults:
+            self.heap.schedule(fault.at, lambda fault=fault: self.faults.inject(fault))  # type: ignore[misc]
+        for operation in schedule.operations:
+            self.heap.schedule(operation.at, lambda operation=operation: self.operations.carry_out(operation))  # type: ignore[misc]
+        self._check_clients_later()
 
     # --- Nodes ---
 
@@ -121,20 +138,20 @@ class SimulatedWorld:
         try:
             node.start()
         except SimulatedCrash:
-            self.kill(node, power_loss=False, restart_after=0.2)
+            self._died(node)
             return
         except DiskFailed:
             if not node.expected_stop:
                 raise
-            self.kill(node, power_loss=False, restart_after=0.2)
+            self._died(node)
             return
         assert node.life is not None
         self._by_life[node.life.name] = node
         self.truth.follow(node)
 
-    def kill(self, node: SimNode, *, power_loss: bool, restart_after: float) -> None:
+    def kill(self, node: SimNode, *, power_loss: random.Random | None, restart_after: float) -> None:
         """End a node's process now, whatever it is doing."""
-        node.kill(power_loss=self._power_rng if power_loss else None)
+        node.kill(power_loss=power_loss)
         self.heap.schedule(restart_after, lambda: self.start(node))
 
     def stop_cleanly(self, node: SimNode, *, restart_after: float) -> None:
@@ -145,7 +162,7 @@ class SimulatedWorld:
 
         def give_up() -> None:
             if life.alive:
-                self.kill(node, power_loss=False, restart_after=restart_after)
+                self.kill(node, power_loss=None, restart_after=restart_after)
 
         def stopped() -> None:
             self.heap.schedule(restart_after, lambda: self.start(node))
@@ -153,26 +170,33 @@ class SimulatedWorld:
         node.stop_cleanly(stopped)
         self.heap.schedule(2.0, give_up)
 
+    def leader_by(self, number: int) -> SimNode | None:
+        """The leader of some partition, chosen by the number."""
+        known = self.truth.partitions
+        records = [record for tp in sorted(known) if (record := known[tp].record) is not None and record.has_leader]
+        return self.nodes[records[number % len(records)].leader] if records else None
+
+    def _died(self, node: SimNode) -> None:
+        self.kill(node, power_loss=None, restart_after=RESTART_AFTER_FAILURE)
+
+    def _stopped_itself(self, node: SimNode) -> None:
+        self._died(node)
+
     def _on_violation(self, text: str) -> None:
         raise Violation(text)
 
     # --- Running ---
 
-    def run(self, seconds: float) -> None:
-        """Safety mode for `seconds`, then liveness mode. Raises `Violation`."""
-        self._propose_later(SETTLE_SECONDS, self._create_topic)
-        self._check_clients_later()
-        self._run_until(SETTLE_SECONDS + 1.0)
-        if self._faulty:
-            self.faults = Faults(self, self._fault_rng, mean_seconds=self._fault_rng.choice((0.5, 2.0, 5.0)))
-            if self._fault_rng.random() < 0.3:
-                self.heap.schedule(seconds / 2, self._recreate_topic)
+    def run(self) -> None:
+        """Safety mode, then liveness mode. Raises `Violation`."""
+        seconds = self.schedule.seconds
         self._run_until(seconds)
-        self._producing = False
-        if self.faults is not None:
-            self.faults.mend()
+        self.operations.producing = False
+        self.faults.mend()
         self.trace.note(-1, "healed")
         self._require_progress(seconds)
+        look_at_everything(self.truth, self.nodes)
+        self._check_refused()
 
     def _run_until(self, end: float) -> None:
         self.heap.run_until(end, self._run_event)
@@ -184,94 +208,18 @@ class SimulatedWorld:
         except SimulatedCrash:
             assert node is not None, "only a node's own events touch its disk"
             self.trace.note(int(node.node_id), "died in a disk operation")
-            self.kill(node, power_loss=self._power_rng.random() < 0.5, restart_after=self._power_rng.uniform(0.05, 1.0))
+            rng = random.Random(f"{self.seed}/crash/{event.at}/{node.node_id}")
+            self.kill(node, power_loss=rng if rng.random() < 0.5 else None, restart_after=rng.uniform(0.05, 1.0))
         except DiskFailed as error:
             if node is None or not node.expected_stop:
                 raise
             self.trace.note(int(node.node_id), f"stopped by its disk: {error}")
-            self.kill(node, power_loss=False, restart_after=self._power_rng.uniform(0.05, 1.0))
+            self._died(node)
         if node is not None:
             self.truth.after_event(node)
         else:
             for touched in self.nodes:
                 touched.broker_touched = True
-
-    # --- Topics and clients ---
-
-    def _create_topic(self) -> Command:
-        rng = self._workload_rng
-        topic_id = TopicId(rng.randbytes(16))
-        partitions = rng.choice((1, 2, 3))
-        factor = min(3, len(self.nodes))
-        ids = [node.node_id for node in self.nodes]
-        replicas = tuple(tuple(BrokerId(b) for b in rng.sample(ids, factor)) for _ in range(partitions))
-        self.topics.append(topic_id)
-        for partition in range(partitions):
-            self._add_clients(TopicPartition(topic_id, partition))
-        configs = (("segment.bytes", str(rng.choice((1024, 2048, 1 << 20)))),)
-        return CreateTopic(f"topic-{len(self.topics)}", topic_id, replicas, configs)
-
-    def _recreate_topic(self) -> None:
-        """Delete the first topic while nodes come and go, and create another of its name."""
-        topic_id = self.topics.pop(0)
-        self.trace.note(-1, "delete topic")
-        for producer in self.producers:
-            producer.stopped = producer.stopped or producer.topic_partition.topic_id == topic_id
-        for consumer in self.consumers:
-            consumer.stopped = consumer.stopped or consumer.topic_partition.topic_id == topic_id
-        self._propose_later(0.0, lambda: DeleteTopic(topic_id))
-        self._propose_later(0.5, self._create_topic)
-
-    def _propose_later(self, delay: float, command: Callable[[], Command]) -> None:
-        """Have some node propose it, again until it is applied."""
-        made: list[Command] = []
-
-        def propose() -> None:
-            if not made:
-                made.append(command())
-            running = [node for node in self.nodes if node.running and node.quorum is not None]
-            if not running:
-                self.heap.schedule(0.2, propose)
-                return
-            node = self._workload_rng.choice(running)
-            answered: list[Outcome] = []
-
-            def again() -> None:
-                # A topic of that name may still be there: its deletion is proposed elsewhere.
-                if not answered or answered[0].result is None or isinstance(answered[0].result, Refused):
-                    propose()
-
-            assert node.quorum is not None
-            quorum = node.quorum
-            self.heap.schedule(0.0, lambda: quorum.propose(made[0], answered.append, timeout=1.0), node.life)
-            self.heap.schedule(1.5, again)
-
-        self.heap.schedule(delay, propose)
-
-    def _add_clients(self, topic_partition: TopicPartition) -> None:
-        producer = SimProducer(
-            len(self.producers), topic_partition, self.clients, in_flight=self._workload_rng.choice((1, 2, 5))
-        )
-        consumer = SimConsumer(len(self.consumers), topic_partition, self.clients)
-        self.producers.append(producer)
-        self.consumers.append(consumer)
-        pause = self._workload_rng.choice((0.05, 0.1, 0.5))
-
-        def produce() -> None:
-            if self._producing and not producer.stopped:
-                if producer.waiting < 20:
-                    producer.produce()
-                self.heap.schedule(self._workload_rng.expovariate(1 / pause), produce)
-
-        def consume() -> None:
-            if not consumer.stopped:
-                consumer.poll(consume_soon)
-
-        def consume_soon() -> None:
-            self.heap.schedule(0.1, consume)
-
-        self.heap.schedule(0.5, produce)
-        self.heap.schedule(0.7, consume)
 
     def _check_clients_later(self) -> None:
         self.truth.check_clients()
@@ -279,56 +227,50 @@ class SimulatedWorld:
 
     # --- Liveness ---
 
-    def _require_progress(self, seconds: float) -> None:
-        deadline = seconds + LIVENESS_SECONDS
-        at = seconds
+    def _require_progress(self, healed: float) -> None:
+        at = healed
         while True:
-            at += 0.5
+            at += LOOK_EVERY
             self._run_until(at)
-            missing = self._missing()
-            if not missing:
+            lacking = missing(self.nodes, self.operations, self.truth)
+            if not lacking:
                 break
-            if at >= deadline:
-                raise Violation(f"S10: {LIVENESS_SECONDS:.0f} s after everything healed: {'; '.join(missing[:5])}")
+            if at >= healed + LIVENESS_SECONDS:
+                text = "; ".join(lacking[:5])
+                raise Violation(f"S10: {LIVENESS_SECONDS:.0f} s after everything healed: {text}")
+        self.recovered_after = at - healed
         self.truth.check_clients()
 
-    def _missing(self) -> list[str]:
-        missing = [f"node {node.node_id} is down" for node in self.nodes if not node.running]
-        for node in self.nodes:
-            if node.broker is not None:
-                view = node.broker.view
-                expected = {record.topic_id for record in view.topics()}
-                missing += [f"node {node.node_id} does not know a topic" for t in self.topics if t not in expected]
-                for record in view.partitions():
-                    if not record.has_leader or len(record.isr) < len(record.replicas):
-                        missing.append(f"node {node.node_id}: {record} {view.explain_offline(record.topic_partition)}")
-        missing += [
-            f"producer {producer.number} waits for {producer.waiting} answers"
-            for producer in self.producers
-            if producer.waiting and producer.topic_partition.topic_id in self.topics
-        ]
-        missing += [
-            f"consumer {consumer.number} is at {consumer.position} of {self.truth.logs[tp].end_offset}"
-            for consumer in self.consumers
-            if (tp := consumer.topic_partition).topic_id in self.topics
-            and tp in self.truth.logs
-            and consumer.position < self.truth.logs[tp].end_offset
-        ]
-        return missing
+    def _check_refused(self) -> None:
+        """S1: what a producer was told to be refused is nowhere."""
+        for send in self.history.sends:
+            log = self.truth.of(send.topic_partition).log
+            if send.fate is Fate.FAIL and any(value in log.offsets for value in send.values if value is not None):
+                raise Violation(f"S1: {send} was refused, and is committed")
+
+    def counts(self) -> dict[str, int]:
+        """What was done beside producing and reading."""
+        history = self.history
+        return self.operations.done | {
+            "found_by_time": history.searches,
+            "deletions_answered": history.deletions,
+            "duplicates_answered": history.duplicates,
+            "lost_by_flush_os": self.truth.lost,
+        }
 
 
-def run_seed(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
-    """Run one seed to its verdict. A crash of the product's own code is a violation, with its traceback."""
-    world = SimulatedWorld(seed, faulty=faulty)
+def run_schedule(schedule: ClusterSchedule) -> Verdict:
+    """Run a schedule to its verdict. A crash of the product's own code is a violation, with its traceback."""
+    world = SimulatedWorld(schedule)
     violation = ""
     try:
-        world.run(seconds)
+        world.run()
     except Violation as found:
         violation = str(found)
     except (RaftlogError, AssertionError, LookupError, TypeError, ValueError, AttributeError, OSError) as error:
         violation = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
     return Verdict(
-        seed=seed,
+        seed=schedule.seed,
         seconds=world.heap.now,
         nodes=len(world.nodes),
         trace=world.trace.digest(),
@@ -336,7 +278,14 @@ def run_seed(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
         messages=world.network.messages,
         sends=world.history.counts(),
         reads=len(world.history.reads),
-        faults=dict(world.faults.injected) if world.faults else {},
+        operations=world.counts(),
+        faults=dict(world.faults.injected),
+        recovered_after=world.recovered_after,
         violation=violation,
         lines=list(world.trace.lines) if violation else [],
     )
+
+
+def run_seed(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
+    """Draw a seed's schedule and run it."""
+    return run_schedule(draw(seed, seconds, faulty=faulty))

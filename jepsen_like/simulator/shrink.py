@@ -6,18 +6,20 @@ them; twice, since fewer operations may make a fault superfluous. Only the same 
 (`law_of`): a schedule does not wander off to another bug.
 
 A run is a function of its schedule, so shrinking is deterministic. It is bounded by `tries`, each a whole run; what is
-small after that is returned, and still fails. What is *not* here: running (`quorum_run.py`).
+small after that is returned, and still fails. What is *not* here: running (`schedules.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from .cluster_schedule import ClusterSchedule
 from .quorum_schedule import Schedule
 
 T = TypeVar("T")
+AnySchedule = TypeVar("AnySchedule", Schedule, ClusterSchedule)
 
 SPARE_SECONDS = 0.5
 EARLIER = (0.1, 0.2, 0.35, 0.5, 0.75)
@@ -32,7 +34,7 @@ def law_of(violation: str) -> str:
 class Shrinker:
     """Shrinks schedules whose failure is found by `run`."""
 
-    def __init__(self, run: Callable[[Schedule], str], *, tries: int = 400) -> None:
+    def __init__(self, run: Callable[[Any], str], *, tries: int = 400) -> None:
         """`run(schedule)` returns the violation, or nothing. `tries`: runs at most."""
         self._run = run
         self._tries = tries
@@ -42,7 +44,7 @@ class Shrinker:
     def tries_left(self) -> int:
         return self._tries
 
-    def shrink(self, schedule: Schedule) -> Schedule:
+    def shrink(self, schedule: AnySchedule) -> AnySchedule:
         """The smallest that was found. Raises `ValueError` where the schedule does not fail."""
         self._law = law_of(self._run(schedule))
         if not self._law:
@@ -57,13 +59,13 @@ class Shrinker:
                 break
         return schedule
 
-    def _fails(self, schedule: Schedule) -> bool:
+    def _fails(self, schedule: AnySchedule) -> bool:
         if self._tries <= 0:
             return False
         self._tries -= 1
         return law_of(self._run(schedule)) == self._law
 
-    def _earlier(self, schedule: Schedule) -> Schedule:
+    def _earlier(self, schedule: AnySchedule) -> AnySchedule:
         """What lies behind the failure is cut off first: every later run is shorter for it."""
         for part in EARLIER:
             end = round(schedule.seconds * part, 1)
@@ -77,15 +79,15 @@ class Shrinker:
                 return cut
         return schedule
 
-    def _fewer_faults(self, schedule: Schedule) -> Schedule:
+    def _fewer_faults(self, schedule: AnySchedule) -> AnySchedule:
         kept = minimize(schedule.faults, lambda faults: self._fails(replace(schedule, faults=tuple(faults))))
         return replace(schedule, faults=tuple(kept))
 
-    def _fewer_operations(self, schedule: Schedule) -> Schedule:
+    def _fewer_operations(self, schedule: AnySchedule) -> AnySchedule:
         kept = minimize(schedule.operations, lambda some: self._fails(replace(schedule, operations=tuple(some))))
         return replace(schedule, operations=tuple(kept))
 
-    def _shorter(self, schedule: Schedule) -> Schedule:
+    def _shorter(self, schedule: AnySchedule) -> AnySchedule:
         last = max(
             [fault.at + fault.seconds for fault in schedule.faults] + [o.at for o in schedule.operations] + [0.0]
         )

@@ -1,0 +1,174 @@
+"""Bugs of who may lead: each is one rule of the quorum's records of partitions that is left out.
+
+What is *not* here: what leaders and followers do (`replication_bugs.py`), the quorum itself (`quorum_bugs.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from metadata import controller, image_brokers, image_elections, image_partitions, image_reassignments
+from metadata.controller import Controller
+from metadata.image_elections import is_live, members, recovery_participants
+from metadata.image_state import ImageState
+from partitions.replica import Replica
+from partitions.replica_folders import OpenedReplica
+from raftlog.model import NO_BROKER, PartitionEpoch
+
+from .patches import CLUSTER, LONG_CLUSTER, Patch, Planted, original
+
+_begin_role = original(Replica, "_begin_role")
+_electable = original(image_elections, "electable")
+_report = original(OpenedReplica, "report")
+_revise = original(ImageState, "revise")
+
+
+def _settle_without_epochs(state: Any, broker: Any, former_directory: Any, reports: Any) -> None:
+    """Whoever led goes on leading, in its new incarnation and its old epoch; whoever was in sync still is."""
+    for topic_partition in state.replicas_of(broker.broker_id):
+        record = state.partitions[topic_partition]
+        if record.leader == broker.broker_id:
+            epoch = PartitionEpoch(record.partition_epoch + 1)
+            again = replace(record, leader_incarnation=broker.incarnation, partition_epoch=epoch)
+            state.put_partition(again, state.tickets_of(topic_partition))
+
+
+def _anybody_live(record: Any, brokers: Any) -> Any:
+    """Unclean leader election: if nobody else can, any replica that is there."""
+    return _electable(record, brokers) or tuple(r for r in record.replicas if is_live(brokers, r))
+
+
+def _smallest_log(record: Any, tickets: Any, brokers: Any) -> Any:
+    participants = recovery_participants(record, tickets, brokers)
+    if len(participants) < record.min_insync_replicas or not participants:
+        return ()
+    least = min(participants, key=lambda ticket: (ticket.last_epoch, ticket.stable_end_offset))
+    return (least.broker_id,)
+
+
+def _first_back(record: Any, tickets: Any, brokers: Any) -> Any:
+    return tuple(ticket.broker_id for ticket in recovery_participants(record, tickets, brokers))[:1]
+
+
+def _only_isr(record: Any, brokers: Any) -> Any:
+    """The commit set is forgotten: what is left of the ISR is all that counts."""
+    return tuple(m for m in _electable(record, brokers) if m in record.isr)
+
+
+def _any_member(record: Any, brokers: Any) -> Any:
+    """Marks are not looked at."""
+    able = tuple(m for m in members(record) if is_live(brokers, m))
+    return able if record.leader == NO_BROKER else tuple(m for m in able if m in record.isr)
+
+
+def _isr_of_any_incarnation(state: Any, record: Any, command: Any) -> Any:
+    return None
+
+
+def _complete_when_led(state: Any, record: Any) -> Any:
+    """A move is over once a target leads, whoever is in sync by then."""
+    target = record.target_replicas
+    if not target or record.leader not in target or not set(target).issubset(record.replicas):
+        return record
+    return state.revise(record, replicas=target, isr=tuple(sorted(target)), adding_replicas=(), target_replicas=())
+
+
+def _vouch_for_everything(opened: Any) -> Any:
+    report = _report.fget(opened)  # type: ignore[attr-defined]
+    return replace(report, cut_or_quarantined=False)
+
+
+def _commit_set_follows_the_isr(state: Any, record: Any, **changes: Any) -> Any:
+    """The last ISR, however small."""
+    revised = _revise(state, record, **changes)
+    if revised.commit_set != revised.isr:
+        revised = replace(revised, commit_set=revised.isr)
+        kept = (t for t in state.tickets_of(revised.topic_partition) if t.broker_id in revised.isr)
+        state._events.pop()
+        state.put_partition(revised, tuple(kept))
+    return revised
+
+
+ELECTION_BUGS = (
+    Planted(
+        "a_restarted_leader_resumes_its_epoch",
+        "a broker that registers again leads on in its old epoch, in which an offset then names two records",
+        "register_broker takes every leadership from the former life and raises the epochs",
+        (Patch(image_brokers, "_settle_the_past", _settle_without_epochs),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "unclean_election",
+        "a replica leads that was in neither ISR nor commit set",
+        "electable",
+        (Patch(image_partitions, "electable", _anybody_live), Patch(controller, "electable", _anybody_live)),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "marked_members_are_elected",
+        "a replica that lost records leads",
+        "electable leaves out the marked",
+        (Patch(image_partitions, "electable", _any_member), Patch(controller, "electable", _any_member)),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "a_cut_is_not_reported",
+        "a replica that lost records is still taken to be in sync",
+        "a registration says what recovery cut or set aside",
+        (Patch(OpenedReplica, "report", property(_vouch_for_everything)),),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "recovery_takes_a_smaller_log",
+        "a recovery election is won by a log that lacks what another has",
+        "recovery_winners takes the greatest (last epoch, end)",
+        (
+            Patch(image_partitions, "recovery_winners", _smallest_log),
+            Patch(controller, "recovery_winners", _smallest_log),
+        ),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "recovery_takes_the_first_back",
+        "after a power failure of all nodes whoever is back first leads, and the others follow what it lacks",
+        "recovery_winners wants min.insync.replicas participants",
+        (
+            Patch(image_partitions, "recovery_winners", _first_back),
+            Patch(controller, "recovery_winners", _first_back),
+            Patch(Controller, "_waits_for_somebody", lambda self, record: False),
+        ),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "the_commit_set_is_not_asked",
+        "a partition waits for a replica that cannot come back, though another has everything",
+        "electable takes members of the commit set while the ISR is below the minimum",
+        (Patch(image_partitions, "electable", _only_isr), Patch(controller, "electable", _only_isr)),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "the_commit_set_follows_the_isr",
+        "what is left of the ISR is forgotten to have been more",
+        "ImageState.revise keeps the last ISR that could commit",
+        (Patch(ImageState, "revise", _commit_set_follows_the_isr),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "the_isr_takes_any_incarnation",
+        "an ISR is accepted with a member that has restarted since its leader heard it (KIP-903)",
+        "alter_isr wants each member in the life that its leader knows",
+        (Patch(image_partitions, "_no_isr", _isr_of_any_incarnation),),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "a_move_ends_before_it_is_in_sync",
+        "a replica that is being added counts as one that has everything",
+        "settle waits until every target is in the ISR",
+        (
+            Patch(image_partitions, "settle", _complete_when_led),
+            Patch(image_reassignments, "settle", _complete_when_led),
+        ),
+        found_by=LONG_CLUSTER,
+    ),
+)

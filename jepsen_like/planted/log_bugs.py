@@ -1,0 +1,164 @@
+"""Bugs of a replica's log: fsyncs and checksums that are left out, truncations that are forgotten, records that go.
+
+What is *not* here: the quorum's journal (`disk_bugs.py`), what a log is told to do (`replication_bugs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import lt
+from typing import Any
+
+from partitions import compaction_run, recovery_scan
+from partitions.compaction import Choice
+from partitions.driver_log_start import LogStart
+from partitions.effects import AdvanceLogStart
+from partitions.log_job import LogJob
+from partitions.log_pending import PendingWork
+from partitions.recovery import _Recovery
+from partitions.replica_shelf import ReplicaShelf
+from raftlog.ports import Disk
+from raftlog.record_batch import parse_header
+
+from .patches import CLUSTER, LONG_CLUSTER, Patch, Planted, original
+
+_done = original(PendingWork, "done")
+_make_durable = original(_Recovery, "_make_durable")
+_run = original(LogJob, "run")
+_segment_write = original(PendingWork, "_segment_write")
+_take = original(ReplicaShelf, "take")
+
+
+class _FoldersAreForgotten:
+    """A disk on which the names of new segments may be gone after a power loss."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._disk, name)
+
+    def fsync_directory(self, path: str) -> None:
+        """Nothing happens."""
+
+    def replace(self, path: str, content: bytes) -> None:
+        """What the small files get, but for the folder."""
+        self._disk.remove(path + ".tmp")
+        file = self._disk.open(path + ".tmp", create=True)
+        file.pwritev([content], 0)
+        file.fsync()
+        file.close()
+        self._disk.rename(path + ".tmp", path)
+
+
+def _write_without_sync(pending: Any, segment: Any, batches: Any, *, due: bool, seals: bool) -> Any:
+    write = _segment_write(pending, segment, batches, due=due, seals=seals)
+    if write is not None:
+        write.sync = False
+    return write
+
+
+def _run_without_folder(job: Any) -> None:
+    job.disk = _FoldersAreForgotten(job.disk)
+    _run(job)
+
+
+def _done_whatever_went(pending: Any, job: Any, cache: Any, tail: Any) -> Any:
+    """What the fsync began with is stable, truncated since or not."""
+    pending._lowest_truncation = None
+    return _done(pending, job, cache, tail)
+
+
+def _durable_without_fsync(recovery: Any, read: Any) -> None:
+    _make_durable(recovery, [])
+
+
+def _retain_to_the_end(self: Any, now_ms: int | None) -> None:
+    if self._replica.leader is not None:
+        offset = self._log.retention(now_ms, self._log.log_end_offset)
+        if offset > self._log.log_start_offset:
+            self._run(lambda: [AdvanceLogStart(offset)])
+
+
+def _keep_the_older(
+    keys: Sequence[bytes | None], offsets: Sequence[int], tombstones: Sequence[bool], latest: Any, **_: Any
+) -> Choice:
+    """Of each key the last record goes, the others stay."""
+    found = latest.latest([key or b"" for key in keys])
+    return Choice([last < 0 or lt(offset, last) for offset, last in zip(offsets, found, strict=True)], -1)
+
+
+def _take_what_is_there(shelf: Any, tp: Any, config: Any) -> Any:
+    """A replica of a topic that is no more becomes one of the topic that is made next."""
+    stale = [other for other in shelf._loaded if other.partition == tp.partition and other != tp]
+    if tp not in shelf._loaded and stale:
+        shelf._loaded[tp] = replace(shelf._loaded.pop(stale[0]), topic_partition=tp)
+    return _take(shelf, tp, config)
+
+
+def _set_nothing_aside(shelf: Any, known: Any) -> None:
+    """Strays stay where they are."""
+
+
+LOG_BUGS = (
+    Planted(
+        "log_without_fsync",
+        "what is acknowledged is in the page cache only",
+        "a job fsyncs what it writes",
+        (Patch(PendingWork, "_segment_write", _write_without_sync),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "segments_without_folder_fsync",
+        "a new segment is gone after a power loss, name and all",
+        "LogJob.run syncs the folder",
+        (Patch(LogJob, "run", _run_without_folder),),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "a_late_fsync_counts",
+        "an fsync that began before a truncation counts for what was written since",
+        "PendingWork.done holds up to the lowest truncation",
+        (Patch(PendingWork, "done", _done_whatever_went),),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "recovered_pages_count_as_synced",
+        "what a killed process had written and not synced is acknowledged by its successor, and lost with the power",
+        "recovery fsyncs what it read",
+        (Patch(_Recovery, "_make_durable", _durable_without_fsync),),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "recovery_without_checksums",
+        "a flipped bit of a log is believed",
+        "scan_segment checks the CRC of all that no index covers",
+        (Patch(recovery_scan, "check_crc", parse_header),),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "retention_beyond_the_high_watermark",
+        "records go before they are committed",
+        "LogStart.retain ends at the high watermark",
+        (Patch(LogStart, "retain", _retain_to_the_end),),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "compaction_keeps_the_older_record",
+        "the last value of a key is gone",
+        "choose keeps the last",
+        (Patch(compaction_run, "choose", _keep_the_older),),
+        found_by=LONG_CLUSTER,
+    ),
+    Planted(
+        "a_stale_replica_of_a_deleted_topic_rejoins",
+        "a node that was away while a topic was deleted and made again brings the old records back",
+        "replicas lie in folders named by the topic's id, and strays are set aside",
+        (
+            Patch(ReplicaShelf, "take", _take_what_is_there),
+            Patch(ReplicaShelf, "set_strays_aside", _set_nothing_aside),
+        ),
+        found_by=LONG_CLUSTER,
+    ),
+)

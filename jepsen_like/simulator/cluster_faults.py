@@ -1,0 +1,183 @@
+"""What each fault of a cluster's schedule does to the world, and how it is mended.
+
+A table from kind to act. Each act takes everything from its `Fault`; what a power loss keeps of a disk comes from a
+generator that is named by the seed and the fault's place in virtual time. What is *not* here: when faults come
+(`cluster_schedule.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+from .heap import EventHeap
+from .network import CLIENT, SimNetwork
+from .node import SimNode
+from .quorum_schedule import Fault
+from .trace import Trace
+
+LOGS = "partitions/"
+
+
+class World(Protocol):
+    """What faults act on."""
+
+    seed: int
+    heap: EventHeap
+    network: SimNetwork
+    nodes: list[SimNode]
+    trace: Trace
+
+    def kill(self, node: SimNode, *, power_loss: random.Random | None, restart_after: float) -> None: ...
+    def stop_cleanly(self, node: SimNode, *, restart_after: float) -> None: ...
+    def leader_by(self, number: int) -> SimNode | None:
+        """The leader of some partition, chosen by the number."""
+        ...
+
+
+class ClusterFaults:
+    """Carries out faults until `mend`."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._active = True
+        self._cuts: dict[tuple[int, int], int] = {}
+        """Direction → how many faults hold it cut."""
+        self.injected: dict[str, int] = {}
+        self._acts: dict[str, Callable[[Fault, SimNode], None]] = {
+            "kill": self._kill,
+            "kill_leader": lambda fault, node: self._kill(fault, self._leader(fault, node)),
+            "power_loss": self._power_loss,
+            "crash_in_disk_operation": self._crash_in_disk_operation,
+            "failed_fsync": self._failed_fsync,
+            "slow_disk": self._slow_disk,
+            "clean_stop": lambda fault, node: self._world.stop_cleanly(node, restart_after=fault.seconds),
+            "stall": self._stall,
+            "cut": lambda fault, node: self._cut([(fault.node, fault.peer)], fault.seconds),
+            "isolate": lambda fault, node: self._isolate(fault, node),
+            "isolate_leader": lambda fault, node: self._isolate(fault, self._leader(fault, node)),
+            "deafen": lambda fault, node: self._cut(self._into(node), fault.seconds),
+            "cut_off_clients": lambda fault, node: self._cut_off_clients(fault, node, requests=True),
+            "mute_to_clients": lambda fault, node: self._cut_off_clients(fault, node, requests=False),
+            "reset_connections": lambda fault, node: self._reset_connections(fault),
+            "wall_clock_jump": self._wall_clock_jump,
+            "rot": self._rot,
+        }
+
+    def inject(self, fault: Fault) -> None:
+        """Now."""
+        if self._active:
+            self.injected[fault.kind] = self.injected.get(fault.kind, 0) + 1
+            self._world.trace.note(-1, f"fault {fault}")
+            self._acts[fault.kind](fault, self._world.nodes[fault.node])
+
+    def mend(self) -> None:
+        """No more faults; cuts heal, clocks of the wall stay as they are."""
+        self._active = False
+        self._cuts.clear()
+        self._world.network.heal()
+        for node in self._world.nodes:
+            node.disk.crash_countdown = node.disk.fail_fsync = 0
+            node.slow_disk_seconds = 0.0
+            if node.life is not None:
+                node.life.paused_until = 0.0
+
+    def _later(self, seconds: float, undo: Callable[[], None]) -> None:
+        self._world.heap.schedule(seconds, lambda: undo() if self._active else None)
+
+    def _leader(self, fault: Fault, otherwise: SimNode) -> SimNode:
+        return self._world.leader_by(int(fault.number)) or otherwise
+
+    # --- Processes, power, disks -------------------------------------------------------------------------------------
+
+    def _kill(self, fault: Fault, node: SimNode) -> None:
+        self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+
+    def _power_loss(self, fault: Fault, node: SimNode) -> None:
+        rng = random.Random(f"{self._world.seed}/power/{fault.at}/{fault.node}")
+        self._world.kill(node, power_loss=rng, restart_after=fault.seconds)
+
+    def _crash_in_disk_operation(self, fault: Fault, node: SimNode) -> None:
+        node.disk.crash_countdown = int(fault.number) if node.running else 0
+
+    def _failed_fsync(self, fault: Fault, node: SimNode) -> None:
+        """One fsync fails and drops what it should have kept. A replica goes offline, or the node stops; later the
+        process is made anew, as an operator would."""
+        node.expected_stop = True
+        node.disk.fail_fsync = 1
+
+        def replace() -> None:
+            node.disk.fail_fsync = 0
+            self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+
+        # Also after everything else is mended: a replica that is offline stays so until its process is another.
+        self._world.heap.schedule(1.0 + fault.seconds, replace)
+
+    def _slow_disk(self, fault: Fault, node: SimNode) -> None:
+        node.slow_disk_seconds = fault.number
+
+        def quick() -> None:
+            node.slow_disk_seconds = 0.0
+
+        self._later(fault.seconds, quick)
+
+    def _stall(self, fault: Fault, node: SimNode) -> None:
+        if node.life is not None:
+            node.life.paused_until = max(node.life.paused_until, self._world.heap.now + min(fault.seconds, 3.0))
+
+    def _rot(self, fault: Fault, node: SimNode) -> None:
+        """A bit of a log flips while the process is down, and the segment's indexes are gone: recovery reads it."""
+        self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+        files = {path: size for path, size in node.disk.files().items() if path.startswith(LOGS) and size}
+        logs = [path for path in sorted(files) if path.endswith(".log")]
+        if not logs:
+            return
+        node.disk.fail_fsync = 0
+        rng = random.Random(int(fault.number))
+        path = rng.choice(logs)
+        node.disk.flip(path, rng.randrange(files[path]), 1 << rng.randrange(8))
+        for suffix in (".index", ".timeindex"):
+            node.disk.remove(path.removesuffix(".log") + suffix)
+        node.disk.fsync_directory(path.rpartition("/")[0])
+
+    # --- Network -----------------------------------------------------------------------------------------------------
+
+    def _others(self, node: SimNode) -> list[int]:
+        return [int(other.node_id) for other in self._world.nodes if other.node_id != node.node_id]
+
+    def _into(self, node: SimNode) -> list[tuple[int, int]]:
+        return [(other, int(node.node_id)) for other in self._others(node)]
+
+    def _isolate(self, fault: Fault, node: SimNode) -> None:
+        """From the other nodes; clients still reach it."""
+        self._cut(self._into(node) + [(int(node.node_id), other) for other in self._others(node)], fault.seconds)
+
+    def _cut_off_clients(self, fault: Fault, node: SimNode, *, requests: bool) -> None:
+        """From one node, or all; where only answers are lost, requests are carried out and sent again."""
+        nodes = self._world.nodes if int(fault.number) % 2 else [node]
+        directions = [(int(one.node_id), CLIENT) for one in nodes]
+        if requests:
+            directions += [(CLIENT, int(one.node_id)) for one in nodes]
+        self._cut(directions, fault.seconds)
+
+    def _cut(self, directions: list[tuple[int, int]], seconds: float) -> None:
+        for direction in directions:
+            self._cuts[direction] = self._cuts.get(direction, 0) + 1
+        self._world.network.cuts.update(directions)
+
+        def mend() -> None:
+            for direction in directions:
+                self._cuts[direction] -= 1
+            self._world.network.heal()
+            self._world.network.cuts.update(cut for cut, holders in self._cuts.items() if holders)
+
+        self._later(seconds, mend)
+
+    def _reset_connections(self, fault: Fault) -> None:
+        self._world.network.reset_some(fault.number)
+
+    # --- Clocks ------------------------------------------------------------------------------------------------------
+
+    def _wall_clock_jump(self, fault: Fault, node: SimNode) -> None:
+        node.clock.wall_offset_ms += int(fault.number * 1000)

@@ -1,0 +1,343 @@
+"""What is done to the topics of a simulated cluster: made, grown, set, moved, emptied and deleted, as a schedule says.
+
+A table from kind to act. Each act draws its choices from a generator named by the operation's number, among what there
+is at that moment. What has to happen (a topic that is made or deleted, a partition added) is proposed again and again,
+by whichever node runs, until the metadata log shows it; the rest is asked for once.
+
+What is *not* here: when (`cluster_schedule.py`), what producers and consumers do (`producers.py`, `consumers.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from metadata.commands import AddPartitions, AlterReassignments, AlterTopic, Command, CreateTopic, DeleteTopic
+from metadata.commands_moves import Reassignment
+from raftlog.model import BrokerId, PartitionRecord, TopicId, TopicPartition
+from raftlog.wire import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
+
+from .clients import FIRST_TIMESTAMP_MS, Clients
+from .cluster_schedule import Operation
+from .consumers import SimConsumer
+from .heap import EventHeap
+from .node import SimNode
+from .producers import CarelessProducer, IdempotentProducer, ProducerPlan, SimProducer
+from .trace import Trace
+
+LOOK_SECONDS = 0.25
+LOOKS_BETWEEN_PROPOSALS = 6
+TOPICS_MAX = 2
+PARTITIONS_MAX = 4
+POLL_SECONDS = 0.1
+DELETE_TIMEOUT_MS = 800
+
+
+@dataclass(slots=True)
+class LiveTopic:
+    """A topic that is to be there, and whoever uses it."""
+
+    topic_id: TopicId
+    name: str
+    plan: ProducerPlan
+    factor: int
+    configs: tuple[tuple[str, str], ...]
+    producers: dict[int, SimProducer] = field(default_factory=dict)
+    """By partition."""
+    consumers: dict[int, SimConsumer] = field(default_factory=dict)
+
+    @property
+    def compacts(self) -> bool:
+        return ("cleanup.policy", "compact") in self.configs
+
+
+class ClusterOperations:
+    """Carries out operations, and keeps producers and consumers going."""
+
+    def __init__(self, seed: int, heap: EventHeap, trace: Trace, nodes: Sequence[SimNode], clients: Clients) -> None:
+        self._seed = seed
+        self._heap = heap
+        self._trace = trace
+        self._nodes = nodes
+        self._clients = clients
+        self._rules = clients.truth.rules
+        self._rng = random.Random(f"{seed}/cluster/proposers")
+        self._made = 0
+        self._numbered = 0
+        self.producing = True
+        self.topics: dict[TopicId, LiveTopic] = {}
+        self.pending: dict[str, None] = {}
+        """What has to happen, and was not seen yet."""
+        self.done: dict[str, int] = {}
+        """Kind → how many were carried out."""
+        self._acts: dict[str, Callable[[random.Random], bool]] = {
+            "create": self._create,
+            "delete": self._delete,
+            "recreate": self._recreate,
+            "add_partitions": self._add_partitions,
+            "reassign": self._reassign,
+            "drain": self._drain,
+            "cancel_moves": self._cancel_moves,
+            "delete_records": self._delete_records,
+            "alter_topic": self._alter_topic,
+            "send_again": self._send_again,
+            "seek": self._seek,
+        }
+
+    def carry_out(self, operation: Operation) -> None:
+        """Now, if there is anything to do it to."""
+        rng = random.Random(f"{self._seed}/cluster/operation/{operation.number}")
+        if self._acts[operation.kind](rng):
+            self.done[operation.kind] = self.done.get(operation.kind, 0) + 1
+            self._trace.note(-1, f"operation {operation}")
+
+    # --- Proposing ---------------------------------------------------------------------------------------------------
+
+    def _propose(self, command: Command) -> None:
+        running = [node for node in self._nodes if node.running and node.quorum is not None]
+        if running:
+            node = self._rng.choice(running)
+            quorum = node.quorum
+            assert quorum is not None
+            self._heap.schedule(0.0, lambda: quorum.propose(command, lambda outcome: None, timeout=1.0), node.life)
+
+    def _propose_until(self, what: str, command: Command, seen: Callable[[], bool], then: Callable[[], None]) -> None:
+        self.pending[what] = None
+
+        def look(number: int) -> None:
+            if seen():
+                self.pending.pop(what, None)
+                then()
+                return
+            if not number % LOOKS_BETWEEN_PROPOSALS:
+                self._propose(command)
+            self._heap.schedule(LOOK_SECONDS, lambda: look(number + 1))
+
+        look(0)
+
+    # --- Topics ------------------------------------------------------------------------------------------------------
+
+    def _create(self, rng: random.Random) -> bool:
+        if len(self.topics) >= TOPICS_MAX:
+            return False
+        self._made += 1
+        flush_os, compacts = rng.random() < 0.2, rng.random() < 0.25
+        configs = {"segment.bytes": str(rng.choice((1024, 2048, 1 << 20)))}
+        if flush_os:
+            configs["flush"] = "os"
+        if compacts:
+            lag = str(rng.choice((2_000, 10_000)))
+            configs |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0", "max.compaction.lag.ms": lag}
+            configs |= {"delete.retention.ms": str(rng.choice((0, 1_000, 86_400_000)))}
+        elif rng.random() < 0.3:
+            configs["retention.bytes"] = str(rng.choice((1024, 4096)))
+        plan = ProducerPlan(
+            in_flight=rng.choice((1, 2, 5)),
+            pause=rng.choice((0.05, 0.1, 0.5)),
+            careless=flush_os or rng.random() < 0.2,
+            acks=rng.choice((1, -1)),
+            keys=rng.choice((2, 5, 20)) if compacts else 0,
+        )
+        factor = min(rng.choice((2, 3, 3, 3, 3)), len(self._nodes))
+        settled = tuple(sorted(configs.items()))
+        self._make(rng, f"topic-{self._made}", plan, factor, settled, rng.choice((1, 2, 3)))
+        return True
+
+    def _make(
+        self,
+        rng: random.Random,
+        name: str,
+        plan: ProducerPlan,
+        factor: int,
+        configs: tuple[tuple[str, str], ...],
+        partitions: int,
+    ) -> None:
+        topic_id = TopicId(rng.randbytes(16))
+        topic = self.topics[topic_id] = LiveTopic(topic_id, name, plan, factor, configs)
+        replicas = tuple(self._replicas(rng, factor) for _ in range(partitions))
+        command = CreateTopic(name, topic_id, replicas, configs)
+        self._propose_until(
+            f"create {topic_id.hex()}",
+            command,
+            lambda: topic_id in self._rules.topics or topic_id in self._rules.removed,
+            lambda: self._employ(topic),
+        )
+
+    def _replicas(self, rng: random.Random, factor: int) -> tuple[BrokerId, ...]:
+        return tuple(rng.sample([node.node_id for node in self._nodes], factor))
+
+    def _known(self) -> list[LiveTopic]:
+        return [topic for topic in self.topics.values() if topic.topic_id in self._rules.topics]
+
+    def _any_topic(self, rng: random.Random) -> LiveTopic | None:
+        known = self._known()
+        return rng.choice(known) if known else None
+
+    def _delete(self, rng: random.Random) -> bool:
+        topic = self._any_topic(rng)
+        if topic is None or len(self.topics) < 2:
+            return False
+        self._dismiss(topic)
+        return True
+
+    def _recreate(self, rng: random.Random) -> bool:
+        """Delete a topic, and make another of its name as soon as that is free."""
+        topic = self._any_topic(rng)
+        if topic is None:
+            return False
+        self._dismiss(topic)
+        self._make(rng, topic.name, topic.plan, topic.factor, topic.configs, len(topic.producers) or 1)
+        return True
+
+    def _dismiss(self, topic: LiveTopic) -> None:
+        del self.topics[topic.topic_id]
+        for producer in topic.producers.values():
+            producer.stopped = True
+        for consumer in topic.consumers.values():
+            consumer.stopped = True
+        topic_id = topic.topic_id
+        what = f"delete {topic_id.hex()}"
+        self._propose_until(what, DeleteTopic(topic_id), lambda: topic_id in self._rules.removed, lambda: None)
+
+    def _add_partitions(self, rng: random.Random) -> bool:
+        topic = self._any_topic(rng)
+        if topic is None:
+            return False
+        topic_id, count = topic.topic_id, self._rules.topics[topic.topic_id].partition_count
+        if count >= PARTITIONS_MAX:
+            return False
+        command = AddPartitions(topic_id, count, (self._replicas(rng, topic.factor),))
+
+        def seen() -> bool:
+            known = self._rules.topics.get(topic_id)
+            return topic_id in self._rules.removed or (known is not None and known.partition_count > count)
+
+        self._propose_until(f"add to {topic_id.hex()}", command, seen, lambda: self._employ(topic))
+        return True
+
+    def _alter_topic(self, rng: random.Random) -> bool:
+        topic = self._any_topic(rng)
+        if topic is None or topic.compacts:
+            return False
+        name, texts = rng.choice((("retention.bytes", ("1024", "4096", "-1")), ("segment.bytes", ("1024", "8192"))))
+        self._propose(AlterTopic(topic.topic_id, ((name, rng.choice(texts)),)))
+        return True
+
+    # --- Moves -------------------------------------------------------------------------------------------------------
+
+    def _records(self) -> list[PartitionRecord]:
+        partitions = self._clients.truth.partitions
+        records = [partitions[tp].record for tp in sorted(partitions) if tp.topic_id in self.topics]
+        return [record for record in records if record is not None]
+
+    def _reassign(self, rng: random.Random) -> bool:
+        records = self._records()
+        if not records:
+            return False
+        record = rng.choice(records)
+        factor = self.topics[record.topic_partition.topic_id].factor
+        self._propose(AlterReassignments((_reassignment(record, self._replicas(rng, factor)),)))
+        return True
+
+    def _drain(self, rng: random.Random) -> bool:
+        """Everything goes from one node to others."""
+        leaving = rng.choice([node.node_id for node in self._nodes])
+        moves = []
+        for record in self._records():
+            others = [node.node_id for node in self._nodes if node.node_id not in record.replicas]
+            if leaving in record.replicas and others and not record.is_moving:
+                instead = rng.choice(others)
+                target = tuple(instead if replica == leaving else replica for replica in record.replicas)
+                moves.append(_reassignment(record, target))
+        if moves:
+            self._propose(AlterReassignments(tuple(moves)))
+        return bool(moves)
+
+    def _cancel_moves(self, rng: random.Random) -> bool:
+        moving = [_reassignment(record, ()) for record in self._records() if record.target_replicas]
+        if moving:
+            self._propose(AlterReassignments(tuple(moving)))
+        return bool(moving)
+
+    # --- Records -----------------------------------------------------------------------------------------------------
+
+    def _delete_records(self, rng: random.Random) -> bool:
+        records = [record for record in self._records() if not self.topics[record.topic_partition.topic_id].compacts]
+        if not records:
+            return False
+        clients, tp = self._clients, rng.choice(records).topic_partition
+        target = clients.leader_of(tp)
+        if target is None:
+            return False
+        truth = clients.truth
+        before = rng.choice((-1, int(truth.of(tp).log.end_offset * rng.random())))
+
+        def deliver() -> None:
+            assert target.broker is not None
+            request = DeleteRecordsRequest(
+                1, DELETE_TIMEOUT_MS, [DeleteRecordsPartition(tp.topic_id, tp.partition, before)]
+            )
+            target.broker.local.delete_records(request, answered)
+
+        def answered(response: DeleteRecordsResponse) -> None:
+            answer = response.partitions[0]
+            if not answer.error:
+                clients.history.deletions += 1
+                truth.deleted(target, tp, max(before, 0))
+
+        clients.send(target, deliver)
+        return True
+
+    # --- Clients -----------------------------------------------------------------------------------------------------
+
+    def _send_again(self, rng: random.Random) -> bool:
+        producers = [producer for topic in self._known() for producer in topic.producers.values()]
+        if producers:
+            rng.choice(producers).send_again()
+        return bool(producers)
+
+    def _seek(self, rng: random.Random) -> bool:
+        consumers = [consumer for topic in self._known() for consumer in topic.consumers.values()]
+        if consumers:
+            rng.choice(consumers).seek(FIRST_TIMESTAMP_MS + int(self._heap.now * 1000 * rng.random()))
+        return bool(consumers)
+
+    def _employ(self, topic: LiveTopic) -> None:
+        """A producer and a consumer for each partition that has none."""
+        known = self._rules.topics.get(topic.topic_id)
+        if known is None or topic.topic_id not in self.topics:
+            return
+        for partition in range(len(topic.producers), known.partition_count):
+            tp = TopicPartition(topic.topic_id, partition)
+            kind = CarelessProducer if topic.plan.careless else IdempotentProducer
+            topic.producers[partition] = kind(self._numbered, tp, self._clients, topic.plan)
+            topic.consumers[partition] = SimConsumer(self._numbered, tp, self._clients)
+            self._numbered += 1
+            self._keep_producing(topic.producers[partition])
+            self._keep_reading(topic.consumers[partition])
+
+    def _keep_producing(self, producer: SimProducer) -> None:
+        rng = random.Random(f"{self._seed}/cluster/producer/{producer.number}")
+
+        def produce() -> None:
+            if self.producing and not producer.stopped:
+                producer.produce()
+                self._heap.schedule(rng.expovariate(1 / producer.plan.pause), produce)
+
+        self._heap.schedule(0.1, produce)
+
+    def _keep_reading(self, consumer: SimConsumer) -> None:
+        def consume() -> None:
+            if not consumer.stopped:
+                consumer.poll(consume_soon)
+
+        def consume_soon() -> None:
+            self._heap.schedule(POLL_SECONDS, consume)
+
+        self._heap.schedule(0.2, consume)
+
+
+def _reassignment(record: PartitionRecord, target: tuple[BrokerId, ...]) -> Reassignment:
+    tp = record.topic_partition
+    return Reassignment(tp.topic_id, tp.partition, record.partition_epoch, target)

@@ -1,0 +1,216 @@
+"""The truth of one partition: what was ever committed, as the world has seen it, and how a replica looks beside it.
+
+`CommittedLog` grows with whatever any leader ever had below its high watermark or acknowledged. Nothing takes from it,
+with one exception: records of a topic with `flush=os`, when all who had them lost power (`lose_from`).
+
+`Mirror` is what was last seen of one replica's log, batch by batch, read from its real bytes; each batch is read once a
+life. Truncations, moved starts and emptied logs are followed, so that comparing costs what changed and no more.
+
+What is *not* here: when to look, and which laws apply (`invariants.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from partitions.driver import PartitionDriver
+from raftlog.errors import CorruptBatch
+from raftlog.model import Offset
+from raftlog.ports import Part
+from raftlog.record_batch import BatchHeader, RecordBatch, check_crc, split_batches
+
+from .network import bytes_of
+from .violation import Violation
+
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What identifies a committed batch."""
+
+    base_offset: int
+    end_offset: int
+    leader_epoch: int
+    crc: int
+    """0 where compaction may write the batch anew."""
+
+    @classmethod
+    def of(cls, header: BatchHeader, *, compacts: bool) -> Batch:
+        return cls(header.base_offset, header.end_offset, header.leader_epoch, 0 if compacts else header.crc)
+
+
+@dataclass(slots=True)
+class CommittedRecord:
+    """One record as it was committed."""
+
+    value: bytes | None
+    key: bytes | None
+    timestamp_ms: int
+
+
+class CommittedLog:
+    """What was committed in one partition, in order."""
+
+    def __init__(self, *, compacts: bool = False) -> None:
+        self.compacts = compacts
+        self.batches: list[Batch] = []
+        self.by_base: dict[int, Batch] = {}
+        self.records: dict[int, CommittedRecord] = {}
+        """By offset."""
+        self.offsets: dict[bytes, int] = {}
+        """Value → offset: values are unique, so a second one is a duplicate."""
+        self.lost: set[tuple[int, bytes | None]] = set()
+        """(offset, value) of what was committed once and lost, as `flush=os` allows."""
+        self._producers: dict[int, tuple[int, int]] = {}
+        """Producer id → (epoch, next sequence)."""
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].end_offset if self.batches else 0
+
+    def extend(self, view: memoryview) -> None:
+        """The next committed batch. Raises `Violation` of S1 and S2."""
+        batch = RecordBatch(view)
+        header = batch.header
+        if header.base_offset != self.end_offset:
+            raise Violation(f"S2: committed batch at {header.base_offset}, the committed log ends at {self.end_offset}")
+        if self.batches and header.leader_epoch < self.batches[-1].leader_epoch:
+            raise Violation(f"S2: epoch {header.leader_epoch} is committed after {self.batches[-1]}")
+        self._check_sequence(header)
+        known = Batch.of(header, compacts=self.compacts)
+        self.batches.append(known)
+        self.by_base[known.base_offset] = known
+        rows = zip(batch.offsets(), batch.values(), batch.keys(), batch.timestamps_ms(), strict=True)
+        for offset, value, key, timestamp in rows:
+            if value is not None:
+                if value in self.offsets:
+                    raise Violation(f"S1: {value!r} is committed at {self.offsets[value]} and again at {offset}")
+                self.offsets[value] = offset
+            self.records[offset] = CommittedRecord(value, key, timestamp)
+
+    def holds(self, offset: int, value: bytes | None) -> bool:
+        """Whether this was committed at this offset; also if it was lost since, as `flush=os` allows."""
+        record = self.records.get(offset)
+        return (record is not None and record.value == value) or (offset, value) in self.lost
+
+    def told(self, offset: int) -> str:
+        """What is committed there, for people."""
+        record = self.records.get(offset)
+        return "nothing" if record is None else repr(record.value)
+
+    def lose_from(self, end_offset: int) -> int:
+        """Everything from here on was lost, as `flush=os` allows. Returns how many records that is."""
+        count = 0
+        while self.batches and self.batches[-1].end_offset > end_offset:
+            batch = self.batches.pop()
+            del self.by_base[batch.base_offset]
+            for offset in range(batch.base_offset, batch.end_offset):
+                record = self.records.pop(offset, None)
+                if record is not None:
+                    count += 1
+                    self.lost.add((offset, record.value))
+                    if record.value is not None:
+                        del self.offsets[record.value]
+        self._producers.clear()
+        return count
+
+    def latest_of_keys(self) -> dict[bytes, int]:
+        """Key → offset of its last record: what compaction must leave."""
+        return {record.key: offset for offset, record in sorted(self.records.items()) if record.key is not None}
+
+    def _check_sequence(self, header: BatchHeader) -> None:
+        """S1: each producer's records are committed in order, without gap, and never of an epoch that is over."""
+        if header.producer_id < 0:
+            return
+        epoch, expected = self._producers.get(header.producer_id, (header.producer_epoch, header.base_sequence))
+        if header.producer_epoch > epoch:
+            epoch, expected = header.producer_epoch, 0
+        if header.producer_epoch < epoch or header.base_sequence != expected:
+            raise Violation(
+                f"S1: producer {header.producer_id} committed epoch {header.producer_epoch} sequence "
+                f"{header.base_sequence}, due is epoch {epoch} sequence {expected}"
+            )
+        self._producers[header.producer_id] = epoch, expected + header.last_offset_delta + 1
+
+
+@dataclass(slots=True)
+class Mirror:
+    """One replica's log as it was last seen.
+
+    Invariant: `batches` follow one another; the first `verified` of them are what was committed.
+    """
+
+    driver: PartitionDriver | None = None
+    leader: object = None
+    leader_mark: tuple[int, int] = (0, 0)
+    """High watermark and partition epoch of that leader, as it was last seen."""
+    shape: tuple[object, ...] = ()
+    start_offset: int = 0
+    batches: list[Batch] = field(default_factory=list)
+    verified: int = 0
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].end_offset if self.batches else self.start_offset
+
+    @property
+    def verified_end(self) -> int:
+        return self.batches[self.verified - 1].end_offset if self.verified else self.start_offset
+
+    def refresh(self, driver: PartitionDriver, seen: Callable[[Batch], None], *, compacts: bool) -> None:
+        """Follow the log to where it is now. `seen` is told of each batch that is new here."""
+        log = driver.log
+        start, end = log.log_start_offset, log.log_end_offset
+        if self.driver is not driver or start > self.end_offset or start < self.start_offset:
+            self.driver = driver
+            self.batches, self.verified, self.start_offset = [], 0, start
+        while self.batches and self.batches[-1].end_offset > end:
+            self.batches.pop()
+        self.verified = min(self.verified, len(self.batches))
+        if start > self.start_offset:
+            gone = next((i for i, batch in enumerate(self.batches) if batch.end_offset > start), len(self.batches))
+            del self.batches[:gone]
+            self.verified = max(0, self.verified - gone)
+            self.start_offset = start
+        for view in batches_of(driver, self.end_offset, end):
+            try:
+                batch = Batch.of(check_crc(view), compacts=compacts)
+            except CorruptBatch as error:
+                raise Violation(f"S9: {driver} has a damaged batch in service: {error.detail}") from None
+            before = self.batches[-1] if self.batches else None
+            if before is not None and (
+                batch.base_offset != before.end_offset or batch.leader_epoch < before.leader_epoch
+            ):
+                raise Violation(f"S2: {batch} follows {before} in {driver}")
+            self.batches.append(batch)
+            seen(batch)
+
+    def compare(self, truth: CommittedLog, end_offset: int) -> str:
+        """Compare with the truth up to there. Returns what is wrong, or nothing."""
+        while self.verified < len(self.batches) and self.batches[self.verified].end_offset <= end_offset:
+            mine = self.batches[self.verified]
+            committed = truth.by_base.get(mine.base_offset)
+            if committed != mine:
+                return f"has {mine}, committed is {committed}"
+            self.verified += 1
+        if self.verified_end < end_offset:
+            return f"lacks [{self.verified_end}, {end_offset})"
+        return ""
+
+
+def batches_of(driver: PartitionDriver, start: int, end: int) -> Iterator[memoryview]:
+    """Whole batches of a replica's log from `start`, none beyond `end`."""
+    while start < end:
+        found = driver.log.read(Offset(start), Offset(end), READ_BYTES)
+        if found.load is not None:
+            found = found.load()
+        if found.next_offset <= start:
+            raise Violation(f"S2: {driver} has a hole at {start}, its log ends at {driver.log.log_end_offset}")
+        start = found.next_offset
+        yield from split_batches(_joined(found.parts))
+
+
+def _joined(parts: Sequence[Part]) -> bytes:
+    return b"".join(bytes_of(part) for part in parts)

@@ -1,0 +1,70 @@
+"""At the end of a run, when all is well: every replica is read once more from its disk, whole.
+
+Below the high watermark each replica is what was committed, batch by batch. Where compaction wrote batches anew it is
+looked at by record: what is there is what was committed; the last record of each key is there, unless it is a
+tombstone; what is missing was overwritten by a later record of its key, or was a tombstone (S2, S4).
+
+What is *not* here: progress (`liveness.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from partitions.driver import PartitionDriver
+from raftlog.record_batch import RecordBatch
+
+from .committed_log import CommittedLog, Mirror, batches_of
+from .invariants import Truth
+from .node import SimNode
+from .partition_truth import PartitionTruth
+from .violation import Violation
+
+
+def look_at_everything(truth: Truth, nodes: Sequence[SimNode]) -> None:
+    """Raises `Violation`."""
+    for node in nodes:
+        if node.running and node.broker is not None:
+            for topic_partition, driver in node.broker.manager.drivers.items():
+                if not driver.replica.offline:
+                    _look_at(node, truth.of(topic_partition), driver)
+
+
+def _look_at(node: SimNode, partition: PartitionTruth, driver: PartitionDriver) -> None:
+    end = min(driver.replica.high_watermark, partition.log.end_offset)
+    mirror = Mirror()
+    mirror.refresh(driver, partition.name, compacts=partition.log.compacts)
+    wrong = mirror.compare(partition.log, end)
+    if not wrong and partition.log.compacts:
+        wrong = _compacted(partition.log, driver, end)
+    if wrong:
+        raise Violation(f"S4: at the end node {node.node_id} {wrong} of {partition.topic_partition}")
+
+
+def _compacted(truth: CommittedLog, driver: PartitionDriver, end: int) -> str:
+    """What is wrong with a log of which compaction may have taken records."""
+    start = driver.log.log_start_offset
+    found: set[int] = set()
+    for view in batches_of(driver, start, end):
+        batch = RecordBatch(view)
+        for offset, key, value in zip(batch.offsets(), batch.keys(), batch.values(), strict=True):
+            committed = truth.records.get(offset)
+            if committed is None or (committed.key, committed.value) != (key, value):
+                return f"has {value!r} for {key!r} at {offset}, committed is {truth.told(offset)}"
+            found.add(offset)
+    latest = truth.latest_of_keys()
+    gone: set[bytes] = set()
+    """Keys whose tombstone is no more: nothing of them may be left."""
+    for offset in range(start, end):
+        committed = truth.records.get(offset)
+        if offset in found or committed is None or committed.key is None:
+            continue
+        if latest[committed.key] != offset:
+            continue
+        if committed.value is not None:
+            return f"lacks {committed.value!r}, the last of {committed.key!r}, at {offset}"
+        gone.add(committed.key)
+    for offset in sorted(found):
+        if truth.records[offset].key in gone:
+            return f"has {truth.told(offset)} at {offset}, and lacks the tombstone of its key"
+    return ""

@@ -1,0 +1,53 @@
+"""Liveness mode (S10): no more faults, every node is up; what is still missing until everything goes on by itself?
+
+Each partition leads with a full ISR and no move under way; every idempotent batch ever sent is acknowledged; every
+consumer has read all that is committed; what was deleted is gone everywhere. The world asks again and again, up to
+`LIVENESS_SECONDS` after everything healed.
+
+What is *not* here: safety (`invariants.py`), which is checked all the while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .cluster_operations import ClusterOperations
+from .invariants import Truth
+from .node import SimNode
+
+LIVENESS_SECONDS = 30.0
+
+
+def missing(nodes: Sequence[SimNode], operations: ClusterOperations, truth: Truth) -> list[str]:
+    """Reasons why the cluster is not well yet, for people; empty when it is."""
+    found = [f"node {node.node_id} is down" for node in nodes if not node.running]
+    found += [f"{what} has not happened" for what in operations.pending]
+    for node in nodes:
+        if node.broker is not None:
+            found += _missing_at(node, operations, truth)
+    for topic in operations.topics.values():
+        found += [
+            f"producer {producer.number} waits for {producer.waiting} answers"
+            for producer in topic.producers.values()
+            if producer.waiting
+        ]
+        for consumer in topic.consumers.values():
+            end = truth.of(consumer.topic_partition).log.end_offset
+            if consumer.position < end:
+                found.append(f"consumer {consumer.number} is at {consumer.position} of {end}")
+    return found
+
+
+def _missing_at(node: SimNode, operations: ClusterOperations, truth: Truth) -> list[str]:
+    assert node.broker is not None
+    view, drivers = node.broker.view, node.broker.manager.drivers
+    removed = truth.rules.removed
+    expected = {record.topic_id for record in view.topics()}
+    found = [f"node {node.node_id} does not know a topic" for topic in operations.topics if topic not in expected]
+    found += [f"node {node.node_id} knows a deleted topic" for topic in removed if topic in expected]
+    found += [f"node {node.node_id} has {tp} of a deleted topic" for tp in drivers if tp.topic_id in removed]
+    for record in view.partitions():
+        unsettled = not record.has_leader or len(record.isr) < len(record.replicas) or record.target_replicas
+        if unsettled:
+            found.append(f"node {node.node_id}: {record} {view.explain_offline(record.topic_partition) or ''}")
+    return found

@@ -1,0 +1,48 @@
+"""Schedules of either kind of world behind one face: drawn from a seed, read from a file, run, shrunk.
+
+What is *not* here: seeds without a schedule in between (`seeds.py`), how schedules become small (`shrink.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TypeAlias
+
+from . import cluster_schedule, quorum_schedule
+from .cluster_schedule import ClusterSchedule
+from .quorum_run import run_schedule as run_quorum
+from .quorum_schedule import Schedule
+from .seeds import Verdict
+from .shrink import Shrinker
+
+AnySchedule: TypeAlias = Schedule | ClusterSchedule
+
+
+def draw(kind: str, seed: int, seconds: float) -> AnySchedule:
+    """The schedule of a seed in this kind of world, `quorum` or `cluster`."""
+    return cluster_schedule.draw(seed, seconds) if kind == "cluster" else quorum_schedule.draw(seed, seconds)
+
+
+def from_json(text: str) -> AnySchedule:
+    """A saved schedule, of whichever world. Raises `ValueError` for what is none."""
+    held = json.loads(text)
+    if isinstance(held, dict) and held.get("world") == cluster_schedule.WORLD:
+        return ClusterSchedule.from_json(text)
+    return Schedule.from_json(text)
+
+
+def run(schedule: AnySchedule) -> Verdict:
+    """Run it to its verdict."""
+    if isinstance(schedule, Schedule):
+        return run_quorum(schedule)
+    # Whole brokers are imported by those who run them.
+    from .run import run_schedule
+
+    return run_schedule(schedule)
+
+
+def shrink(shrinker: Shrinker, schedule: AnySchedule) -> AnySchedule:
+    """The smallest that fails alike; see `Shrinker.shrink`."""
+    if isinstance(schedule, Schedule):
+        return shrinker.shrink(schedule)
+    return shrinker.shrink(schedule)

@@ -1,0 +1,71 @@
+"""Schedules of whole clusters: drawn, saved, made small, and run without faults.
+
+That many of them keep every property is `test_seeds.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from jepsen_like.simulator.cluster_schedule import KINDS, OPERATIONS, ClusterSchedule, draw
+from jepsen_like.simulator.quorum_schedule import Fault
+from jepsen_like.simulator.run import run_schedule
+from jepsen_like.simulator.schedules import from_json
+from jepsen_like.simulator.shrink import Shrinker
+
+SECONDS = 60.0
+
+
+def test_a_schedule_survives_its_file() -> None:
+    schedule = draw(4, SECONDS)
+    assert len(schedule.faults) > 0
+    assert ClusterSchedule.from_json(schedule.to_json()) == from_json(schedule.to_json()) == schedule
+    for text in ("[]", "{}", '{"version": 1}', schedule.to_json().replace('"world": "cluster"', '"world": "moon"')):
+        with pytest.raises(ValueError, match="not a"):
+            ClusterSchedule.from_json(text)
+
+
+def test_every_kind_of_fault_and_operation_is_drawn_before_long() -> None:
+    schedules = [draw(seed, SECONDS) for seed in range(1, 60)]
+    several = {"kill_and_back", "power_loss_all", "kill_all", "dark", "cut_one_way", "forgotten_tail"}
+    assert {fault.kind for schedule in schedules for fault in schedule.faults} == set(KINDS) - several | {"cut"}
+    assert {operation.kind for schedule in schedules for operation in schedule.operations} == set(OPERATIONS)
+    assert {schedule.nodes for schedule in schedules} == {3, 5}
+
+
+def test_one_disk_rots_at_most() -> None:
+    """As many as `min.insync.replicas` would lose records by right (S1)."""
+    for seed in range(1, 100):
+        assert sum(fault.kind == "rot" for fault in draw(seed, SECONDS).faults) <= 1
+
+
+def test_leaving_a_fault_out_leaves_the_rest_as_it_is() -> None:
+    schedule = draw(9, SECONDS)
+    assert draw(9, SECONDS) == schedule
+    assert draw(9, SECONDS, faulty=False) == replace(schedule, faults=())
+
+
+def test_a_schedule_is_shrunk_to_what_makes_it_fail() -> None:
+    schedule = draw(5, SECONDS)
+    needed = (schedule.faults[3], schedule.faults[5])
+
+    def violation(candidate: ClusterSchedule) -> str:
+        return "S6: lost" if set(needed) <= set(candidate.faults) else ""
+
+    small = Shrinker(violation).shrink(schedule)
+    assert small.faults == needed
+    assert small.operations == ()
+    assert small.seconds < SECONDS
+
+
+def test_a_run_is_a_function_of_its_schedule() -> None:
+    faults = (Fault(5.0, "power_loss", 1, seconds=0.5), Fault(6.0, "isolate", 0, 0, 1.0))
+    schedule = replace(draw(3, 8.0), faults=faults)
+    first, second = run_schedule(schedule), run_schedule(from_json(schedule.to_json()))
+    assert first.passed, first.violation
+    assert (first.trace, first.events, first.faults) == (second.trace, second.events, {"power_loss": 1, "isolate": 1})
+    assert first.safety
+    assert first.liveness
+    assert first.recovered_after > 0
