@@ -1,0 +1,184 @@
+"""A member's place in its group, in front of a broker in memory: joined, kept, lost, joined again, given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from metadata.groups.changes import Fence
+from raftlog.client.api import HttpApi
+from raftlog.client.group_api import GroupApi, GroupPartition, unpack
+from raftlog.client.group_consumer import GroupConsumer
+from raftlog.client.group_membership import GroupMembership
+from raftlog.client.group_starts import find_starts
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.model import TopicPartition
+from raftlog.record_batch import encode
+from tests.support.fake_broker import FakeBroker
+from tests.support.http_api_client import Api, eventually, running_api
+
+pytestmark = pytest.mark.integration
+
+WANTED: dict[str, Any] = {
+    "topics": ["t"],
+    "client_id": "app",
+    "session_timeout_ms": 10_000,
+    "rebalance_timeout_ms": 10_000,
+}
+
+
+@pytest.fixture
+async def broker() -> FakeBroker:
+    made = FakeBroker()
+    topic = made.add_topic("t", 4)
+    for partition in range(4):
+        made.logs[TopicPartition(topic.topic_id, partition)].append(encode([b"a"] * 10, base_timestamp_ms=0))
+    return made
+
+
+@pytest.fixture
+async def api(broker: FakeBroker) -> AsyncIterator[Api]:
+    async with running_api(broker) as running:
+        yield running
+
+
+@pytest.fixture
+async def calls(api: Api) -> AsyncIterator[HttpApi]:
+    made = HttpApi(f"127.0.0.1:{api.port}")
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def member(calls: HttpApi) -> AsyncIterator[Callable[..., GroupMembership]]:
+    made: list[GroupMembership] = []
+
+    def make(**other: Any) -> GroupMembership:
+        membership = GroupMembership(GroupApi(calls, "g"), {**WANTED, **other}, heartbeat_interval=0.02)
+        made.append(membership)
+        membership.start()
+        return membership
+
+    yield make
+    for membership in made:
+        await membership.close()
+
+
+def numbers(membership: GroupMembership) -> list[int]:
+    current = membership.current
+    return [] if current is None else sorted(one.partition for one in unpack(current.assigned))
+
+
+async def test_members_share_and_give_up(broker: FakeBroker, member: Callable[..., GroupMembership]) -> None:
+    a = member()
+    await eventually(lambda: numbers(a) == [0, 1, 2, 3])
+    b = member()
+    await eventually(lambda: len(numbers(a)) == 2)
+    assert numbers(b) == []
+    assert a.current is not None
+    a.release(unpack(a.current.revoking))
+    await eventually(lambda: len(numbers(b)) == 2)
+    assert sorted(numbers(a) + numbers(b)) == [0, 1, 2, 3]
+    await b.close()
+    await eventually(lambda: numbers(a) == [0, 1, 2, 3])
+    await a.close()
+    assert broker.groups.groups["g"].members == {}
+
+
+async def test_who_was_removed_joins_again_and_knows_that_it_lost_all(
+    broker: FakeBroker, member: Callable[..., GroupMembership]
+) -> None:
+    a = member()
+    await eventually(lambda: numbers(a) == [0, 1, 2, 3])
+    (known,) = broker.groups.groups["g"].members.values()
+    broker.groups.change(Fence("g", known.member_id, known.incarnation, 1, 0))
+    await eventually(lambda: a.session == 1 and numbers(a) == [0, 1, 2, 3])
+    (again,) = broker.groups.groups["g"].members.values()
+    assert again.member_id == known.member_id and again.incarnation > known.incarnation
+
+
+async def test_a_static_member_stays_when_it_closes(broker: FakeBroker, member: Callable[..., GroupMembership]) -> None:
+    a = member(instance_id="i")
+    await eventually(lambda: numbers(a) == [0, 1, 2, 3])
+    epoch = broker.groups.groups["g"].epoch
+    await a.close()
+    assert len(broker.groups.groups["g"].members) == 1
+    b = member(instance_id="i")
+    await eventually(lambda: numbers(b) == [0, 1, 2, 3])
+    assert broker.groups.groups["g"].epoch == epoch
+
+
+async def test_of_two_processes_of_one_instance_the_first_stops(member: Callable[..., GroupMembership]) -> None:
+    a = member(instance_id="i")
+    await eventually(lambda: bool(numbers(a)))
+    b = member(instance_id="i")
+    await eventually(lambda: a.error is not None)
+    assert "another process" in str(a.error)
+    assert a.changed.is_set()
+    await eventually(lambda: numbers(b) == [0, 1, 2, 3])
+    assert b.error is None
+
+
+async def test_what_cannot_be_joined_ends_the_membership(member: Callable[..., GroupMembership]) -> None:
+    a = member(pattern="(")
+    await eventually(lambda: a.error is not None)
+    assert isinstance(a.error, InvalidRequest)
+
+
+async def test_a_cluster_that_does_not_answer_is_asked_again(
+    broker: FakeBroker, member: Callable[..., GroupMembership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(*_: object) -> None:
+        raise RetriableError("not_coordinator", "nobody leads")
+
+    a = member()
+    await eventually(lambda: bool(numbers(a)))
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.groups, "heartbeat", silent)
+        await eventually(lambda: a.last_error is not None)
+    await eventually(lambda: a.last_error is None)
+    assert (a.session, a.error) == (0, None)
+
+
+async def test_a_bug_of_ours_is_told_to_whoever_polls(
+    member: Callable[..., GroupMembership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GroupMembership, "_hear", lambda self, answer: 1 / 0)
+    a = member()
+    await eventually(lambda: a.error is not None)
+    assert "ZeroDivisionError" in str(a.error)
+
+
+async def test_where_a_member_begins(broker: FakeBroker, calls: HttpApi) -> None:
+    group = GroupApi(calls, "g")
+    topic = broker.view.topic("t")
+    assert topic is not None
+    p0, p1 = (GroupPartition("t", number, topic.topic_id.hex()) for number in range(2))
+    await group.commit({p0: 4})
+    known = {one.group_partition: one for one in await group.committed()}
+    assert await find_starts(calls, [p0, p1], known, "earliest") == {p0: 4, p1: 0}
+    assert await find_starts(calls, [p0, p1], known, "latest") == {p0: 4, p1: 10}
+    with pytest.raises(InvalidRequest) as caught:
+        await find_starts(calls, [p0, p1], known, "error")
+    assert caught.value.code == "offset_out_of_range"
+
+
+async def test_what_no_consumer_can_be_made_of() -> None:
+    for settings in (
+        {},
+        {"topics": ["t"], "auto_offset_reset": "now"},
+        {"topics": ["t"], "heartbeat_interval_ms": 45_000},
+    ):
+        with pytest.raises(InvalidRequest):
+            GroupConsumer("127.0.0.1:1", "g", **settings)  # type: ignore[arg-type]
+
+
+async def test_who_is_closed_says_so(api: Api) -> None:
+    consumer = GroupConsumer(f"127.0.0.1:{api.port}", "g", ["t"])
+    await asyncio.gather(consumer.close(), consumer.close())
+    with pytest.raises(RetriableError) as caught:
+        await consumer.poll()
+    assert caught.value.code == "shutting_down"
