@@ -78,9 +78,9 @@ class GroupBatches:
         """The index of the entry that decided it, once this node's view shows that entry. Fails with the refusal, or a
         `RetriableError`. Raises `InvalidRequest` or `RetriableError` for what is not even begun."""
         size = len(_encoder.encode(change))
-        if size > MAX_CHANGES_BYTES // 2:
+        if size > MAX_CHANGES_BYTES:
             raise InvalidRequest(
-                "invalid_request", f"a change of a group has at most {MAX_CHANGES_BYTES // 2} bytes, not {size}: cut it"
+                "invalid_request", f"a change of a group has at most {MAX_CHANGES_BYTES} bytes, not {size}: cut it"
             )
         if len(self._queue) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
             raise RetriableError("overloaded", "too many changes of groups wait for the quorum")

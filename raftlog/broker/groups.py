@@ -42,6 +42,8 @@ from raftlog.wire import GroupHeartbeat, GroupHeartbeatsRequest, GroupHeartbeats
 
 from .group_batches import GroupBatches
 
+HOPELESS_PAUSE_SECONDS = 30.0
+"""Before a change is tried again that is too large for a command: only another membership will mend that."""
 INLINE_ASSIGNMENT = 500
 """Members and partitions: targets of so many are made on the loop, in a millisecond or two; of more by a thread."""
 
@@ -248,21 +250,21 @@ class Groups:
             self._propose(coordinator, assign)
 
     def _propose(self, coordinator: Coordinator, change: GroupChange) -> None:
-        def settled(error: BaseException | None) -> None:
+        def settled(error: BaseException | None, pause: float = 0.0) -> None:
             if error is not None and not isinstance(error, RaftlogError):
                 raise error
             if error is None and isinstance(change, Fence):
                 self._logger.info("group_member_removed", group=change.group_id, member=change.member_id)
             if error is None and isinstance(change, Expire):
                 self._logger.info("group_offsets_expired", group=change.group_id)
-            coordinator.settled(change, self._loop.time(), done=error is None)
+            coordinator.settled(change, self._loop.time() + pause, done=error is None)
             self.wake()
 
         try:
             decided = self._batches.submit(change)
         except RaftlogError as error:
             self._logger.warning("group_change_refused", change=type(change).__name__, error=str(error))
-            settled(error)
+            settled(error, 0.0 if error.retriable else HOPELESS_PAUSE_SECONDS)
             return
         decided.add_done_callback(lambda future: settled(None if future.cancelled() else future.exception()))
 

@@ -40,7 +40,8 @@ GONE = ("unknown_topic", "unknown_partition")
 
 
 class GroupConsumer:
-    """A member of a consumer group. Belongs to one event loop; `close` it, or use it with `async with`."""
+    """A member of a consumer group. Belongs to one event loop, and one task at a time polls; `close` it, or use it with
+    `async with`."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import InvalidRequest, RaftlogError
 
 from .api import blames_caller
 from .group_api import GroupApi, GroupPartition, MembershipInfo
@@ -178,7 +178,7 @@ class GroupMembership:
         self.changed.set()
 
 
-def no_member(last_error: RaftlogError | None) -> RetriableError:
+def no_member(last_error: RaftlogError | None) -> InvalidRequest:
     """What to tell whoever needs a member."""
     why = f": {last_error.detail}" if last_error is not None else ""
-    return RetriableError("not_coordinator", f"this consumer is not a member of its group now{why}")
+    return InvalidRequest("unknown_member", f"this consumer is not a member of its group now{why}")

@@ -80,7 +80,7 @@ async def test_a_command_is_bounded() -> None:
     assert all(len(encode(command)) <= MAX_CHANGES_BYTES + 100 for command in quorum.proposed)
     quorum.apply()
     await asyncio.gather(*asked)
-    huge = Commit("g", "", 0, 0, 0, big().offsets * 2)
+    huge = Commit("g", "", 0, 0, 0, big().offsets * 3)
     with pytest.raises(InvalidRequest, match="cut it"):
         quorum.batches.submit(huge)
 
