@@ -20,17 +20,23 @@ from tests.support.compaction import records, table
 from tests.support.replication_cluster import tp
 
 BROKERS = 3
-KEYS = st.sampled_from([b"a", b"b", b"c", b"a key that is longer than its hash"])
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("put"), st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=200)), max_size=12)),
-        st.tuples(st.just("compact"), st.integers(0, BROKERS - 1)),
-        st.tuples(st.just("elect"), st.integers(0, BROKERS - 1)),
-        st.tuples(st.just("away"), st.integers(0, BROKERS - 1)),
-        st.tuples(st.just("back")),
+KEYS = st.sampled_from([b"a", b"b", b"a key that is longer than its hash"])
+NUMBERS = st.integers(0, BROKERS - 1)
+LEADER = st.none()
+ROUNDS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "away": NUMBERS,
+            "put": st.lists(
+                st.tuples(KEYS, st.none() | st.binary(min_size=100, max_size=200)), min_size=5, max_size=12
+            ),
+            "elect": st.none() | NUMBERS,
+            "compact": st.lists(LEADER | NUMBERS, min_size=1, max_size=3),
+            "back": st.booleans(),
+        }
     ),
-    min_size=4,
-    max_size=16,
+    min_size=2,
+    max_size=4,
 )
 
 
@@ -90,24 +96,26 @@ class Twin:
             assert all(self.entries[offset] == (key, value) for offset, key, value in records(log))
             assert table(log) == self.table, number
 
+    def go_through(self, step: dict[str, Any]) -> None:
+        self.send_away(step["away"])
+        for key, value in step["put"]:
+            self.put(key, value)
+        if step["elect"] is not None:
+            self.elect(step["elect"])
+        for number in step["compact"]:
+            self.cluster.compact(self.leader if number is None else number)
+            self.check()
+        if step["back"]:
+            self.bring_back()
+        self.check()
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps=STEPS)
-def test_every_replica_amounts_to_the_dict(steps: list[Any]) -> None:
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(rounds=ROUNDS)
+def test_every_replica_amounts_to_the_dict(rounds: list[dict[str, Any]]) -> None:
     twin = Twin()
-    for name, *arguments in steps:
-        if name == "put":
-            for key, value in arguments[0]:
-                twin.put(key, value)
-        elif name == "compact":
-            twin.cluster.compact(arguments[0])
-        elif name == "elect":
-            twin.elect(arguments[0])
-        elif name == "away":
-            twin.send_away(arguments[0])
-        else:
-            twin.bring_back()
-        twin.check()
+    for step in rounds:
+        twin.go_through(step)
     twin.bring_back()
     twin.check()
     for number in range(BROKERS):

@@ -16,11 +16,15 @@ CONFIGS = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.
 PASS_MAX = 200
 """Moments that a pass may take."""
 
+CATCH_UP_MAX = 50
+"""Moments that a broker may take to be back."""
+
 
 class CompactedCluster(ReplicationCluster):
     """See the module. Broker 0 leads first."""
 
     def __init__(self, *, brokers: int = 3, **configs: str) -> None:
+        self.away: set[int] = set()
         super().__init__(brokers=brokers, **(CONFIGS | configs))  # type: ignore[arg-type]
 
     def put(self, key: bytes | None, value: bytes | None, *, number: int = 0, sequence: int = -1) -> Any:
@@ -74,11 +78,23 @@ class CompactedCluster(ReplicationCluster):
         """A follower that hears nothing any more and leaves the ISR."""
         self.tell(broker(number, fenced=True))
         self.set_isr(*[member for member in self.records[0].isr if member != number])
+        self.away.add(number)
         self.members[number].links[leader].close()
         self.settle()
 
+    def dial(self, owner: int, peer: int) -> None:
+        link = self.members[owner].links.get(peer)
+        if not self.away & {owner, peer} and (link is None or not link.open):
+            super().dial(owner, peer)
+
     def bring_back(self, number: int, leader: int = 0) -> None:
-        """It follows again, and joins the ISR when it may."""
+        """It follows again, until it has all of its leader's log: it may join the ISR then."""
+        self.away.discard(number)
         self.tell(broker(number))
         self.dial(number, leader)
-        self.pass_time()
+        for _ in range(CATCH_UP_MAX):
+            self.pass_time(1)
+            if self.log_end(number) == self.log_end(leader):
+                self.pass_time(1)
+                return
+        raise AssertionError(f"broker {number} does not catch up: {self.members[number].manager.status()}")
