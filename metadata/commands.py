@@ -117,7 +117,7 @@ __all__ = [
 
 ENVELOPE_VERSION = 1
 
-MAX_COMMAND_BYTES = 4 * 1024 * 1024
+MAX_COMMAND_BYTES = 6 * 1024 * 1024
 """The registration of a broker is the largest command: some 45 bytes a replica."""
 
 MAX_ELECTIONS_PER_COMMAND = 512

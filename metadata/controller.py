@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
 
@@ -38,8 +39,8 @@ from .image_elections import electable, is_live, members, recovery_winners
 from .image_state import ImageState
 from .sessions import Sessions
 
-MAX_PARTITIONS_PER_DECISION = 2_048
-"""Leaderless partitions looked at in one call: a few milliseconds."""
+MAX_PARTITIONS_PER_DECISION = 1_024
+"""Partitions without a leader looked at in one call, and leaderships handed over: a few milliseconds."""
 
 LOOK_AGAIN_SECONDS = 0.05
 """After a candidate that is not fenced was not heard of yet."""
@@ -77,6 +78,8 @@ class Controller:
         self._look_again_at = math.inf
         self._recoverable_since: dict[TopicPartition, float] = {}
         self._handing_over_since: dict[tuple[BrokerId, Incarnation], float] = {}
+        self._to_hand_over: dict[BrokerId, list[TopicPartition]] = {}
+        """The rest of the present pass over what a stopping broker leads."""
         self._preferred = PreferredLeaders(image, self._heard_of, rebalance_after, imbalance_percent)
         self._moves = Moves(image, self._heard_of)
 
@@ -157,27 +160,33 @@ class Controller:
         if broker.fenced or not self._sessions.is_stopping(broker_id, incarnation, now):
             return False
         since = self._handing_over_since.setdefault((broker_id, incarnation), now)
-        return now - since < HAND_OVER_SECONDS and next(self._hand_overs_of(broker_id, now), None) is not None
+        some = islice(self._image.led_by(broker_id), MAX_PARTITIONS_PER_DECISION)
+        return now - since < HAND_OVER_SECONDS and any(self._hand_over(tp, broker_id, now) for tp in some)
 
     def _hand_overs(self, now: float) -> Iterator[Election]:
-        """Leaderships of stopping brokers, given to in-sync peers that stay."""
+        """Leaderships of stopping brokers, given to in-sync peers that stay: some at a time, again and again, since a
+        proposal may be lost."""
         for broker_id, incarnation in list(self._handing_over_since):
             broker = self._image.brokers.get(broker_id)
             if broker is None or broker.incarnation != incarnation or broker.fenced:
                 del self._handing_over_since[broker_id, incarnation]
+                self._to_hand_over.pop(broker_id, None)
                 continue
-            for election in self._hand_overs_of(broker_id, now):
-                if election.topic_partition not in self._electing:
-                    yield election
+            led = self._image.led_by(broker_id)
+            left = self._to_hand_over.setdefault(broker_id, [])
+            if not left:
+                left.extend(led)
+            for _ in range(min(MAX_PARTITIONS_PER_DECISION, len(left))):
+                topic_partition = left.pop()
+                if topic_partition in led and topic_partition not in self._electing:
+                    election = self._hand_over(topic_partition, broker_id, now)
+                    if election is not None:
+                        yield election
 
-    def _hand_overs_of(self, broker_id: BrokerId, now: float) -> Iterator[Election]:
-        for topic_partition in self._image.replicas_of(broker_id):
-            record = self._image.partitions[topic_partition]
-            if record.leader == broker_id:
-                able = [peer for peer in electable(record, self._image.brokers) if peer != broker_id]
-                election = self._heard_of(record, able, now)
-                if election is not None:
-                    yield election
+    def _hand_over(self, topic_partition: TopicPartition, broker_id: BrokerId, now: float) -> Election | None:
+        record = self._image.partitions[topic_partition]
+        able = [peer for peer in electable(record, self._image.brokers) if peer != broker_id]
+        return self._heard_of(record, able, now)
 
     # --- Elections ---------------------------------------------------------------------------------------------------
 
@@ -188,8 +197,7 @@ class Controller:
                 return
             self._looked_at_version = self._image.elections_version
             self._look_again_at = math.inf
-            leaderless = sorted(self._image.leaderless, key=lambda tp: (tp.topic_id, tp.partition), reverse=True)
-            self._to_look_at = leaderless
+            self._to_look_at = list(self._image.leaderless)[::-1]
             self._recoverable_since = {
                 tp: t for tp, t in self._recoverable_since.items() if tp in self._image.leaderless
             }

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
@@ -33,7 +34,7 @@ LOOK_EVERY_SECONDS = 0.5
 """At moves that could not begin or end yet: a broker may have come back."""
 
 MAX_LOOKED_AT = 2_048
-"""Moves looked at in one call, of those that wait and of those that may end."""
+"""Looked at in one call, of moves that wait, of those that may end, and of partitions."""
 
 REBALANCE_EVERY_SECONDS = 10.0
 MAX_REBALANCED_AT_ONCE = 50
@@ -131,6 +132,23 @@ def _additions(record: PartitionRecord) -> tuple[BrokerId, ...]:
     return tuple(broker_id for broker_id in record.target_replicas if broker_id not in record.replicas)
 
 
+@dataclass(slots=True)
+class _Pass:
+    """A look at every partition."""
+
+    to_look_at: list[TopicPartition]
+    preferred: Counter[BrokerId] = field(default_factory=Counter)
+    """How many partitions name a broker first."""
+    elsewhere: list[TopicPartition] = field(default_factory=list)
+
+
+def _is_elsewhere(record: PartitionRecord) -> bool:
+    """Led by another than the preferred leader, which is in sync. A partition under reassignment is left alone: the end
+    of its move settles who leads."""
+    first = record.replicas[0]
+    return record.has_leader and record.leader != first and first in record.isr and not record.target_replicas
+
+
 class PreferredLeaders:
     """Leaderships that should be elsewhere."""
 
@@ -142,6 +160,7 @@ class PreferredLeaders:
         self._imbalance_percent = imbalance_percent
         self._unfenced_since: dict[BrokerId, tuple[Incarnation, float]] = {}
         self._due_at: float | None = None
+        self._pass: _Pass | None = None
 
     def note(self, broker_id: BrokerId, incarnation: Incarnation, fenced: bool, now: float) -> None:
         """Called all the time, for every broker."""
@@ -156,9 +175,11 @@ class PreferredLeaders:
             self._due_at = now + REBALANCE_EVERY_SECONDS
         if now < self._due_at:
             return []
+        if not self._look():
+            return []
         self._due_at = now + REBALANCE_EVERY_SECONDS
         moves: list[Election] = []
-        for record in self._elsewhere():
+        for record in self._imbalanced():
             preferred = record.replicas[0]
             if self._is_well(preferred, now) and preferred in electable(record, self._image.brokers):
                 move = self._heard_of(record, (preferred,), now)
@@ -167,20 +188,27 @@ class PreferredLeaders:
                 break
         return moves
 
-    def _elsewhere(self) -> list[PartitionRecord]:
-        """Partitions led by another than the preferred leader, of brokers with too many of them. A partition under
-        reassignment is left alone: the end of its move settles who leads."""
-        preferred: Counter[BrokerId] = Counter()
-        elsewhere: Counter[BrokerId] = Counter()
-        found = []
-        for record in self._image.partitions.values():
-            first = record.replicas[0]
-            preferred[first] += 1
-            if record.has_leader and record.leader != first and first in record.isr and not record.target_replicas:
-                elsewhere[first] += 1
-                found.append(record)
+    def _look(self) -> bool:
+        """Go on with the pass over all partitions, so many at a time; True where that was the last of them."""
+        if self._pass is None:
+            self._pass = _Pass(list(self._image.partitions))
+        for _ in range(min(MAX_LOOKED_AT, len(self._pass.to_look_at))):
+            record = self._image.partitions.get(self._pass.to_look_at.pop())
+            if record is not None:
+                self._pass.preferred[record.replicas[0]] += 1
+                if _is_elsewhere(record):
+                    self._pass.elsewhere.append(record.topic_partition)
+        return not self._pass.to_look_at
+
+    def _imbalanced(self) -> list[PartitionRecord]:
+        """Partitions led by another than the preferred leader, of brokers with too many of them."""
+        found, self._pass = self._pass, None
+        assert found is not None
+        known = (self._image.partitions.get(topic_partition) for topic_partition in found.elsewhere)
+        records = [record for record in known if record is not None and _is_elsewhere(record)]
+        elsewhere = Counter(record.replicas[0] for record in records)
         limit = self._imbalance_percent
-        return [r for r in found if elsewhere[r.replicas[0]] * 100 > limit * preferred[r.replicas[0]]]
+        return [r for r in records if elsewhere[r.replicas[0]] * 100 > limit * found.preferred[r.replicas[0]]]
 
     def _is_well(self, broker_id: BrokerId, now: float) -> bool:
         since = self._unfenced_since.get(broker_id)

@@ -96,6 +96,10 @@ class Engine(Protocol):
         """Sync the journal, then hand over what became due. Raises `DiskFailed`: the node must stop."""
         ...
 
+    def hold_back(self, held_back: bool) -> None:
+        """Whether committed entries stay in the log for now: whoever applies them has enough."""
+        ...
+
     def compact(self, state: bytes, applied_index: int) -> None:
         """`state` is the state machine after `applied_index`: keep it as the snapshot and drop the log before it."""
         ...

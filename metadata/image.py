@@ -5,10 +5,12 @@ command that decodes is carried out or refused by name, never half and never wit
 believed is checked again here, so a controller or leader that is behind can only propose.
 
 Before the command itself two questions are settled, for all commands alike. *Is it from a deposed controller?* A
-command made under a term is refused in another. *Did it come before?* The image remembers the answers to the last
-`MAX_ANSWERS` commands that carry a client session, and answers a retry as it did the first time. When it does not
-remember one that the proposer may have sent before the oldest answer was forgotten, it says `outcome_unknown`, and does
-nothing.
+command made under a term is refused in another. *Did it come before?* A command that
+carries a client session is carried out once: a retry gets the first answer, or `outcome_unknown` where that is
+forgotten (`image_sessions.py`).
+
+A command that touches many partitions is applied in steps (`apply_in_steps`), so that whoever applies it can do other
+things in between. It is one change all the same: nothing else is applied, and nobody looks, until it has ended.
 
 What is *not* here: the rules (`image_elections.py`), what each command changes (`image_brokers.py`,
 `image_partitions.py`, `image_topics.py`), the records and their indexes (`image_state.py`), bytes (`snapshot.py`).
@@ -16,8 +18,11 @@ What is *not* here: the rules (`image_elections.py`), what each command changes 
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
+from typing import TypeVar
+
 from raftlog.errors import InvariantViolation
-from raftlog.model import UNTHROTTLED, ProducerId
+from raftlog.model import UNTHROTTLED, PartitionRecord, ProducerId
 from raftlog.ports import Buffer
 
 from . import image_brokers, image_invariants, image_partitions, image_reassignments, image_topics, snapshot
@@ -28,7 +33,6 @@ from .commands import (
     AlterTopic,
     BeginMoves,
     ChangeGroups,
-    ClientSession,
     Command,
     CommandResult,
     CreateTopic,
@@ -62,11 +66,10 @@ from .image_events import (
     TopicRemoved,
 )
 from .image_losses import report_loss
-from .image_state import ImageState
+from .image_state import ImageState, Steps
 from .snapshot import SnapshotEncoder
 
-MAX_ANSWERS = 4_096
-"""Retries come within seconds; at a thousand commands a second this is four of them, and half a megabyte."""
+T = TypeVar("T")
 
 MAX_PRODUCER_IDS_PER_GRANT = 100_000
 
@@ -79,24 +82,32 @@ class ClusterImage(ImageState):
 
         Raises `InvariantViolation` when the entries do not come in order.
         """
+        result = run(self.apply_in_steps(index, term, envelope))
+        return result, self.take_events()
+
+    def apply_in_steps(self, index: int, term: int, envelope: Envelope) -> Steps:
+        """The same, a slice at a time for what touches many partitions. Until it has ended this image is of no index:
+        nobody may look at its partitions, nor apply anything else. The events are left in `take_events`."""
         if index <= self.index:
             raise InvariantViolation(f"entry {index} is applied after entry {self.index}")
         self.index = index
         if envelope.term is not None and envelope.term != term:
-            return Refused("not_controller", f"a command of term {envelope.term} in an entry of term {term}"), []
+            return Refused("not_controller", f"a command of term {envelope.term} in an entry of term {term}")
         session = envelope.session
         if session is not None:
-            known = self._first_answer(session)
+            known = self.sessions.first_answer(session)
             if known is not None:
-                return known, []
+                return known
         result = self._carry_out(envelope.command, index, term)
+        if isinstance(result, Generator):
+            result = yield from result
         if self.throttle and not self.reassigning:
             self.put_throttle(UNTHROTTLED)
         if session is not None:
-            self._remember(session, index, result)
-        return result, self.take_events()
+            self.sessions.remember(session, index, result)
+        return result
 
-    def _carry_out(self, command: Command, index: int, term: int = 0) -> CommandResult:
+    def _carry_out(self, command: Command, index: int, term: int) -> CommandResult | Steps:
         match command:
             case AlterIsr():
                 return image_partitions.alter_isr(self, command)
@@ -159,24 +170,6 @@ class ClusterImage(ImageState):
             self.put_feature_level(command.level)
         return Done()
 
-    # --- Client sessions ---------------------------------------------------------------------------------------------
-
-    def _first_answer(self, session: ClientSession) -> CommandResult | None:
-        """The answer that was given before, or must be given because it may have been; None for what is new."""
-        known = self.answers.get((session.session_id, session.sequence))
-        if known is not None:
-            return known[1]
-        # Had it been carried out, then after the proposer's view of that time, so at an index that is still remembered
-        # unless the proposer's view is older than the oldest memory.
-        if session.applied_index < self.forgotten_index:
-            return Refused("outcome_unknown", "the answer to this command, if it came before, is forgotten")
-        return None
-
-    def _remember(self, session: ClientSession, index: int, result: CommandResult) -> None:
-        self.answers[session.session_id, session.sequence] = (index, result)
-        if len(self.answers) > MAX_ANSWERS:
-            _, (self.forgotten_index, _) = self.answers.popitem(last=False)
-
     # --- Snapshots ---------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> bytes:
@@ -190,9 +183,13 @@ class ClusterImage(ImageState):
     @classmethod
     def from_snapshot(cls, packed: Buffer) -> ClusterImage:
         """Raises `RemoteProtocolError` for bytes that are not a snapshot, `UnknownSnapshot` for a newer version's."""
+        return run(cls.from_snapshot_in_steps(packed))
+
+    @classmethod
+    def from_snapshot_in_steps(cls, packed: Buffer) -> Generator[None, None, ClusterImage]:
+        """The same, a slice at a time."""
         image = cls()
-        snapshot.decode_into(image, packed)
-        image.take_events()
+        yield from snapshot.decode_in_steps(image, packed)
         return image
 
     def check_invariants(self) -> None:
@@ -200,8 +197,23 @@ class ClusterImage(ImageState):
         image_invariants.check(self)
 
 
+def run(steps: Generator[None, None, T]) -> T:
+    """All of the steps at once; what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result
+
+
 def diff(old: ClusterImage, new: ClusterImage) -> list[MetadataEvent]:
     """The events that lead a follower of `old` to `new`, after a snapshot took the place of log entries."""
+    return run(diff_in_steps(old, new))
+
+
+def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None, list[MetadataEvent]]:
+    """The same, a slice at a time."""
     events: list[MetadataEvent] = []
     if new.feature_level != old.feature_level:
         events.append(FeatureLevelChanged(new.feature_level))
@@ -217,9 +229,15 @@ def diff(old: ClusterImage, new: ClusterImage) -> list[MetadataEvent]:
         topic = new.topics[topic_id]
         if topic != old.topics.get(topic_id):
             events.append(TopicChanged(topic))
-        for record in new.partitions_of(topic):
-            topic_partition = record.topic_partition
-            tickets = new.tickets_of(topic_partition)
-            if record != old.partitions.get(topic_partition) or tickets != old.tickets_of(topic_partition):
-                events.append(PartitionChanged(record, tickets))
+        for records in new.slices_of_topic(topic):
+            events += _changed(old, new, records)
+            yield
     return events + groups_diff(old, new)
+
+
+def _changed(old: ClusterImage, new: ClusterImage, records: list[PartitionRecord]) -> Iterator[MetadataEvent]:
+    for record in records:
+        topic_partition = record.topic_partition
+        tickets = new.tickets_of(topic_partition)
+        if record != old.partitions.get(topic_partition) or tickets != old.tickets_of(topic_partition):
+            yield PartitionChanged(record, tickets)

@@ -7,7 +7,7 @@ marked (S9). What is clean stays in sync: a restarted follower goes on where it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -24,12 +24,12 @@ from raftlog.model import (
 
 from .commands import CommandResult, Done, FenceBroker, Refused, RegisterBroker, Registered, Report, UnfenceBroker
 from .image_elections import RecoveryTicket
-from .image_state import ImageState
+from .image_state import ImageState, Steps, slices
 
 MAX_BROKERS = 1_000
 
 
-def register_broker(state: ImageState, command: RegisterBroker, index: int) -> CommandResult:
+def register_broker(state: ImageState, command: RegisterBroker, index: int) -> Steps:
     """The incarnation is the index of the entry that registered it (as Kafka's broker epoch): unique and rising."""
     current = state.brokers.get(command.broker_id)
     if current is not None and current.directory_id == command.directory_id:
@@ -63,8 +63,13 @@ def register_broker(state: ImageState, command: RegisterBroker, index: int) -> C
     state.put_broker(broker)
     state.starting.add(broker.broker_id)
     if current is not None:
-        reports = {TopicPartition(report.topic_id, report.partition): report for report in command.reports}
-        _settle_the_past(state, broker, current.directory_id, reports)
+        reports: dict[TopicPartition, Report] = {}
+        for some in slices(command.reports):
+            reports.update((TopicPartition(report.topic_id, report.partition), report) for report in some)
+            yield
+        for topic_partitions in state.slices_of_replicas(broker.broker_id):
+            _settle_the_past(state, broker, current.directory_id, topic_partitions, reports)
+            yield
     return Registered(broker.incarnation)
 
 
@@ -72,11 +77,12 @@ def _settle_the_past(
     state: ImageState,
     broker: BrokerRecord,
     former_directory: DirectoryId,
+    topic_partitions: Iterable[TopicPartition],
     reports: Mapping[TopicPartition, Report],
 ) -> None:
     """Take from the former life what the new one must not have, partition by partition."""
     broker_id = broker.broker_id
-    for topic_partition in state.replicas_of(broker_id):
+    for topic_partition in topic_partitions:
         record = state.partitions[topic_partition]
         if broker_id not in record.isr and broker_id not in record.commit_set:
             continue
@@ -106,7 +112,7 @@ def _ticket(broker: BrokerRecord, in_sync_with: DirectoryId, report: Report | No
     )
 
 
-def fence_broker(state: ImageState, command: FenceBroker) -> CommandResult:
+def fence_broker(state: ImageState, command: FenceBroker) -> Steps:
     """It loses its leaderships and leaves the ISRs, where it is not the last member."""
     broker = state.brokers.get(command.broker_id)
     if broker is None or broker.incarnation != command.incarnation:
@@ -116,14 +122,20 @@ def fence_broker(state: ImageState, command: FenceBroker) -> CommandResult:
     state.starting.discard(broker.broker_id)
     if not broker.fenced:
         state.put_broker(replace(broker, fenced=True))
-    for topic_partition in state.replicas_of(broker.broker_id):
-        record = state.partitions[topic_partition]
-        isr = isr_without(record, broker.broker_id)
-        if record.leader == broker.broker_id:
-            state.revise(record, leader=None, isr=isr)
-        elif isr != record.isr:
-            state.revise(record, isr=isr)
+    for topic_partitions in state.slices_of_replicas(broker.broker_id):
+        for topic_partition in topic_partitions:
+            _take_from(state, state.partitions[topic_partition], broker.broker_id)
+        yield
     return Done()
+
+
+def _take_from(state: ImageState, record: PartitionRecord, broker_id: BrokerId) -> None:
+    """A fenced broker's leadership and membership of one partition."""
+    isr = isr_without(record, broker_id)
+    if record.leader == broker_id:
+        state.revise(record, leader=None, isr=isr)
+    elif isr != record.isr:
+        state.revise(record, isr=isr)
 
 
 def unfence_broker(state: ImageState, command: UnfenceBroker) -> CommandResult:

@@ -15,6 +15,7 @@ from .image_state import ImageState
 def check(state: ImageState) -> None:
     """Raises `InvariantViolation` naming the first thing that is wrong."""
     replicas_of: dict[BrokerId, list[TopicPartition]] = {broker_id: [] for broker_id in state.brokers}
+    led_by: dict[BrokerId, set[TopicPartition]] = {broker_id: set() for broker_id in state.brokers}
     count = 0
     for topic_id in sorted(state.topics):
         topic = state.topics[topic_id]
@@ -24,10 +25,14 @@ def check(state: ImageState) -> None:
             _check_partition(state, record)
             for replica in record.replicas:
                 replicas_of[replica].append(record.topic_partition)
+            if record.has_leader:
+                led_by[record.leader].add(record.topic_partition)
     _require(count == len(state.partitions), "a partition belongs to no topic")
     _require(len(state.topic_ids) == len(state.topics), "a name belongs to no topic")
     for broker_id, expected in replicas_of.items():
         _require(state.replicas_of(broker_id) == expected, f"the index of broker {broker_id}'s replicas is wrong")
+        led = led_by[broker_id]
+        _require(set(state.led_by(broker_id)) == led, f"the index of what broker {broker_id} leads is wrong")
     _require(bool(state.reassigning) or not state.throttle, "a throttle of no move")
     known = set(state.partitions)
     _require(known >= {*state.reassigning, *state.moving, *state.adding}, "a reassignment of no partition")

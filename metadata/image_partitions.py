@@ -11,12 +11,16 @@ from raftlog.model import Incarnation, PartitionEpoch, PartitionRecord
 from .commands import AlterIsr, CommandResult, Elected, Election, ElectLeaders, IsrAltered, Refused
 from .image_elections import electable, recovery_winners
 from .image_reassignments import settle
-from .image_state import ImageState
+from .image_state import ImageState, Steps, slices
 
 
-def elect_leaders(state: ImageState, command: ElectLeaders) -> CommandResult:
+def elect_leaders(state: ImageState, command: ElectLeaders) -> Steps:
     """Each election is decided on its own, in order."""
-    return Elected(tuple(_elect(state, election) for election in command.elections))
+    refusals: list[Refused | None] = []
+    for elections in slices(command.elections):
+        refusals += [_elect(state, election) for election in elections]
+        yield
+    return Elected(tuple(refusals))
 
 
 def _elect(state: ImageState, election: Election) -> Refused | None:

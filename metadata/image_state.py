@@ -10,10 +10,9 @@ has everything acknowledged) and forgets the marks of those who are in neither s
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
-from operator import attrgetter
-from typing import Literal
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Literal, TypeAlias, TypeVar
 
 from raftlog.model import (
     NO_BROKER,
@@ -46,11 +45,21 @@ from .image_events import (
     TopicChanged,
     TopicRemoved,
 )
+from .image_sessions import ClientSessions
+
+T = TypeVar("T")
+
+Steps: TypeAlias = Generator[None, None, CommandResult]
+"""A command that touches many partitions, a bounded number of them between two `next`s; it returns its answer. Nobody
+looks at the state before it has ended, so where it is cut shows nowhere."""
+
+PARTITIONS_PER_STEP = 128
+"""About a millisecond of work."""
 
 MAX_UNCLEAN_EPOCHS = 8
 """Unclean elections that a partition's record remembers, the latest."""
 
-_topic_and_number = attrgetter("topic_id", "partition")
+_NOTHING: Mapping[TopicPartition, None] = {}
 
 
 class ImageState(GroupsState):
@@ -74,10 +83,7 @@ class ImageState(GroupsState):
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
         self.tickets: dict[TopicPartition, tuple[RecoveryTicket, ...]] = {}
         """Invariant: a partition's tickets are those of its `not_eligible` members, in the same order."""
-        self.answers: OrderedDict[tuple[bytes, int], tuple[int, CommandResult]] = OrderedDict()
-        """The first answers to the last commands with a client session, oldest first, with their indexes."""
-        self.forgotten_index = 0
-        """Answers to commands up to this index may have been forgotten."""
+        self.sessions = ClientSessions()
 
         # Derived, never in a snapshot.
         self.leaderless: dict[TopicPartition, None] = {}
@@ -91,18 +97,42 @@ class ImageState(GroupsState):
         """Rises whenever a move may have become possible or complete."""
         self.elections_version = 0
         """Rises whenever an election may have become possible or necessary."""
-        self._replicas_of: dict[BrokerId, dict[TopicPartition, None]] = {}
+        self._replicas_of: dict[BrokerId, dict[TopicId, set[int]]] = {}
+        self._led_by: dict[BrokerId, dict[TopicPartition, None]] = {}
         self._events: list[MetadataEvent] = []
 
     # --- Reading -----------------------------------------------------------------------------------------------------
 
     def replicas_of(self, broker_id: BrokerId) -> list[TopicPartition]:
         """The partitions that have a replica on a broker, in order."""
-        return sorted(self._replicas_of.get(broker_id, ()), key=_topic_and_number)
+        return list(self._sorted_replicas(broker_id))
+
+    def led_by(self, broker_id: BrokerId) -> Mapping[TopicPartition, None]:
+        """The partitions that a broker leads, in no particular order."""
+        return self._led_by.get(broker_id, _NOTHING)
+
+    def slices_of_replicas(self, broker_id: BrokerId) -> Iterator[list[TopicPartition]]:
+        """The same in pieces of `PARTITIONS_PER_STEP`. Their replicas must stay what they are meanwhile."""
+        names = self._sorted_replicas(broker_id)
+        while some := list(islice(names, PARTITIONS_PER_STEP)):
+            yield some
+
+    def _sorted_replicas(self, broker_id: BrokerId) -> Iterator[TopicPartition]:
+        """Topic by topic: sorting them all would take too long at once."""
+        by_topic = self._replicas_of.get(broker_id, {})
+        for topic_id in sorted(by_topic):
+            for number in sorted(by_topic[topic_id]):
+                yield TopicPartition(topic_id, number)
 
     def partitions_of(self, topic: TopicRecord) -> list[PartitionRecord]:
         """By number."""
-        return [self.partitions[TopicPartition(topic.topic_id, number)] for number in range(topic.partition_count)]
+        return [record for some in self.slices_of_topic(topic) for record in some]
+
+    def slices_of_topic(self, topic: TopicRecord) -> Iterator[list[PartitionRecord]]:
+        """The same in pieces of `PARTITIONS_PER_STEP`."""
+        for first in range(0, topic.partition_count, PARTITIONS_PER_STEP):
+            numbers = range(first, min(first + PARTITIONS_PER_STEP, topic.partition_count))
+            yield [self.partitions[TopicPartition(topic.topic_id, number)] for number in numbers]
 
     def tickets_of(self, topic_partition: TopicPartition) -> tuple[RecoveryTicket, ...]:
         """What its marked members reported."""
@@ -137,6 +167,7 @@ class ImageState(GroupsState):
         del self.brokers[broker.broker_id]
         self.starting.discard(broker.broker_id)
         self._replicas_of.pop(broker.broker_id, None)
+        self._led_by.pop(broker.broker_id, None)
         self._events.append(BrokerRemoved(broker.broker_id, broker.incarnation))
 
     def put_topic(self, topic: TopicRecord) -> None:
@@ -144,15 +175,18 @@ class ImageState(GroupsState):
         self.topic_ids[topic.name] = topic.topic_id
         self._events.append(TopicChanged(topic))
 
+    def remove_partition(self, record: PartitionRecord) -> None:
+        """Of a topic that is removed in the same command."""
+        topic_partition = record.topic_partition
+        self._index_replicas(topic_partition, record.replicas, ())
+        self._index_leader(topic_partition, record.leader, NO_BROKER)
+        self.leaderless.pop(topic_partition, None)
+        self.tickets.pop(topic_partition, None)
+        self._index_reassignment(topic_partition, reassigning=False, moving=False, adding=False)
+        del self.partitions[topic_partition]
+
     def remove_topic(self, topic: TopicRecord) -> None:
-        for record in self.partitions_of(topic):
-            topic_partition = record.topic_partition
-            for replica in record.replicas:
-                del self._replicas_of[replica][topic_partition]
-            self.leaderless.pop(topic_partition, None)
-            self.tickets.pop(topic_partition, None)
-            self._index_reassignment(topic_partition, reassigning=False, moving=False, adding=False)
-            del self.partitions[topic_partition]
+        """Its partitions are removed already."""
         del self.topics[topic.topic_id]
         del self.topic_ids[topic.name]
         self._events.append(TopicRemoved(topic.topic_id, topic.name))
@@ -162,10 +196,7 @@ class ImageState(GroupsState):
         topic_partition = record.topic_partition
         before = self.partitions.get(topic_partition)
         if before is None or before.replicas != record.replicas:
-            for replica in () if before is None else before.replicas:
-                del self._replicas_of[replica][topic_partition]
-            for replica in record.replicas:
-                self._replicas_of.setdefault(replica, {})[topic_partition] = None
+            self._index_replicas(topic_partition, () if before is None else before.replicas, record.replicas)
         if record.target_replicas or (before is not None and before.target_replicas):
             self._index_reassignment(
                 topic_partition,
@@ -178,12 +209,32 @@ class ImageState(GroupsState):
             self.tickets[topic_partition] = tickets
         else:
             self.tickets.pop(topic_partition, None)
+        self._index_leader(topic_partition, NO_BROKER if before is None else before.leader, record.leader)
         if record.has_leader:
             self.leaderless.pop(topic_partition, None)
         else:
             self.leaderless[topic_partition] = None
             self.elections_version += 1
         self._events.append(PartitionChanged(record, tickets))
+
+    def _index_replicas(
+        self, topic_partition: TopicPartition, before: tuple[BrokerId, ...], now: tuple[BrokerId, ...]
+    ) -> None:
+        topic_id, number = topic_partition.topic_id, topic_partition.partition
+        for replica in before:
+            of_topic = self._replicas_of[replica][topic_id]
+            of_topic.remove(number)
+            if not of_topic:
+                del self._replicas_of[replica][topic_id]
+        for replica in now:
+            self._replicas_of.setdefault(replica, {}).setdefault(topic_id, set()).add(number)
+
+    def _index_leader(self, topic_partition: TopicPartition, before: BrokerId, now: BrokerId) -> None:
+        if before != now:
+            if before != NO_BROKER:
+                del self._led_by[before][topic_partition]
+            if now != NO_BROKER:
+                self._led_by.setdefault(now, {})[topic_partition] = None
 
     def _index_reassignment(
         self, topic_partition: TopicPartition, *, reassigning: bool, moving: bool, adding: bool
@@ -241,3 +292,9 @@ class ImageState(GroupsState):
         )
         self.put_partition(revised, kept)
         return revised
+
+
+def slices(items: Iterable[T]) -> Iterator[list[T]]:
+    """Copies of all of them now, `PARTITIONS_PER_STEP` at a time."""
+    whole = list(items)
+    return (whole[start : start + PARTITIONS_PER_STEP] for start in range(0, len(whole), PARTITIONS_PER_STEP))

@@ -7,25 +7,25 @@ with `acks=all`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 
 from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_topic_name, majority, parse_topic_config
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId, LeaderEpoch, PartitionEpoch, PartitionRecord, TopicId, TopicPartition, TopicRecord
 
-from .commands import AddPartitions, AlterTopic, CommandResult, CreateTopic, DeleteTopic, Done, Refused
+from .commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, Done, Refused
 from .image_config import settled_config
 from .image_elections import is_live
-from .image_state import ImageState
+from .image_state import PARTITIONS_PER_STEP, ImageState, Steps
 
 MAX_TOPICS = 10_000
-MAX_PARTITIONS = 50_000
+MAX_PARTITIONS = 100_000
 """Of the whole cluster: every node keeps all records in memory and in every snapshot."""
 MAX_REPLICATION_FACTOR = 32
 
 
-def create_topic(state: ImageState, command: CreateTopic) -> CommandResult:
+def create_topic(state: ImageState, command: CreateTopic) -> Steps:
     """Refused when the name or the id is taken; the same name with the same id is the same creation, come twice."""
     existing = state.topic_ids.get(command.name)
     if existing is not None:
@@ -40,6 +40,7 @@ def create_topic(state: ImageState, command: CreateTopic) -> CommandResult:
     refused = _no_placement(state, command.replicas, factor, existing_partitions=0)
     if refused is not None:
         return refused
+    yield
     try:
         check_topic_name(command.name)
         minimum = settled_config(dict(command.configs), factor).min_insync_replicas
@@ -50,11 +51,11 @@ def create_topic(state: ImageState, command: CreateTopic) -> CommandResult:
         return refused
     configs = tuple(sorted(dict(command.configs).items()))
     state.put_topic(TopicRecord(command.topic_id, command.name, len(command.replicas), factor, configs))
-    _put_new_partitions(state, command.topic_id, 0, command.replicas, minimum)
+    yield from _put_new_partitions(state, command.topic_id, 0, command.replicas, minimum)
     return Done()
 
 
-def add_partitions(state: ImageState, command: AddPartitions) -> CommandResult:
+def add_partitions(state: ImageState, command: AddPartitions) -> Steps:
     """The new partitions get the topic's replication factor and settings."""
     topic = state.topics.get(command.topic_id)
     if topic is None:
@@ -69,20 +70,24 @@ def add_partitions(state: ImageState, command: AddPartitions) -> CommandResult:
     if refused is not None:
         return refused
     state.put_topic(replace(topic, partition_count=topic.partition_count + len(command.replicas)))
-    _put_new_partitions(state, command.topic_id, topic.partition_count, command.replicas, minimum)
+    yield from _put_new_partitions(state, command.topic_id, topic.partition_count, command.replicas, minimum)
     return Done()
 
 
-def delete_topic(state: ImageState, command: DeleteTopic) -> CommandResult:
+def delete_topic(state: ImageState, command: DeleteTopic) -> Steps:
     """Its name is free at once; its id is never used again."""
     topic = state.topics.get(command.topic_id)
     if topic is None:
         return _unknown(command.topic_id)
+    for records in state.slices_of_topic(topic):
+        for record in records:
+            state.remove_partition(record)
+        yield
     state.remove_topic(topic)
     return Done()
 
 
-def alter_topic(state: ImageState, command: AlterTopic) -> CommandResult:
+def alter_topic(state: ImageState, command: AlterTopic) -> Steps:
     """All settings or none. Another `min.insync.replicas` is another version of every partition."""
     topic = state.topics.get(command.topic_id)
     if topic is None:
@@ -101,20 +106,23 @@ def alter_topic(state: ImageState, command: AlterTopic) -> CommandResult:
     altered = replace(topic, configs=tuple(sorted(configs.items())))
     if altered == topic:
         return Done()
-    partitions = state.partitions_of(altered)
-    for record in partitions:
-        fewest = min(record.replica_count, len(record.target_replicas) or record.replica_count)
-        if asked_minimum > fewest:
-            return Refused(
-                "invalid_config",
-                f"min.insync.replicas {asked_minimum} is more than the {fewest} replicas that "
-                f"{record.topic_partition} has or is to have",
-            )
+    for records in state.slices_of_topic(altered):
+        for record in records:
+            fewest = min(record.replica_count, len(record.target_replicas) or record.replica_count)
+            if asked_minimum > fewest:
+                return Refused(
+                    "invalid_config",
+                    f"min.insync.replicas {asked_minimum} is more than the {fewest} replicas that "
+                    f"{record.topic_partition} has or is to have",
+                )
+        yield
     state.put_topic(altered)
-    for record in partitions:
-        minimum = asked_minimum or majority(record.replica_count)
-        if record.min_insync_replicas != minimum:
-            state.revise(record, min_insync_replicas=minimum)
+    for records in state.slices_of_topic(altered):
+        for record in records:
+            minimum = asked_minimum or majority(record.replica_count)
+            if record.min_insync_replicas != minimum:
+                state.revise(record, min_insync_replicas=minimum)
+        yield
     return Done()
 
 
@@ -143,8 +151,9 @@ def _no_placement(
 
 def _too_few_live(state: ImageState, replicas: Sequence[tuple[BrokerId, ...]], minimum: int) -> Refused | None:
     """A partition that could take no write with `acks=all` is not begun."""
+    here = {broker_id for broker_id in state.brokers if is_live(state.brokers, broker_id)}
     for assigned in replicas:
-        live = len(_live(state, assigned))
+        live = len(here.intersection(assigned))
         if live < minimum:
             return Refused(
                 "not_enough_replicas", f"{live} of the brokers {assigned} are live, min.insync.replicas is {minimum}"
@@ -158,8 +167,10 @@ def _live(state: ImageState, brokers: Iterable[BrokerId]) -> tuple[BrokerId, ...
 
 def _put_new_partitions(
     state: ImageState, topic_id: TopicId, first: int, replicas: Sequence[tuple[BrokerId, ...]], minimum: int
-) -> None:
+) -> Generator[None, None, None]:
     for number, assigned in enumerate(replicas, first):
+        if number % PARTITIONS_PER_STEP == 0:
+            yield
         live = _live(state, assigned)
         in_sync = tuple(sorted(live))
         state.put_partition(

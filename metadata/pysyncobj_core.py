@@ -87,6 +87,8 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         self.snapshot = snapshot
         self.applied: list[Committed | InstalledSnapshot] = []
         self.lost: list[Lost] = []
+        self.held_back = False
+        """Committed entries stay in the log for now."""
         self.replication: Replication | None = None
         """While this node leads."""
         self.led_since = float("-inf")
@@ -333,6 +335,8 @@ class _SyncObj(pysyncobj_elections._SyncObj):
 
     def __applyLogEntries(self) -> bool:  # noqa: N802
         """Hand out what is committed; whoever applies it cannot fail and go on: an error there stops the node."""
+        if self.held_back:
+            return False
         first = self.__raftLastApplied + 1
         last = min(self.__raftCommitIndex, self.__raftLastApplied + APPLY_MAX)
         start = first - self.journal.base_index

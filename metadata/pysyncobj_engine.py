@@ -278,6 +278,10 @@ class PySyncObjEngine:
         self._core.lost.clear()
         return ready
 
+    def hold_back(self, held_back: bool) -> None:
+        """See `Engine`."""
+        self._core.held_back = held_back
+
     def compact(self, state: bytes, applied_index: int) -> None:
         """See `Engine`."""
         term = self._journal.term_at(applied_index)

@@ -25,8 +25,11 @@ from .commands import (
 )
 from .engine import Committed, Fate, InstalledSnapshot, Lost, Outcome
 
-OTHERS_PER_TICK = 1_000
-"""Proposals that are not urgent and enter the log in one tick."""
+OTHERS_PER_TICK = 500
+"""Proposals that are not urgent and enter the log in one tick..."""
+
+OTHERS_BYTES_PER_TICK = 1024 * 1024
+"""...and how many bytes they may have, the last one apart."""
 
 
 def is_urgent(command: Command) -> bool:
@@ -74,8 +77,13 @@ class Lanes:
         """Hand over what is due."""
         while self._urgent:
             self._enter(*self._urgent.popleft())
+        size = 0
         for _ in range(min(OTHERS_PER_TICK, len(self._others))):
-            self._enter(*self._others.popleft())
+            envelope, done = self._others.popleft()
+            self._enter(envelope, done)
+            size += len(envelope)
+            if size >= OTHERS_BYTES_PER_TICK:
+                break
 
     def _enter(self, envelope: bytes, done: Callable[[Outcome], None]) -> None:
         self._propose(envelope, self.expect(done))

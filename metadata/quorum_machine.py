@@ -3,21 +3,38 @@
 Every applied index gives exactly one call of `on_events`, in order; an installed snapshot gives one with the difference
 to what was known before. A command or a snapshot that cannot be decoded stops the node: the others may have applied it.
 
-What is *not* here: what a command does (`image.py`).
+Entries are **applied in steps**. A fence of a broker with a hundred thousand replicas is a second of work, and so is a
+snapshot of as many partitions; votes, appends and heartbeats must leave meanwhile. So what is committed waits here
+(`give`), and `carry_on` does as much as there is time for: whole entries, and the last one perhaps in part. Until that
+one has ended the image is between two indexes (`between_entries` is false) and nobody may decide anything by it. Where
+the time runs out changes nothing of what is applied (S7).
+
+What is *not* here: what a command does (`image.py`), and how much time there is (`quorum_node.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 
 from .commands import CommandResult, decode
 from .engine import Committed, InstalledSnapshot
-from .image import ClusterImage, diff
+from .image import ClusterImage, diff_in_steps
 from .image_events import MetadataEvent
+from .image_state import slices
 from .journal import FIRST_INDEX
 from .snapshot import SnapshotEncoder
+
+Entry: TypeAlias = Committed | InstalledSnapshot
+
+_Work: TypeAlias = Generator[None, None, tuple[CommandResult | None, list[MetadataEvent]]]
+
+
+LARGE_COMMAND_BYTES = 16 * 1024
+"""Reading one that is larger is a step of its own."""
 
 
 class StateMachine:
@@ -28,42 +45,93 @@ class StateMachine:
         self.applied_index = FIRST_INDEX
         self.snapshot_index = FIRST_INDEX
         """Where the last snapshot was begun or installed."""
+        self.given_index = FIRST_INDEX
+        """Of the last entry that was committed, as far as this machine was told."""
+        self._waiting: deque[Entry] = deque()
+        self._work: _Work | None = None
+        """The rest of the first of those that wait."""
         self._snapshot: SnapshotEncoder | None = None
         self._on_events = on_events
 
-    def apply(self, applied: Committed | InstalledSnapshot) -> CommandResult | None:
-        """Returns the command's answer, if there was a command. Raises `InvariantViolation`."""
-        if applied.index < self.applied_index:
-            raise InvariantViolation(f"the state up to {applied.index} is installed after entry {self.applied_index}")
-        result: CommandResult | None = None
-        events: list[MetadataEvent] = []
-        if isinstance(applied, InstalledSnapshot):
-            events = self._install(applied)
-        elif applied.index != self.applied_index + 1:
-            raise InvariantViolation(f"entry {applied.index} is applied after entry {self.applied_index}")
-        elif applied.command:
-            result, events = self._carry_out(applied)
-        self.applied_index = applied.index
-        self._on_events(applied.index, events)
-        return result
+    # --- Entries ---
 
-    def _carry_out(self, entry: Committed) -> tuple[CommandResult, list[MetadataEvent]]:
+    def apply(self, applied: Entry) -> CommandResult | None:
+        """All at once. Returns the command's answer, if there was a command. Raises `InvariantViolation`."""
+        self.give([applied])
+        answers = [result for _, result in self.carry_on(lambda: True)]
+        return answers[-1]
+
+    def give(self, applied: Iterable[Entry]) -> None:
+        """These are committed, and next."""
+        for entry in applied:
+            self._waiting.append(entry)
+            self.given_index = entry.index
+
+    @property
+    def behind(self) -> bool:
+        """There is something to carry on with."""
+        return bool(self._waiting)
+
+    @property
+    def between_entries(self) -> bool:
+        """The image is the state at `applied_index`."""
+        return self._work is None
+
+    def carry_on(self, has_time: Callable[[], bool]) -> Iterator[tuple[Entry, CommandResult | None]]:
+        """Apply what waits while there is time, one step at least. Yields each entry that is done, with the command's
+        answer, if there was a command. Raises `InvariantViolation`."""
+        while self._waiting:
+            entry = self._waiting[0]
+            if self._work is None:
+                self._work = self._begin(entry)
+            try:
+                next(self._work)
+            except StopIteration as ended:
+                self._work = None
+                self._waiting.popleft()
+                result, events = ended.value
+                self.applied_index = entry.index
+                self._on_events(entry.index, events)
+                yield entry, result
+            if not has_time():
+                return
+
+    def _begin(self, entry: Entry) -> _Work:
+        if entry.index < self.applied_index:
+            raise InvariantViolation(f"the state up to {entry.index} is installed after entry {self.applied_index}")
+        if isinstance(entry, InstalledSnapshot):
+            return self._install(entry)
+        if entry.index != self.applied_index + 1:
+            raise InvariantViolation(f"entry {entry.index} is applied after entry {self.applied_index}")
+        return self._carry_out(entry)
+
+    def _carry_out(self, entry: Committed) -> _Work:
+        if not entry.command:
+            return None, []
         try:
             envelope = decode(entry.command)
         except RemoteProtocolError as error:
             raise InvariantViolation(f"the committed entry {entry.index} cannot be applied here: {error}") from None
-        return self.image.apply(entry.index, entry.term, envelope)
+        if len(entry.command) > LARGE_COMMAND_BYTES:
+            yield
+        result = yield from self.image.apply_in_steps(entry.index, entry.term, envelope)
+        return result, self.image.take_events()
 
-    def _install(self, snapshot: InstalledSnapshot) -> list[MetadataEvent]:
+    def _install(self, snapshot: InstalledSnapshot) -> _Work:
         try:
-            image = ClusterImage.from_snapshot(snapshot.state)
+            image = yield from ClusterImage.from_snapshot_in_steps(snapshot.state)
         except RemoteProtocolError as error:
             raise InvariantViolation(f"the snapshot up to {snapshot.index} cannot be read here: {error}") from None
-        events = diff(self.image, image)
-        self.image = image
+        events = yield from diff_in_steps(self.image, image)
+        former, self.image = self.image, image
         self._snapshot = None
         self.snapshot_index = snapshot.index
-        return events
+        # Letting go of many records takes its time, too.
+        for names in slices(former.partitions):
+            for name in names:
+                del former.partitions[name]
+            yield
+        return None, events
 
     # --- Snapshots ---
 
@@ -76,7 +144,7 @@ class StateMachine:
         """Go on with the snapshot under way; with `begin`, begin one where there is none. Returns (state, the index
         after which it is) when one is whole. It takes many steps where there is much, and entries are applied
         meanwhile."""
-        if self._snapshot is None and begin:
+        if self._snapshot is None and begin and self.between_entries:
             self._snapshot = self.image.begin_snapshot()
             self.snapshot_index = self.applied_index
         state = self._snapshot.step() if self._snapshot is not None else None

@@ -24,7 +24,6 @@ sockets (`quorum_thread.py`), decisions (`controller.py`) and their rules (`imag
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -34,8 +33,7 @@ from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Incarnatio
 from raftlog.ports import Buffer, Clock, Disk, Random
 
 from . import quorum_protocol as protocol
-from .commands import ClientSession, Command, NoOp, RegisterBroker, decode, encode, encode_result
-from .engine import Fate, Outcome
+from .commands import ClientSession, Command, NoOp, RegisterBroker, encode
 from .image import ClusterImage
 from .image_events import MetadataEvent
 from .journal import prepare_journal as prepare_quorum
@@ -45,6 +43,7 @@ from .quorum_change_requests import ChangeDesk, VoterChanges
 from .quorum_changes import VoterChange
 from .quorum_configuration import Configuration
 from .quorum_controlling import Controlling
+from .quorum_forwarded import Forwarded
 from .quorum_identity import FOLDER, QuorumIdentity
 from .quorum_lanes import Lanes, is_urgent
 from .quorum_limits import QuorumLimits
@@ -69,6 +68,11 @@ __all__ = ["FOLDER", "QuorumIdentity", "QuorumLimits", "QuorumNode", "prepare_qu
 
 ROUNDS_PER_TICK = 3
 """What a tick's own decisions stage is carried out in the same tick, so often: the only voter commits at once."""
+
+APPLY_SECONDS = 0.004
+"""How long a round may apply entries, and after which no other round follows: what is left waits for the next tick."""
+
+TOO_MANY = "too many proposals wait for an outcome"
 
 
 class QuorumNode:
@@ -111,9 +115,10 @@ class QuorumNode:
         self._broker = OwnBroker(identity.node_id, timing, self._proposals)
         self._connected: set[BrokerId] = set()
         self.reaches_leader = False
+        self._led = (-1, 0)
+        """The term that this node leads, and what must be applied before it is the controller."""
         self._frames: list[tuple[BrokerId, Frame]] = []
-        self._forwarded: Counter[BrokerId] = Counter()
-        """Proposals of each peer that have no outcome yet."""
+        self._forwarded = Forwarded(self._limits, self._lanes.submit, self._queue)
         self._session_id = random.randbytes(16)
         self._sequence = 0
         self._barriers = Barriers(self._propose_barrier)
@@ -162,7 +167,7 @@ class QuorumNode:
                 case HeartbeatAnswer():
                     pass  # its absence is what would matter, and the controller's fence says that
                 case Propose():
-                    self._on_propose(peer, frame)
+                    self._forwarded.on_propose(peer, frame)
                 case Proposed():
                     self._proposals.on_proposed(peer, frame, self._clock.monotonic())
                 case StatusQuestion(request_id):
@@ -181,20 +186,24 @@ class QuorumNode:
     def propose(self, command: Command, done: Done, *, timeout: float = 5.0) -> None:
         """Bring a command to the quorum's leader, wherever it is. `done` is called exactly once, from a later `tick`,
         within `timeout` seconds."""
-        if len(self._proposals) >= self._limits.proposals_max:
-            self._proposals.refuse(done, "too many proposals wait for an outcome")
+        urgent = is_urgent(command)
+        sequence = None if isinstance(command, NoOp) else self._sequence + 1
+        if not self._proposals.have_room(0, sequence, self._limits, urgent=urgent):
+            self._proposals.refuse(done, TOO_MANY)
             return
-        session = None
-        if not isinstance(command, NoOp):
-            self._sequence += 1
-            session = ClientSession(self._session_id, self._sequence, self._machine.applied_index)
+        applied = self._machine.applied_index
+        session = None if sequence is None else ClientSession(self._session_id, sequence, applied)
         try:
             envelope = encode(command, session=session)
         except InvalidRequest as error:
             self._proposals.refuse(done, error.detail)
             return
+        if not self._proposals.have_room(len(envelope), sequence, self._limits, urgent=urgent):
+            self._proposals.refuse(done, TOO_MANY)
+            return
+        self._sequence = self._sequence if sequence is None else sequence
         deadline = self._clock.monotonic() + timeout
-        self._proposals.add(envelope, urgent=is_urgent(command), deadline=deadline, done=done)
+        self._proposals.add(envelope, urgent=urgent, deadline=deadline, done=done, sequence=sequence)
 
     def read_barrier(self, done: Done, *, timeout: float = 5.0) -> None:
         """`done` gets an index that includes everything acknowledged before this call: a view that has come so far
@@ -246,6 +255,11 @@ class QuorumNode:
         return self._engine.next_heartbeat
 
     @property
+    def busy(self) -> bool:
+        """There is more than a tick had time for: call `tick` again, as soon as what arrived was handed in."""
+        return self._machine.behind or self._proposals.hurries or bool(self._lanes)
+
+    @property
     def image(self) -> ClusterImage:
         """The state after everything applied so far. Read-only for callers."""
         return self._machine.image
@@ -257,7 +271,7 @@ class QuorumNode:
         with self._or_stop():
             now = self._clock.monotonic()
             for _ in range(ROUNDS_PER_TICK):
-                if not self._round(now):
+                if not self._round(now) or self._clock.monotonic() - now > APPLY_SECONDS:
                     break
             self._tell_controller(now)
             self._desk.pin(now)
@@ -266,7 +280,8 @@ class QuorumNode:
             frames, self._frames = self._frames, []
             for peer, frame in frames:
                 self._send(peer, protocol.encode(frame))
-            self._broker.notice_fence(now, self._machine.image)
+            if self._machine.between_entries:
+                self._broker.notice_fence(now, self._machine.image)
             self._questions.end_overdue(now, self.status)
             self._proposals.finish()
 
@@ -284,12 +299,26 @@ class QuorumNode:
             self._send(peer, protocol.encode(EngineFrame(message)))
         for lost in ready.lost:
             self._lanes.lost(lost)
-        for applied in ready.applied:
-            self._lanes.applied(applied, self._machine.apply(applied))
-        self._controlling.update(self._engine.is_leader, self._engine.term, self._machine.image)
+        self._machine.give(ready.applied)
+        until = self._clock.monotonic() + APPLY_SECONDS
+        for applied, result in self._machine.carry_on(lambda: self._clock.monotonic() < until):
+            self._lanes.applied(applied, result)
+        # What is not applied yet stays in the log, not here.
+        self._engine.hold_back(self._machine.behind)
         self._notice_leader()
-        self._controlling.decide(now)
+        leads = self._leads()
+        if not leads or self._machine.between_entries:
+            self._controlling.update(leads, self._engine.term, self._machine.image)
+            self._controlling.decide(now)
         return bool(self._lanes)
+
+    def _leads(self) -> bool:
+        """It leads, and what was committed before its term is applied: the engine has given it to the machine."""
+        if not self._engine.is_leader:
+            self._led = (-1, 0)
+        elif self._led[0] != self._engine.term:
+            self._led = (self._engine.term, self._machine.given_index)
+        return self._engine.is_leader and self._machine.applied_index >= self._led[1]
 
     def _notice_leader(self) -> None:
         if self._engine.leader != self._leader:
@@ -309,31 +338,6 @@ class QuorumNode:
         taken = self._machine.snapshot_step(begin=due and entries > 0)
         if taken is not None:
             self._engine.compact(*taken)
-
-    # --- Proposals of others -----------------------------------------------------------------------------------------
-
-    def _on_propose(self, peer: BrokerId, frame: Propose) -> None:
-        # What does not decode would stop every node that applies it; the controller's commands are never forwarded.
-        envelope = decode(frame.envelope)
-        if envelope.term is not None:
-            raise RemoteProtocolError("a command with a term was forwarded")
-        author = protocol.author(envelope.command)
-        if author not in (None, peer):
-            raise RemoteProtocolError(f"node {peer} proposes in the name of broker {author}")
-        if self._forwarded[peer] >= self._limits.proposals_max:
-            self._queue(peer, Proposed(frame.request_id, Fate.REFUSED.value, detail="too many proposals wait"))
-            return
-        self._forwarded[peer] += 1
-
-        def answer(outcome: Outcome) -> None:
-            self._forwarded[peer] -= 1
-            if not self._forwarded[peer]:
-                del self._forwarded[peer]
-            result = encode_result(outcome.result) if outcome.result is not None else b""
-            detail = outcome.detail[:1024]
-            self._queue(peer, Proposed(frame.request_id, outcome.fate.value, outcome.index, result, detail))
-
-        self._lanes.submit(frame.envelope, frame.urgent, answer)
 
     def _propose_barrier(self, deadline: float, done: Done) -> None:
         self._proposals.add(encode(NoOp()), urgent=True, deadline=deadline, done=done)
@@ -380,7 +384,8 @@ class QuorumNode:
     def check_invariants(self) -> None:
         """Assert what must hold between any two calls. Raises `InvariantViolation`. Looks at everything: for tests."""
         self._engine.check_invariants()
-        self._machine.image.check_invariants()
+        if self._machine.between_entries:
+            self._machine.image.check_invariants()
         status = self._engine.status()
         if self._machine.applied_index > status.applied_index:
             raise InvariantViolation(

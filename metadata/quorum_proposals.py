@@ -13,6 +13,7 @@ What is *not* here: encoding, the engine, time (it comes in), and the leader's s
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,6 +23,7 @@ from raftlog.model import NO_BROKER, BrokerId
 
 from .commands import Refused, decode_result
 from .engine import Fate, Outcome
+from .quorum_limits import QuorumLimits
 from .quorum_protocol import Propose, Proposed
 
 Done: TypeAlias = Callable[[Outcome], None]
@@ -31,6 +33,9 @@ ANSWER_AFTER = 1.0
 
 RETRY_AFTER = 0.02
 """Seconds before a refused or lost proposal is tried again: leaders do not change faster."""
+
+LOOKED_AT_MAX = 1_000
+"""Proposals in one call: all are due again when the leader changes, and there may be ten thousand."""
 
 
 @dataclass(slots=True)
@@ -71,13 +76,31 @@ class Proposals:
         self._way: tuple[BrokerId, bool] = (NO_BROKER, False)
         """The leader and whether it could be reached, at the last look."""
         self._next_id = first_id
+        self._sequences: OrderedDict[int, int] = OrderedDict()
+        """Request id → sequence of the session, of those that have one, oldest first."""
+        self.size_bytes = 0
+        """Of all envelopes."""
         self._ended: list[tuple[Done, Outcome]] = []
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def add(self, envelope: bytes, *, urgent: bool, deadline: float, done: Done) -> None:
-        """Begin a proposal."""
+    @property
+    def oldest_sequence(self) -> int | None:
+        """Of this node's session, the first that has no outcome yet; None where all have."""
+        return next(iter(self._sequences.values()), None)
+
+    def have_room(self, size: int, sequence: int | None, limits: QuorumLimits, *, urgent: bool) -> bool:
+        """For another proposal: among those that wait, and within what the state machine tells apart of a session."""
+        if sequence is not None and sequence - (self.oldest_sequence or sequence) >= limits.span_max:
+            return False
+        return limits.have_room(len(self._pending), self.size_bytes + size, urgent=urgent)
+
+    def add(self, envelope: bytes, *, urgent: bool, deadline: float, done: Done, sequence: int | None = None) -> None:
+        """Begin a proposal; `sequence` is its session's, where it has one."""
+        self.size_bytes += len(envelope)
+        if sequence is not None:
+            self._sequences[self._next_id] = sequence
         self._pending[self._next_id] = _Pending(envelope, urgent, deadline, done)
         self._fresh.append(self._next_id)
         heapq.heappush(self._due, (deadline, self._next_id))
@@ -86,6 +109,11 @@ class Proposals:
     def refuse(self, done: Done, detail: str) -> None:
         """A proposal that is not even begun."""
         self._ended.append((done, Outcome(Fate.REFUSED, detail=detail)))
+
+    @property
+    def hurries(self) -> bool:
+        """`pump` left something that is due already."""
+        return bool(self._fresh)
 
     def pump(self, now: float, leader: BrokerId, reachable: bool) -> None:
         """Try what is due, end what is overdue. `reachable`: what is sent to the leader has a link to go by."""
@@ -96,6 +124,8 @@ class Proposals:
             fresh = list(self._pending)
         while self._due and self._due[0][0] <= now:
             fresh.append(heapq.heappop(self._due)[1])
+        if len(fresh) > LOOKED_AT_MAX:
+            fresh, self._fresh = fresh[:LOOKED_AT_MAX], fresh[LOOKED_AT_MAX:]
         for request_id in fresh:
             pending = self._pending.get(request_id)
             if pending is not None:
@@ -139,7 +169,7 @@ class Proposals:
         if pending is None:
             return
         if outcome.fate is Fate.APPLIED:
-            del self._pending[request_id]
+            self._remove(request_id)
             self._ended.append((pending.done, _as_known(outcome)))
             return
         pending.perhaps = pending.perhaps or outcome.fate is Fate.UNKNOWN
@@ -147,12 +177,16 @@ class Proposals:
         self._look_again(request_id, pending, now + RETRY_AFTER)
         pending.detail = outcome.detail or pending.detail
 
+    def _remove(self, request_id: int) -> None:
+        self.size_bytes -= len(self._pending.pop(request_id).envelope)
+        self._sequences.pop(request_id, None)
+
     def _look_again(self, request_id: int, pending: _Pending, due: float) -> None:
         pending.due = due
         heapq.heappush(self._due, (due, request_id))
 
     def _expire(self, request_id: int, pending: _Pending) -> None:
-        del self._pending[request_id]
+        self._remove(request_id)
         may_be = pending.perhaps or pending.where == self._node_id
         fate = Fate.UNKNOWN if may_be else Fate.REFUSED
         self._ended.append((pending.done, Outcome(fate, detail=f"no outcome in time: {pending.detail}")))

@@ -323,8 +323,7 @@ class QuorumThread:
             asyncio.get_running_loop().call_soon(self._tick)
 
     def _tick(self) -> None:
-        self._tick_due = False
-        node = self._node
+        node, self._tick_due = self._node, False
         if node is None:
             return
         try:
@@ -335,6 +334,9 @@ class QuorumThread:
         except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
             self._fail(error)
         self._bridge.flush()
+        if node.busy and not self._tick_due and not self._stop.is_set():
+            self._tick_due = True
+            asyncio.get_running_loop().call_soon(self._tick)
         self._next_tick = asyncio.get_running_loop().time() + self._pause_after(node)
         if self._next_beat is not None and self._next_tick < self._next_beat.when():
             self._set_beat()

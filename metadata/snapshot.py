@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
+from collections.abc import Generator
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -37,19 +38,26 @@ from raftlog.model import (
 from raftlog.ports import Buffer
 
 from .commands import CommandResult
+from .groups.records import GroupRecord
 from .groups.snapshot import PackedGroup, pack_group, unpack_group
 from .image_elections import RecoveryTicket
+from .image_sessions import Seen
 from .image_state import ImageState
+
+T = TypeVar("T")
 
 MAGIC = b"RLMS"
 VERSION = 4
 """1 knew no reassignments and no unclean elections: its partitions end with their tickets. 2 knew no groups and no
-throttle, and not whether a replica was let go in a partition's leader epoch. There is no 3: one flipped bit, which the
-CRC does not cover, would make a 1 or 2 of it."""
+throttle, not whether a replica was let go in a partition's leader epoch, and of client sessions their last answers
+only. There is no 3: one flipped bit, which the CRC does not cover, would make a 1 or 2 of it."""
 _HEADER = struct.Struct(">4sII")
 
-PARTITIONS_PER_STEP = 500
-"""Some milliseconds of work: heartbeats leave between two steps. A topic is packed whole."""
+PARTITIONS_PER_STEP = 250
+"""Some milliseconds of work: heartbeats leave between two steps."""
+
+ANSWERS_PER_STEP = 2_000
+"""Likewise."""
 
 
 class UnknownSnapshot(RemoteProtocolError):
@@ -103,7 +111,8 @@ class _Topic(_Part, frozen=True):
     name: str
     replication_factor: int
     configs: tuple[tuple[str, str], ...]
-    partitions: tuple[_Partition, ...]
+    partitions: tuple[msgspec.Raw, ...]
+    """Each a `_Partition`, coded on its own, as the topics are: all of them at once would take too long."""
 
 
 class _Answer(_Part, frozen=True):
@@ -113,20 +122,32 @@ class _Answer(_Part, frozen=True):
     result: CommandResult
 
 
+class _Session(_Part, frozen=True):
+    session_id: bytes
+    upto: int
+    ahead: tuple[int, ...]
+    last_index: int
+    floor_index: int
+
+
 class _Body(_Part, frozen=True):
     index: int
     feature_level: int
     next_producer_id: ProducerId
     brokers: tuple[_Broker, ...]
-    topics: tuple[_Topic, ...]
+    topics: tuple[msgspec.Raw, ...]
+    """Each a `_Topic`."""
     answers: tuple[_Answer, ...]
     forgotten_index: int
     groups: tuple[PackedGroup, ...] = ()
     throttle: tuple[int | None, int | None] = (None, None)
+    sessions: tuple[_Session, ...] = ()
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Body)
+_topic_decoder = msgspec.msgpack.Decoder(_Topic)
+_partition_decoder = msgspec.msgpack.Decoder(_Partition)
 
 
 def encode(state: ImageState) -> bytes:
@@ -152,6 +173,10 @@ class SnapshotEncoder:
         """The same of groups."""
         self._packed_groups: list[msgspec.Raw] = []
         self._offsets = state.copy_offsets()
+        self._packed_partitions: list[msgspec.Raw] = []
+        """Of the topic that is being packed."""
+        self._answers = list(state.sessions.answers.items())
+        self._packed_answers: list[_Answer] = []
         self._partitions = state.partitions.copy()
         self._tickets = state.tickets.copy()
         self._body = _Body(
@@ -160,59 +185,88 @@ class SnapshotEncoder:
             next_producer_id=state.next_producer_id,
             brokers=tuple(_pack_broker(state, state.brokers[broker_id]) for broker_id in sorted(state.brokers)),
             topics=(),
-            answers=tuple(_Answer(*key, *answer) for key, answer in state.answers.items()),
-            forgotten_index=state.forgotten_index,
+            answers=(),
+            forgotten_index=state.sessions.forgotten_index,
+            sessions=tuple(_pack_session(name, seen) for name, seen in state.sessions.seen.items()),
             throttle=(state.throttle.leader_rate, state.throttle.follower_rate),
         )
 
     def step(self) -> bytes | None:
-        """Pack some more topics, then groups. Returns the whole when there are none left."""
+        """Pack some more. Returns the whole when nothing is left."""
         left = PARTITIONS_PER_STEP
         while self._topics and left > 0:
-            topic = self._topics.pop()
-            self._packed.append(msgspec.Raw(_encoder.encode(self._pack(topic))))
-            left -= topic.partition_count + 1
+            left -= self._pack_some(self._topics[-1], left)
         while self._groups and left > 0:
-            group = self._groups.pop()
-            packed_group = pack_group(group, self._offsets.get(group.group_id, {}))
-            self._packed_groups.append(msgspec.Raw(_encoder.encode(packed_group)))
-            left -= 1 + len(packed_group.offsets) + sum(len(member.owned) for member in packed_group.members)
+            left -= self._pack_group(self._groups.pop())
         if self._topics or self._groups:
             return None
-        packed: Any = tuple(self._packed)  # topics as bytes are written as they are
-        groups: Any = tuple(self._packed_groups)
-        body = _encoder.encode(msgspec.structs.replace(self._body, topics=packed, groups=groups))
+        if self._answers:
+            some, self._answers = self._answers[:ANSWERS_PER_STEP], self._answers[ANSWERS_PER_STEP:]
+            self._packed_answers += [_Answer(*key, *answer) for key, answer in some]
+            if self._answers:
+                return None
+        topics, answers = tuple(self._packed), tuple(self._packed_answers)
+        groups: Any = tuple(self._packed_groups)  # as bytes they are written as they are
+        body = _encoder.encode(msgspec.structs.replace(self._body, topics=topics, answers=answers, groups=groups))
         return _HEADER.pack(MAGIC, VERSION, zlib.crc32(body)) + body
 
-    def _pack(self, topic: TopicRecord) -> _Topic:
-        names = (TopicPartition(topic.topic_id, number) for number in range(topic.partition_count))
-        partitions = tuple(_pack_partition(self._partitions[name], self._tickets.get(name, ())) for name in names)
-        return _Topic(topic.topic_id, topic.name, topic.replication_factor, topic.configs, partitions)
+    def _pack_some(self, topic: TopicRecord, most: int) -> int:
+        """Go on with a topic, and be done with it at its last partition. Returns how much work it was."""
+        first = len(self._packed_partitions)
+        for number in range(first, min(first + most, topic.partition_count)):
+            name = TopicPartition(topic.topic_id, number)
+            packed = _encoder.encode(_pack_partition(self._partitions[name], self._tickets.get(name, ())))
+            self._packed_partitions.append(msgspec.Raw(packed))
+        done = len(self._packed_partitions)
+        if done == topic.partition_count:
+            partitions, self._packed_partitions = tuple(self._packed_partitions), []
+            whole = _Topic(topic.topic_id, topic.name, topic.replication_factor, topic.configs, partitions)
+            self._packed.append(msgspec.Raw(_encoder.encode(whole)))
+            self._topics.pop()
+        return done - first + 1
+
+    def _pack_group(self, group: GroupRecord) -> int:
+        """Returns how much work it was."""
+        packed = pack_group(group, self._offsets.get(group.group_id, {}))
+        self._packed_groups.append(msgspec.Raw(_encoder.encode(packed)))
+        return 1 + len(packed.offsets) + sum(len(member.owned) for member in packed.members)
 
 
-def decode_into(state: ImageState, packed: Buffer) -> None:
-    """Fill an empty state. Raises `RemoteProtocolError` (`UnknownSnapshot` for a newer version's)."""
+def decode_in_steps(state: ImageState, packed: Buffer) -> Generator[None, None, None]:
+    """Fill an empty state, a topic or so many partitions at a time; it brings no events. Raises `RemoteProtocolError`
+    (`UnknownSnapshot` for a newer version's)."""
     body = _open(packed)
     state.index = body.index
     state.feature_level = body.feature_level
     state.next_producer_id = body.next_producer_id
-    state.forgotten_index = body.forgotten_index
+    state.sessions.forgotten_index = body.forgotten_index
     state.throttle = ReplicationThrottle(*body.throttle)
     for broker in body.brokers:
         state.put_broker(_unpack_broker(broker))
         if broker.starting:
             state.starting.add(broker.broker_id)
-    for topic in body.topics:
+    for packed_topic in body.topics:
+        topic = _decode(_topic_decoder, packed_topic)
         state.put_topic(
             TopicRecord(topic.topic_id, topic.name, len(topic.partitions), topic.replication_factor, topic.configs)
         )
-        for number, partition in enumerate(topic.partitions):
+        for number, packed_partition in enumerate(topic.partitions):
+            partition = _decode(_partition_decoder, packed_partition)
             tickets = tuple(_unpack_ticket(ticket) for ticket in partition.tickets)
             state.put_partition(_unpack_partition(TopicPartition(topic.topic_id, number), partition), tickets)
+            if number % PARTITIONS_PER_STEP == 0:
+                state.take_events()
+                yield
     for group in body.groups:
         unpack_group(state, group)
+        yield
     for answer in body.answers:
-        state.answers[answer.session_id, answer.sequence] = (answer.index, answer.result)
+        state.sessions.answers[answer.session_id, answer.sequence] = (answer.index, answer.result)
+    for session in body.sessions:
+        state.sessions.seen[session.session_id] = _unpack_session(session)
+    if not body.sessions:
+        state.sessions.derive_seen()
+    state.take_events()
 
 
 def _open(packed: Buffer) -> _Body:
@@ -227,10 +281,22 @@ def _open(packed: Buffer) -> _Body:
     body = view[_HEADER.size :]
     if version < 1 or zlib.crc32(body) != crc:
         raise RemoteProtocolError("the snapshot is damaged")
+    return _decode(_decoder, body)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], packed: Buffer) -> T:
     try:
-        return _decoder.decode(body)
+        return decoder.decode(packed)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"malformed snapshot: {error}") from None
+
+
+def _pack_session(session_id: bytes, seen: Seen) -> _Session:
+    return _Session(session_id, seen.upto, tuple(sorted(seen.ahead)), seen.last_index, seen.floor_index)
+
+
+def _unpack_session(packed: _Session) -> Seen:
+    return Seen(packed.upto, set(packed.ahead), packed.last_index, packed.floor_index)
 
 
 def _pack_broker(state: ImageState, broker: BrokerRecord) -> _Broker:

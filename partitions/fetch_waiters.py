@@ -35,6 +35,14 @@ SECOND_LOOK_SECONDS = 0.005
 FetchDone: TypeAlias = Callable[[list[FetchedPartition], list[Part]], None]
 
 
+class Cancellable(Protocol):
+    """A waiting fetch."""
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more: `done` is not called, regions are released. Harmless afterwards."""
+        ...
+
+
 class Replicas(Protocol):
     """Where a poll finds partitions."""
 

@@ -10,9 +10,10 @@ and removing folders (`replica_shelf.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
-from typing import Protocol
 
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, MIB, TimingConfig
 from raftlog.errors import RaftlogError, RetriableError
@@ -32,10 +33,11 @@ from .driver import PartitionDriver
 from .driver_ports import Logger, Surroundings
 from .driver_requests import Produced
 from .effects import Fate, IsrProposal
-from .fetch_waiters import FetchWaiters
+from .fetch_waiters import Cancellable, FetchWaiters
 from .log_writer import LogWriter
 from .offset_search import not_found, search_offset
 from .partition_view import MetadataChange, PartitionView, TopicRemoved, Touched
+from .partition_view_steps import consequences
 from .replica_folders import OpenedReplica
 from .replica_repair import ReplicaRepairs, ReportLoss
 from .replica_shelf import MOVED_SECONDS, ReplicaShelf
@@ -45,14 +47,6 @@ from .replication_server import ReplicationServer
 from .retention import RetentionClock
 
 __all__ = ["Cancellable", "Dialer", "Logger", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
-
-
-class Cancellable(Protocol):
-    """A waiting fetch."""
-
-    def cancel(self) -> None:
-        """Nobody waits for it any more: `done` is not called, regions are released. Harmless afterwards."""
-        ...
 
 
 class PartitionManager:
@@ -102,7 +96,7 @@ class PartitionManager:
             disk, scheduler, worker, self._writer, logger, self._on_shelf, cache_bytes=fetch_cache_bytes
         )
         self.repairs = ReplicaRepairs(
-            self._drivers, scheduler, logger, self._shelf, report_loss, self._place, on_replica_offline
+            self._drivers, scheduler, logger, self._shelf, report_loss, self.place, on_replica_offline
         )
         self.compactor = Compactor(
             scheduler, worker, self._writer, RetentionClock(clock), logger, lambda: list(self._drivers.values())
@@ -137,20 +131,24 @@ class PartitionManager:
 
     def on_registered(self, incarnation: Incarnation) -> None:
         """The quorum registered this process as this incarnation."""
+        deque(self.begin_in_steps(incarnation), maxlen=0)
+
+    def begin_in_steps(self, incarnation: Incarnation) -> Iterator[None]:
+        """The same, a slice at a time; nothing else of the metadata may be handed in before it has ended."""
         self._registered = incarnation
-        self._begin()
+        yield from self._begin()
 
     def on_metadata(self, changes: Sequence[MetadataChange]) -> None:
         """The view moved on, in the order of the quorum's log."""
+        deque(self.follow(changes), maxlen=0)
+
+    def follow(self, changes: Sequence[MetadataChange]) -> Iterator[None]:
+        """The same, a slice at a time; nothing else of the metadata may be handed in before it has ended."""
         touched = self._view.apply(changes)
-        if self._closing:
-            return
-        if touched.moves:
-            self._server.on_moves(self._view.throttle, self._view.leaders_of_added())
-        if self._active:
-            self._act(touched)
-        else:
-            self._begin()
+        if not self._closing:
+            if touched.moves:
+                self._server.on_moves(self._view.throttle, self._view.leaders_of_added())
+            yield from self._act(touched) if self._active else self._begin()
 
     def close(self, done: Callable[[bool], None], *, clean: bool = True) -> None:
         """Stop: every waiting request gets its answer, links close, logs are written out and closed. `done(True)`
@@ -259,47 +257,47 @@ class PartitionManager:
     def _active_incarnation(self) -> Incarnation | None:
         return self._registered if self._active else None
 
-    def _begin(self) -> None:
+    def _begin(self) -> Iterator[None]:
         """Act from now on, if the view includes our own registration: on everything that it has."""
         own = self._view.brokers.get(self._node_id)
         if self._active or self._closing or own is None or own.incarnation != self._registered:
             return
         self._active = True
         self._shelf.losses_are_reported()
-        for tp in sorted(self._view.partitions):
-            self._place(tp)
+        yield from self._while_serving(partial(self.place, tp) for tp in self._view.all_sorted())
+        self._begun()
+
+    def _begun(self) -> None:
+        if self._closing:
+            return
         self._shelf.set_strays_aside(self._view.partitions)
         self._server.on_view()
         self.compactor.start()
         # Nodes that start together do not pass over their disks together.
         self._scheduler.call_later(self._retention_seconds * self._random.uniform(0.5, 1.0), self._retain)
 
-    def _act(self, touched: Touched) -> None:
+    def _act(self, touched: Touched) -> Iterator[None]:
         own = self._view.brokers[self._node_id]
         if own.incarnation != self._registered:
             self._logger.error("superseded", own=self._registered, registered=own.incarnation)
             self._active = False
             self._close_drivers(RetriableError("leadership_lost", "another process runs under this broker's name"))
             return
-        for topic_id in touched.topics:
-            for tp in self._view.of_topic(topic_id):
-                self._configure(tp)
-                touched.partitions.setdefault(tp)
-        for tp in touched.removed:
-            self._remove(tp, "unknown_topic")
-        for tp in touched.partitions:
-            self._place(tp)
-        # After the records: what a command decided about a broker and its partitions is not to be proposed once more.
-        for broker in touched.brokers:
-            for driver in list(self._drivers.values()):
-                driver.on_broker(broker)
+        yield from self._while_serving(consequences(touched, self._view, self._drivers, self))
         self._server.on_view()
 
-    def _place(self, tp: TopicPartition) -> None:
+    def _while_serving(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:
+        for step in steps:
+            if self._closing or not self._active:
+                return
+            step()
+            yield
+
+    def place(self, tp: TopicPartition) -> None:
         """Make what is here fit the record of a partition."""
         record, config = self._view.partitions.get(tp), self._view.config(tp.topic_id)
         if record is None or config is None or self._node_id not in record.replicas:
-            self._remove(tp, "not_leader" if record else "unknown_topic")
+            self.remove(tp, "not_leader" if record else "unknown_topic")
             return
         driver = self._drivers.get(tp)
         if driver is None:
@@ -332,12 +330,12 @@ class PartitionManager:
         )
         return PartitionDriver(tp, self._view.name(tp), opened.log, opened.producers, surroundings)
 
-    def _configure(self, tp: TopicPartition) -> None:
+    def configure(self, tp: TopicPartition) -> None:
         config = self._view.config(tp.topic_id)
         if config is not None and tp in self._drivers:
             self._drivers[tp].configure(config)
 
-    def _remove(self, tp: TopicPartition, code: str) -> None:
+    def remove(self, tp: TopicPartition, code: str) -> None:
         keep = 0.0 if code == "unknown_topic" else MOVED_SECONDS
         driver = self._drivers.pop(tp, None)
         if driver is not None:
@@ -350,7 +348,7 @@ class PartitionManager:
     def _on_shelf(self, tp: TopicPartition) -> None:
         """A log was opened, or a folder is gone: whatever the view says of it can be done now."""
         if self._active and not self._closing:
-            self._place(tp)
+            self.place(tp)
             self._server.on_replica(tp)
 
     def _close_drivers(self, error: RaftlogError) -> None:

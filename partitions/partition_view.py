@@ -5,8 +5,9 @@ Fed with records in the order of the quorum's log. What is *not* here: acting on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeAlias
 
 from raftlog.config import TopicConfig, parse_topic_config
@@ -30,6 +31,8 @@ class TopicRemoved:
 
     topic_id: TopicId
 
+
+_number = attrgetter("partition")
 
 MetadataChange: TypeAlias = BrokerRecord | TopicRecord | PartitionRecord | TopicRemoved | ReplicationThrottle
 
@@ -122,7 +125,12 @@ class PartitionView:
 
     def of_topic(self, topic_id: TopicId) -> list[TopicPartition]:
         """The topic's partitions, sorted."""
-        return sorted(self._of_topic.get(topic_id, {}))
+        return sorted(self._of_topic.get(topic_id, {}), key=_number)
+
+    def all_sorted(self) -> Iterator[TopicPartition]:
+        """All partitions, topic by topic: sorting them all would take too long at once."""
+        for topic_id in sorted(self._of_topic):
+            yield from self.of_topic(topic_id)
 
     def missing(self, topic_partition: TopicPartition, node_id: BrokerId) -> RaftlogError:
         """Why a request for this partition finds no replica at this broker."""

@@ -5,18 +5,20 @@ What is *not* here: bugs of the engine (`quorum_bugs.py`) and of its files (`dis
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 from metadata import quorum_node
 from metadata.engine import Fate, Outcome
 from metadata.image import ClusterImage
+from metadata.image_sessions import ClientSessions
 from metadata.quorum_questions import Barriers
 from raftlog.ports import Buffer
 
 from .patches import Patch, Planted, original
 
 _encode = original(quorum_node, "encode")
-_from_snapshot = original(ClusterImage, "from_snapshot")
+_from_snapshot = original(ClusterImage, "from_snapshot_in_steps")
 _propose = original(quorum_node.QuorumNode, "propose")
 _pump = original(Barriers, "pump")
 
@@ -31,10 +33,9 @@ def _encode_without_session(command: Any, *, session: Any = None, term: int | No
     return packed
 
 
-def _image_without_answers(cls: Any, packed: Buffer) -> ClusterImage:
-    image: ClusterImage = _from_snapshot(packed)
-    image.answers.clear()
-    image.forgotten_index = 0
+def _image_without_answers(cls: Any, packed: Buffer) -> Generator[None, None, ClusterImage]:
+    image: ClusterImage = yield from _from_snapshot(packed)
+    image.sessions = ClientSessions()
     return image
 
 
@@ -46,7 +47,7 @@ def _join_the_barrier_under_way(barriers: Any, now: float) -> None:
     _pump(barriers, now)
 
 
-def _remember_nothing(image: Any, session: Any, index: int, result: Any) -> None:
+def _remember_nothing(sessions: Any, session: Any, index: int, result: Any) -> None:
     """No answer is kept."""
 
 
@@ -72,13 +73,13 @@ CLIENT_BUGS = (
     Planted(
         "answers_are_not_remembered",
         "sessions travel, and nobody remembers them",
-        "ClusterImage._remember",
-        (Patch(ClusterImage, "_remember", _remember_nothing),),
+        "ClientSessions.remember",
+        (Patch(ClientSessions, "remember", _remember_nothing),),
     ),
     Planted(
         "answers_are_not_in_snapshots",
         "a voter that came by a snapshot carries out a retry that the others do not",
         "the snapshot holds the answers",
-        (Patch(ClusterImage, "from_snapshot", classmethod(_image_without_answers)),),
+        (Patch(ClusterImage, "from_snapshot_in_steps", classmethod(_image_without_answers)),),
     ),
 )

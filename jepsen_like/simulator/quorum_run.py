@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from unittest import mock
 
-from metadata import image, pysyncobj_engine, quorum_replication, quorum_snapshot
+from metadata import image_sessions, pysyncobj_engine, quorum_replication, quorum_snapshot
 from raftlog.errors import DiskFailed, InvalidRequest, InvariantViolation, RaftlogError
 
 from .disk import SimulatedCrash
@@ -257,7 +257,7 @@ def small_limits(limits: Limits) -> Iterator[None]:
         (pysyncobj_engine, "TRAILING_ENTRIES", limits.trailing_entries),
         (quorum_replication, "MAX_APPEND_ENTRIES", limits.append_entries),
         (quorum_snapshot, "SNAPSHOT_CHUNK_BYTES", limits.snapshot_chunk_bytes),
-        (image, "MAX_ANSWERS", limits.answers),
+        (image_sessions, "MAX_ANSWERS", limits.answers),
     ]
     with ExitStack() as stack:
         for module, name, size in sizes:

@@ -10,7 +10,8 @@ What is *not* here: requests (`local.py`, `routing.py`), sockets (`data_listener
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from metadata.commands import (
@@ -52,8 +53,12 @@ from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, LeaderEpoch, Re
 from raftlog.ports import Clock, Disk, Random, Scheduler, Worker
 from raftlog.version import FEATURE_LEVEL
 
+from .following import Following
 from .identity import NodeIdentity
 from .local import LocalRequests
+
+EVENTS_PER_STEP = 128
+"""Of one entry of the log: view and partitions take over so many at a time."""
 
 
 class Quorum(Protocol):
@@ -90,8 +95,12 @@ class Broker:
         self._quorum: Quorum | None = None
         self._logger = logger
         self._on_fatal = on_fatal
-        self._waiting: list[tuple[int, Callable[[], None]]] = []
-        """(index that the view must have reached, what to do then), in the order of the asking."""
+        self._following = Following(clock, scheduler, on_fatal)
+        self._followed_index = 0
+        """Of the last log entry that view and partitions have taken over."""
+        self._waiting: list[tuple[int, int, Callable[[], None]]] = []
+        """A heap of (index that must have been taken over, the order of asking, what to do then)."""
+        self._asked = 0
         self._reports: list[ReplicaReport] = []
         self.manager = PartitionManager(
             node_id=identity.node_id,
@@ -149,33 +158,54 @@ class Broker:
                 self._on_fatal(InvalidRequest("invalid_config", f"the quorum refused this broker: {refused}"))
                 return
             self.incarnation = outcome.result.incarnation
-            self.manager.on_registered(self.incarnation)
-            self.scrubber.start()
-            self.when_view_reaches(outcome.index, registered)
+            self._following.add(self._begin(outcome.index, registered))
 
         quorum.register(command, done)
+
+    def _begin(self, index: int, registered: Callable[[], None]) -> Iterator[None]:
+        yield from self.manager.begin_in_steps(self.incarnation)
+        self.scrubber.start()
+        self.when_view_reaches(index, registered)
 
     # --- What the quorum decided ---
 
     def on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
-        """Applied entries up to `index` brought these events."""
-        self.view.on_events(index, events)
+        """Applied entries up to `index` brought these events. Taken over in this turn where they are few, and in order
+        in any case."""
+        self._following.add(self._take_over(index, events))
+
+    def _take_over(self, index: int, events: Sequence[MetadataEvent]) -> Iterator[None]:
+        """The view goes before the partitions, slice by slice; it is at `index` with the last of them. What it shows of
+        a topic is whole: its record comes after those of its partitions."""
+        whole = len(events) <= EVENTS_PER_STEP
+        for start in range(0, 0 if whole else len(events), EVENTS_PER_STEP):
+            some = events[start : start + EVENTS_PER_STEP]
+            self.view.on_events(self.view.index, [event for event in some if not isinstance(event, TopicChanged)])
+            yield from self._tell_partitions(some)
+        if whole:
+            self.view.on_events(index, events)
+            yield from self._tell_partitions(events)
+        else:
+            self.view.on_events(index, [event for event in events if isinstance(event, TopicChanged)])
+        self._followed_index = index
+        while self._waiting and self._waiting[0][0] <= index:
+            heapq.heappop(self._waiting)[2]()
+
+    def _tell_partitions(self, events: Sequence[MetadataEvent]) -> Iterator[None]:
         for event in events:
             self._check_own_place(event)
         changes = [change for event in events for change in _as_change(event)]
         if changes:
-            self.manager.on_metadata(changes)
-        due = [callback for wanted, callback in self._waiting if wanted <= index]
-        self._waiting = [(wanted, callback) for wanted, callback in self._waiting if wanted > index]
-        for callback in due:
-            callback()
+            yield from self.manager.follow(changes)
+            yield
 
     def when_view_reaches(self, index: int, callback: Callable[[], None]) -> None:
-        """Call once the view shows everything up to `index`: at once where it does already."""
-        if index <= self.view.index:
+        """Call once view and partitions have everything up to `index`: at once where they do already."""
+        if index <= self._followed_index:
             callback()
         else:
-            self._waiting.append((index, callback))
+            self._asked += 1
+            heapq.heappush(self._waiting, (index, self._asked, callback))
 
     def check_invariants(self) -> None:
         """What must hold between any two events. Raises `InvariantViolation`."""

@@ -46,9 +46,9 @@ def cut_replicas_stay(patch: pytest.MonkeyPatch) -> None:
     """Schedules 7 and 10: a registration with a cut log marks nobody."""
     settle = image_brokers._settle_the_past
 
-    def settle_all_clean(state: Any, broker: Any, directory: Any, reports: Any) -> None:
+    def settle_all_clean(state: Any, broker: Any, directory: Any, topic_partitions: Any, reports: Any) -> None:
         clean = {tp: replace_report(report) for tp, report in reports.items()}
-        settle(state, broker, directory, clean)
+        settle(state, broker, directory, topic_partitions, clean)
 
     def replace_report(report: Any) -> Any:
         return type(report)(report.topic_id, report.partition, True, report.last_epoch, report.stable_end_offset, False)

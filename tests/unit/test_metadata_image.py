@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import metadata
-from metadata import image_topics
+from metadata import image_sessions, image_topics
 from metadata.commands import (
     AddPartitions,
     AlterIsr,
@@ -32,7 +32,7 @@ from metadata.commands import (
     decode,
     encode,
 )
-from metadata.image import MAX_ANSWERS, MAX_PRODUCER_IDS_PER_GRANT, ClusterImage
+from metadata.image import MAX_PRODUCER_IDS_PER_GRANT, ClusterImage
 from metadata.image_brokers import MAX_BROKERS
 from raftlog.errors import CODES, InvariantViolation
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation, TopicId
@@ -439,17 +439,18 @@ def test_a_refusal_is_an_answer_too() -> None:
     assert cluster.view.topic("other") is not None
 
 
-def test_a_forgotten_answer_is_unknown_and_a_new_command_is_not() -> None:
+def test_a_forgotten_answer_is_unknown_and_a_new_command_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(image_sessions, "MAX_ANSWERS", 100)
     cluster = Cluster()
     image = cluster.image
     before = image.index
     mine = session(0, before)
     grant = GrantProducerIds(BrokerId(1), cluster.incarnation(1), 1)
     cluster.apply(grant, session=mine)
-    for sequence in range(MAX_ANSWERS):
+    for sequence in range(100):
         envelope = decode(encode(NoOp(), session=ClientSession(b"t" * 16, sequence, image.index)))
         image.apply(image.index + 1, 1, envelope)
-    assert len(image.answers) == MAX_ANSWERS
+    assert len(image.sessions.answers) == 100
     retried = cluster.apply(grant, session=mine)
     assert isinstance(retried, Refused)
     assert retried.code == "outcome_unknown"

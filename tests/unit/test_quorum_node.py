@@ -96,10 +96,10 @@ def test_an_answer_to_a_former_life_finds_no_question_of_this_one() -> None:
 def test_too_many_proposals_are_refused_at_once() -> None:
     cluster = QuorumCluster(1, limits=QuorumLimits(proposals_max=3))
     outcomes: list[Outcome] = []
-    for _ in range(5):
+    for _ in range(7):
         cluster.node(1).propose(NoOp(), outcomes.append)
     cluster.node(1).tick()
-    assert [outcome.fate for outcome in outcomes] == [Fate.REFUSED, Fate.REFUSED]
+    assert [outcome.fate for outcome in outcomes] == [Fate.REFUSED, Fate.REFUSED], "five are three and a half more"
 
 
 def test_too_many_proposals_of_one_peer_are_refused() -> None:
