@@ -83,6 +83,12 @@ def test_voters_change_in_many_worlds(first: int, monkeypatch: pytest.MonkeyPatc
     assert sum(len(world.acked) for world in worlds) > PER_TEST * 10
 
 
+def test_the_seed_in_which_an_empty_disk_passed_for_the_observers_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S9: its old link outlived it, half-open, and with it what it had acknowledged on the disk that it lost."""
+    monkeypatch.setattr(pysyncobj_engine, "TRAILING_ENTRIES", 8)
+    assert storm(1063).disks
+
+
 @pytest.mark.soak
 def test_voters_change_in_very_many_worlds(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if "soak" not in request.config.getoption("-m"):

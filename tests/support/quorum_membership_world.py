@@ -8,6 +8,7 @@ import itertools
 from jepsen_like.simulator.disk import SimDisk
 from metadata.engine import Committed, InstalledSnapshot
 from metadata.journal import prepare_journal
+from metadata.pysyncobj_engine import PySyncObjEngine
 from metadata.quorum_changes import Action, NextConfiguration, ResignFirst, VoterChange, decide, decide_pin
 from metadata.quorum_configuration import Configuration, is_single_step
 from raftlog.model import BrokerId
@@ -23,7 +24,9 @@ class MembershipWorld(World):
         self.history: dict[int, Configuration] = {}
         """Index → the configuration that was committed there."""
         self.swapped: int | None = None
-        """The node that lost its disk."""
+        """The voter that lost its disk."""
+        self.disks = 0
+        """Given out anew."""
         self.steps = 0
         super().__init__(seed, size, voters=voters)
 
@@ -34,6 +37,12 @@ class MembershipWorld(World):
             if other.number != number and other.engine is not None:
                 node.live().meet(BrokerId(other.number), other.identity.directory_id, None)
                 other.live().meet(BrokerId(number), node.identity.directory_id, None)
+
+    def _lost_link(self, engine: PySyncObjEngine, number: int) -> None:
+        """What it said is over. The way to it may outlive it, half-open, as it does when the power goes."""
+        engine.forget(BrokerId(number))
+        if self.rng.random() < 0.5:
+            super()._lost_link(engine, number)
 
     def step_voters(self, action: Action, number: int) -> None:
         """Ask the leader, if there is one, for a step; it decides as it does in a node."""
@@ -55,20 +64,25 @@ class MembershipWorld(World):
             engine.resign()
 
     def swap_disk(self, number: int) -> bool:
-        """A voter loses its disk, once a world, while all is settled and three voters are left without it."""
+        """A node loses its disk while all is settled: a voter once a world, where three are left without it, an
+        observer at any time."""
         engines = [node.engine for node in self.nodes.values()]
-        if self.swapped is not None or any(engine is None for engine in engines):
+        if any(engine is None for engine in engines):
             return False
         latest = {engine._journal.configurations[-1] for engine in engines if engine is not None}
         index, configuration = max(latest, key=lambda one: one[0])
         settled = len(latest) == 1 and all(e is not None and e.status().commit_index >= index for e in engines)
-        if not settled or len(configuration.voters) < 4 or not all(voter.pinned for voter in configuration.voters):
+        if not settled or not configuration.is_pinned:
             return False
-        self.swapped = number
+        if configuration.voter(number) is not None:
+            if self.swapped is not None or len(configuration.voters) < 4:
+                return False
+            self.swapped = number
         node = self.nodes[number]
         self.crash(number)
         node.disk = SimDisk()
-        node.identity = identity_of(number, self.voters, directory=1)
+        self.disks += 1
+        node.identity = identity_of(number, self.voters, directory=self.disks)
         prepare_journal(node.disk, node.identity)
         return True
 

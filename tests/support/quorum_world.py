@@ -172,7 +172,11 @@ class World:
             node.disk.power_loss(self.rng)
         for other in self.nodes.values():
             if other.engine is not None and other.number != number:
-                other.engine.peer_disconnected(BrokerId(number))
+                self._lost_link(other.engine, number)
+
+    def _lost_link(self, engine: PySyncObjEngine, number: int) -> None:
+        """The node with this number has crashed."""
+        engine.peer_disconnected(BrokerId(number))
 
     def _tick(self, number: int, life: int) -> None:
         node = self.nodes[number]
