@@ -75,6 +75,8 @@ class Finished:
     """All keys below `end` were compacted."""
 
     end: Offset
+    left_whole: str = ""
+    """Why a batch was left as it is, with what should be gone: `end` is where the pass began then."""
 
 
 Piece: TypeAlias = Paused | CleanedSegment | Finished
@@ -100,8 +102,8 @@ class CompactionRun:
     _needed: NeededBatches = field(default_factory=NeededBatches)
     _pieces: Generator[Piece, None, None] | None = None
     _read: int = 0
-    _left_whole: bool = False
-    """A batch could not be written without what should go: no tombstone behind it goes in this pass."""
+    _left_whole: str = ""
+    """Why a batch could not be written without what should go: no tombstone behind it goes in this pass."""
 
     def next_piece(self) -> Piece:
         """Blocks. Raises `LogDamaged`, `DiskFailed`, `DiskFull`, and `RetriableError` where a segment went meanwhile.
@@ -123,7 +125,7 @@ class CompactionRun:
         yield from self._clean_all(end)
         self.disk.fsync_directory(self.path)
         # As long as a batch holds what should be gone, the keys that say so have to be read again.
-        yield Finished(self.plan.first_dirty if self._left_whole else end)
+        yield Finished(self.plan.first_dirty if self._left_whole else end, self._left_whole)
 
     # --- Headers and keys ---
 
@@ -153,12 +155,22 @@ class CompactionRun:
                 if header.end_offset > self.plan.first_dirty and header.record_count and not header.is_control:
                     if not self.latest.has_room(header.record_count):
                         return Offset(header.base_offset), True
-                    records = RecordBatch(batch, crc_checked=True)
-                    self.latest.put(records.keys(), records.offsets())
+                    self._enter_keys(batch)
                 self._needed.add(header)
                 end = Offset(header.end_offset)
                 yield from self._pause()
         return end, False
+
+    def _enter_keys(self, batch: bytes) -> None:
+        try:
+            records = RecordBatch(batch, crc_checked=True)
+            self.latest.put(records.keys(), records.offsets())
+        except CorruptBatch as error:
+            self._leave_whole(error)
+
+    def _leave_whole(self, error: CorruptBatch) -> None:
+        """What was written is there and cannot be read: other replicas have the same bytes, and nothing of it goes."""
+        self._left_whole = f"a batch cannot be read: {error.detail}"
 
     # --- Segments ---
 
@@ -211,6 +223,13 @@ class CompactionRun:
         """The batch as it is to be from now on; None: as it is."""
         if header.is_control or not header.record_count:
             return None
+        try:
+            return self._with_what_stays(header, batch, end)
+        except CorruptBatch as error:
+            self._leave_whole(error)
+            return None
+
+    def _with_what_stays(self, header: BatchHeader, batch: bytes, end: Offset) -> bytes | None:
         records = RecordBatch(batch, crc_checked=True)
         horizon = header.base_timestamp if header.has_delete_horizon else -1
         choice = choose(
@@ -225,8 +244,9 @@ class CompactionRun:
         if all(choice.keep) and choice.delete_horizon_ms == horizon:
             return None
         written = keep_records(records, choice.keep, delete_horizon_ms=choice.delete_horizon_ms)
-        # A record that should be gone and is not must not outlive a tombstone that is behind it.
-        self._left_whole |= written is None and not all(choice.keep)
+        if written is None and not all(choice.keep):
+            # A record that should be gone and is not must not outlive a tombstone that is behind it.
+            self._left_whole = f"the batch at offset {header.base_offset} would be too large"
         return written
 
     # --- Reading ---

@@ -162,6 +162,8 @@ class Compactor:
             if failed is not None:
                 self._logger.warning("compaction left files", partition=driver.name, error=str(failed))
             elif isinstance(piece, Finished):
+                if piece.left_whole:
+                    self._logger.warning("compaction left a batch", partition=driver.name, reason=piece.left_whole)
                 driver.log_start.compacted(run, piece.end)
                 self.passes += 1
             self._writer.give_back(driver.log)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
 from partitions import compactor as compactor_module
+from partitions.compaction_run import CleanedSegment, Finished
 from partitions.log import PartitionLog
 from raftlog.errors import DiskFailed, DiskFull, RaftlogError
 from raftlog.model import Offset
+from raftlog.record_batch import RecordBatch, parse_header
+from raftlog.record_header import seal as seal_batch
 from tests.support.compacted_cluster import CompactedCluster
 from tests.support.compaction import COMPACTED, append_records, compact, records, seal, table
 from tests.support.replication_cluster import tp
-from tests.support.storage import PATH, open_log, settle
+from tests.support.storage import PATH, open_log, read_batches, settle
 
 
 def filled(brokers: int = 3) -> CompactedCluster:
@@ -133,6 +138,31 @@ class TestWhatGoesWrong:
         assert any(line == "compaction ended early" for line, _ in member.logger.lines)
         assert [compactor.look() for _ in range(compactor_module.RESTS)] == [False] * compactor_module.RESTS
         assert compactor.look() and not member.offline
+
+
+def test_a_batch_that_cannot_be_read_stays_and_so_does_every_tombstone() -> None:
+    """It took the replica out of service, at every broker: each has the same bytes."""
+    disk = SimDisk()
+    disk.make_directory("partitions")
+    log = open_log(disk, replace(COMPACTED, delete_retention_ms=0))
+    append_records(log, [(b"k", b"1")])
+    good = parse_header(read_batches(log, 0)[0])
+    unreadable = seal_batch(replace(good, base_offset=1), [b"no array of columns"])
+    log.append(parse_header(unreadable), [unreadable])
+    append_records(log, [(b"k", None), (b"other", b"1")])
+    seal(log)
+    for now_ms in (10_000, 20_000):
+        plan = log.compaction_plan(log.stable_end_offset, now_ms)
+        assert plan is not None
+        run = log.compaction_run(plan, now_ms)
+        while not isinstance(piece := run.next_piece(), Finished):
+            if isinstance(piece, CleanedSegment):
+                assert log.replace_segment(piece)
+        assert "cannot be read" in piece.left_whole and piece.end == plan.first_dirty
+        settle(log)
+    found = read_batches(log, 0)
+    assert found[1] == unreadable and log.failed is None
+    assert RecordBatch(found[2]).values() == [None, b"1"]
 
 
 def test_a_cut_that_a_crash_interrupts_never_leaves_compaction_ahead_of_the_log() -> None:
