@@ -33,6 +33,7 @@ class FakeNode:
 
     def __init__(self) -> None:
         self.reaches_leader = True
+        self.busy = False
         self.next_heartbeat = math.inf
         self.ticks = 0
         self.on_tick: Callable[[], None] = lambda: None
