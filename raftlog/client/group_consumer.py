@@ -101,6 +101,8 @@ class GroupConsumer:
         """What is known to be committed of it."""
         self._readers: dict[str, Consumer] = {}
         """By topic."""
+        self._former: set[asyncio.Task[None]] = set()
+        """Former readers that let go of their connections."""
         self._ahead: deque[ConsumerRecord] = deque()
         """Came with others that were handed out."""
         self._next_commit = 0.0
@@ -268,11 +270,11 @@ class GroupConsumer:
                 await self._commit(processed, 5.0)
             except RaftlogError as error:
                 logger.warning("committing what is given up failed: it will be read again. %s", error)
-        await self._stop_reading(partitions)
+        self._stop_reading(partitions)
 
     async def _lose(self, partitions: list[GroupPartition]) -> None:
         if partitions:
-            await self._stop_reading(partitions)
+            self._stop_reading(partitions)
             await call_back(self._callbacks[2], partitions)
 
     async def _begin(self, partitions: list[GroupPartition]) -> None:
@@ -284,7 +286,7 @@ class GroupConsumer:
             if committed is not None:
                 self._committed[partition] = committed
         for topic in sorted({partition.topic for partition in partitions}):
-            await self._read_anew(topic)
+            self._read_anew(topic)
         await call_back(self._callbacks[0], partitions)
 
     # --- Inside ------------------------------------------------------------------------------------------------------
@@ -352,19 +354,23 @@ class GroupConsumer:
                 raise outcome
         return bool(self._ahead) or loop.time() < deadline
 
-    async def _stop_reading(self, partitions: Iterable[GroupPartition]) -> None:
+    # A call that is cancelled must leave positions and readers in step: these two never wait.
+
+    def _stop_reading(self, partitions: Iterable[GroupPartition]) -> None:
         gone = set(partitions)
         for partition in gone:
             self._positions.pop(partition, None)
             self._committed.pop(partition, None)
         for topic in sorted({partition.topic for partition in gone}):
-            await self._read_anew(topic)
+            self._read_anew(topic)
 
-    async def _read_anew(self, topic: str) -> None:
-        """A reader of this topic for what is assigned now, at the positions of now."""
+    def _read_anew(self, topic: str) -> None:
+        """A reader of this topic for what is assigned now, at the positions of now. The former one closes by itself."""
         before = self._readers.pop(topic, None)
         if before is not None:
-            await before.close()
+            closing = asyncio.get_running_loop().create_task(before.close())
+            self._former.add(closing)
+            closing.add_done_callback(self._former.discard)
         self._ahead = deque(record for record in self._ahead if record.topic != topic)
         starts = {one.partition: offset for one, offset in self._positions.items() if one.topic == topic}
         if starts:
@@ -380,5 +386,4 @@ class GroupConsumer:
 
     async def _close_readers(self) -> None:
         readers, self._readers = self._readers, {}
-        for reader in readers.values():
-            await reader.close()
+        await asyncio.gather(*self._former, *(reader.close() for reader in readers.values()))

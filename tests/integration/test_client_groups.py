@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -174,6 +175,34 @@ async def test_what_no_consumer_can_be_made_of() -> None:
     ):
         with pytest.raises(InvalidRequest):
             GroupConsumer("127.0.0.1:1", "g", **settings)  # type: ignore[arg-type]
+
+
+async def test_calls_that_are_given_up_leave_nothing_half_done(api: Api) -> None:
+    """Whenever a poll is cancelled: what is assigned is read, what is given up is not."""
+    told: list[str] = []
+
+    async def assigned(partitions: list[GroupPartition]) -> None:
+        told.append("assigned")
+        await asyncio.sleep(0.01)
+
+    times: dict[str, Any] = {"session_timeout_ms": 10_000, "heartbeat_interval_ms": 20}
+    consumer = GroupConsumer(f"127.0.0.1:{api.port}", "g", ["t"], on_assigned=assigned, **times)
+    other = GroupMembership(GroupApi(consumer._api, "g"), WANTED, heartbeat_interval=0.02)
+    try:
+        for wanted in (4, 2):
+            patience = 0.001
+            while len(consumer.assignment) != wanted:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(consumer.poll(timeout=1.0), patience)
+                patience = patience * 1.3 if patience < 0.05 else 0.001
+                by_topic = {name: reader._partitions for name, reader in consumer._readers.items()}
+                mine = sorted(partition.partition for partition in consumer.assignment)
+                assert by_topic == ({"t": mine} if mine else {})
+            other.start()
+        assert told
+    finally:
+        await other.close()
+        await consumer.close()
 
 
 async def test_who_is_closed_says_so(api: Api) -> None:
