@@ -38,7 +38,9 @@ class PartitionTruth:
     """The epoch in which `delete-records` was answered last, and the start that was promised."""
 
     def name(self, batch: Batch) -> None:
-        """Some replica holds this batch."""
+        """Some replica holds this batch. A hole has no name: it may stand for several."""
+        if batch.hole:
+            return
         known = self._named.setdefault((batch.base_offset, batch.leader_epoch), batch)
         if known != batch:
             raise Violation(
