@@ -1,0 +1,64 @@
+"""A broker that stops while it leads much: bounded passes, and nothing is forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata.commands import Command, CreateTopic, ElectLeaders, FenceBroker
+from raftlog.model import BrokerId
+from tests.support.metadata_cluster import TOPIC, Cluster
+from tests.support.metadata_world import TICK, World
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """Broker 0 leads nine partitions; the controller looks at two a time."""
+    monkeypatch.setattr("metadata.controller.MAX_PARTITIONS_PER_DECISION", 2)
+    cluster = Cluster(0)
+    for broker in range(3):
+        cluster.restart(broker)
+    cluster.do(CreateTopic("orders", TOPIC, (tuple(map(BrokerId, (0, 1, 2))),) * 9))
+    world = World(cluster)
+    world.run(1)
+    return world
+
+
+def leaders(world: World) -> set[int]:
+    return {int(record.leader) for record in world.cluster.image.partitions.values()}
+
+
+def stop(world: World, seconds: float) -> list[Command]:
+    """Broker 0 says that it stops, for so long; what was decided."""
+    world.up.discard(0)
+    decided: list[Command] = []
+    for _ in range(round(seconds / TICK)):
+        world.beat(0, stopping=True)
+        decided += world.run(TICK)
+    return decided
+
+
+def test_many_leaderships_are_handed_over_a_few_at_a_time_before_the_fence(world: World) -> None:
+    decided = stop(world, 0.4)
+    assert [type(command) for command in decided[:-1]] == [ElectLeaders] * (len(decided) - 1)
+    assert all(len(command.elections) <= 2 for command in decided if isinstance(command, ElectLeaders))
+    assert decided[-1] == FenceBroker(BrokerId(0), world.cluster.incarnation(0))
+    assert leaders(world) == {1} and not world.cluster.image.leaderless
+
+
+def test_an_election_that_gets_lost_is_proposed_again(world: World) -> None:
+    world.held = []
+    stop(world, 0.1)
+    lost, world.held = world.held, None
+    for command in lost:
+        world.controller.settled(command)
+    decided = stop(world, 0.3)
+    assert isinstance(decided[-1], FenceBroker)
+    assert leaders(world) == {1}
+
+
+def test_it_is_fenced_when_its_time_is_over_whatever_is_under_way(world: World) -> None:
+    world.held = []
+    stop(world, 0.45)
+    assert not any(isinstance(command, FenceBroker) for command in world.held)
+    stop(world, 0.1)
+    assert any(isinstance(command, FenceBroker) for command in world.held)
