@@ -117,7 +117,7 @@ ELECTION_BUGS = (
         "a replica that lost records is still taken to be in sync",
         "a registration says what recovery cut or set aside",
         (Patch(OpenedReplica, "report", property(_vouch_for_everything)),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "recovery_takes_a_smaller_log",
@@ -127,7 +127,7 @@ ELECTION_BUGS = (
             Patch(image_partitions, "recovery_winners", _smallest_log),
             Patch(controller, "recovery_winners", _smallest_log),
         ),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "recovery_takes_the_first_back",
@@ -138,7 +138,7 @@ ELECTION_BUGS = (
             Patch(controller, "recovery_winners", _first_back),
             Patch(Controller, "_waits_for_somebody", lambda self, record: False),
         ),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "the_commit_set_is_not_asked",
@@ -169,6 +169,6 @@ ELECTION_BUGS = (
             Patch(image_partitions, "settle", _complete_when_led),
             Patch(image_reassignments, "settle", _complete_when_led),
         ),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
 )

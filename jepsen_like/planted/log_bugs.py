@@ -114,7 +114,7 @@ LOG_BUGS = (
         "a new segment is gone after a power loss, name and all",
         "LogJob.run syncs the folder",
         (Patch(LogJob, "run", _run_without_folder),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "a_late_fsync_counts",
@@ -135,7 +135,7 @@ LOG_BUGS = (
         "a flipped bit of a log is believed",
         "scan_segment checks the CRC of all that no index covers",
         (Patch(recovery_scan, "check_crc", parse_header),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "retention_beyond_the_high_watermark",
@@ -159,6 +159,6 @@ LOG_BUGS = (
             Patch(ReplicaShelf, "take", _take_what_is_there),
             Patch(ReplicaShelf, "set_strays_aside", _set_nothing_aside),
         ),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
 )
