@@ -36,8 +36,8 @@ from .records import CommittedOffset, GroupRecord, MemberRecord
 from .state import GroupsView
 
 MOST_SILENCE_SECONDS = 0.5
-GROUPS_PER_CALL = 32
-"""Looked at in one call."""
+GROUPS_PER_CALL = 8
+"""Looked at in one call: small ones are assigned at once, a millisecond or two each."""
 REMOVALS_PER_CALL = 256
 """The others in the next one."""
 LOOK_AGAIN_SECONDS = 0.2
@@ -151,6 +151,11 @@ class Coordinator:
     def topics_changed(self) -> None:
         """Some topic is new, larger or gone."""
         self._dirty.update(dict.fromkeys(group.group_id for group in self._facts.groups.groups() if group.members))
+
+    @property
+    def has_work(self) -> bool:
+        """Some group is to be looked at."""
+        return bool(self._dirty)
 
     def settled(self, change: GroupChange, now: float, *, done: bool) -> None:
         """A proposal was decided (`done`: as proposed), or its fate is not known."""

@@ -179,19 +179,18 @@ class Groups:
             self._loop.call_soon(self._turn)
 
     def _on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        changed = [event.record.group_id for event in events if isinstance(event, GroupChanged)]
         coordinator = self._coordinator
-        for event in events:
-            match event:
-                case GroupChanged(record):
-                    if coordinator is not None:
-                        coordinator.group_changed(record.group_id)
-                    self.wake()
-                case TopicChanged() | TopicRemoved():
-                    if coordinator is not None:
-                        coordinator.topics_changed()
-                        self.wake()
-                case _:
-                    pass
+        if coordinator is None:
+            if changed:
+                self.wake()  # One that is made now looks at everything first.
+            return
+        for group_id in changed:
+            coordinator.group_changed(group_id)
+        if any(isinstance(event, TopicChanged | TopicRemoved) for event in events):
+            coordinator.topics_changed()
+        if coordinator.has_work:
+            self.wake()
 
     def _present_coordinator(self) -> Coordinator | None:
         status = self._quorum.status()
