@@ -9,9 +9,9 @@ Three voters in three processes on this machine, over real sockets and with fsyn
 logs: this is what the metadata costs by itself. `--seconds`, `--runs` and `--count` make a short try of any of them.
 
 *commits*: small commands with a session, proposed at the leader and at a follower; latency from the call to the answer
-in the proposer's own loop. *isr*: one voter proposes 100 commands a second of the size of a hundred offset commits each
-(reassignments of partitions that do not exist; consumer groups bring a command of their own), the two others propose
-real ISR changes, which go by the urgent lane. *partitions*: topics of ten thousand partitions with three replicas each.
+in the proposer's own loop. *isr*: one voter commits offsets of a consumer group, 100 commands a second with a hundred
+offsets each; the two others propose ISR changes, which go by the urgent lane. *partitions*: topics of ten thousand
+partitions with three replicas each.
 A turn is what a loop does between two looks at its sockets, by the wall and by the processor time of its thread alone.
 """
 
@@ -36,6 +36,7 @@ from rich.table import Table
 VOTERS = 3
 IN_FLIGHT = (1, 200)
 LOAD_COMMANDS_A_SECOND = 100.0
+OFFSETS_A_COMMAND = 100
 ISR_A_SECOND = 20.0
 PARTITIONS_A_TOPIC = 10_000
 ANSWER_SECONDS = 600.0
@@ -173,6 +174,7 @@ def isr(arguments: argparse.Namespace) -> None:
     with a_quorum(arguments.folder) as quorum:
         quorum.create(30)
         leader = quorum.leader()
+        leader.call("create", name="offsets", partitions=OFFSETS_A_COMMAND)
         loaded, other = quorum.others(leader)
         table = Table("run", "ISR changes at", "changes", "p50 ms", "p99 ms", "worst ms", "offset commits/s", "p99 ms")
         for run in range(1, arguments.runs + 1):

@@ -21,9 +21,18 @@ from typing import Any
 
 from measuring import cpu_seconds, resident_mb
 
-from metadata.commands import AlterIsr, Command, CreateTopic, DeleteTopic, GrantProducerIds, IsrMember, RegisterBroker
-from metadata.commands_moves import AlterReassignments, Reassignment
+from metadata.commands import (
+    AlterIsr,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    GrantProducerIds,
+    IsrMember,
+    Refused,
+    RegisterBroker,
+)
 from metadata.engine import Fate, Outcome
+from metadata.groups.changes import ChangeGroups, Commit, OffsetToCommit
 from metadata.image_events import MetadataEvent, PartitionChanged, TopicChanged
 from metadata.quorum_node import QuorumIdentity, prepare_quorum
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
@@ -36,12 +45,14 @@ from raftlog.clock import SystemClock
 from raftlog.config import TimingConfig
 from raftlog.disk import LocalDisk
 from raftlog.http2.listener import Http2Listener
-from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, PartitionEpoch, TopicId, TopicPartition
+from raftlog.logs import configure_logging
+from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Offset, TopicId, TopicPartition
 from raftlog.runtime import LoopScheduler
 
 VOTERS = (BrokerId(0), BrokerId(1), BrokerId(2))
 PARTITIONS_A_TOPIC = 10_000
 OFFSETS_A_COMMAND = 100
+OFFSETS_TOPIC = "offsets"
 
 quorum_stalls, view_stalls = LoopStalls(), LoopStalls()
 
@@ -85,6 +96,7 @@ class Voter:
             on_fatal=self._on_fatal,
         )
         self.incarnation = -1
+        self.offset = 0
 
     def _on_fatal(self, error: BaseException) -> None:
         self.fatal = error
@@ -162,7 +174,8 @@ class Voter:
             def done(outcome: Outcome) -> None:
                 nonlocal lost
                 slots.release()
-                if outcome.fate is Fate.APPLIED:
+                refused = isinstance(outcome.result, Refused) or bool(getattr(outcome.result, "refusals", ()))
+                if outcome.fate is Fate.APPLIED and not refused:
                     latencies.append(time.perf_counter() - started)
                 else:
                     lost += 1
@@ -186,12 +199,11 @@ class Voter:
         return GrantProducerIds(self.number, self.incarnation, 1)  # type: ignore[arg-type]
 
     def _offsets(self) -> Command:
-        """As many bytes and parts as a commit of a hundred offsets, none of which concerns an existing partition."""
-        parts = tuple(
-            Reassignment(topic_id_of("nowhere"), number, PartitionEpoch(10**9 + number), (self.number,))
-            for number in range(OFFSETS_A_COMMAND)
-        )
-        return AlterReassignments(parts)
+        """A commit of a hundred offsets, by a consumer that assigns partitions to itself."""
+        self.offset += 1
+        topic = topic_id_of(OFFSETS_TOPIC)
+        offsets = tuple(OffsetToCommit(topic, n, Offset(self.offset)) for n in range(OFFSETS_A_COMMAND))
+        return ChangeGroups((Commit(f"group-{self.number}", "", 0, 0, 0, offsets),))
 
     async def isr(self, seconds: float, rate: float) -> dict[str, Any]:
         """ISR changes of the partitions that this broker leads, one after the other, at most at this rate."""
@@ -285,6 +297,9 @@ class Voter:
 
 async def main() -> None:
     number, folder, *ports = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed here is for people
+    configure_logging("error", cluster_id="benchmark", node_id=int(number))
     voter = Voter(int(number), folder, [int(port) for port in ports])
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
@@ -296,7 +311,7 @@ async def main() -> None:
             answer = await getattr(voter, name)(**task)
         except Exception as error:  # noqa: BLE001  whatever it is, the parent must hear of it
             answer = {"error": repr(error)}
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(answer), file=answers, flush=True)
 
     while line := await reader.readline():
         await do(json.loads(line))
