@@ -21,8 +21,9 @@ from .log_bugs import LOG_BUGS
 from .patches import Planted, plant
 from .quorum_bugs import ENGINE_BUGS
 from .replication_bugs import REPLICATION_BUGS
+from .voters_bugs import VOTERS_BUGS
 
-OF_THE_QUORUM = (*ENGINE_BUGS, *DISK_BUGS, *CLIENT_BUGS)
+OF_THE_QUORUM = (*ENGINE_BUGS, *VOTERS_BUGS, *DISK_BUGS, *CLIENT_BUGS)
 OF_CLUSTERS = (*REPLICATION_BUGS, *ELECTION_BUGS, *LOG_BUGS)
 
 BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*OF_THE_QUORUM, *OF_CLUSTERS)}

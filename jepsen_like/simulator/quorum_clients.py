@@ -66,21 +66,27 @@ class QuorumClients:
 
     # --- Calling -----------------------------------------------------------------------------------------------------
 
+    def begin(self, operation: Operation, node: QuorumSimNode) -> Call:
+        """A call at a process that runs: it must be over in time, for which its caller sets `over`."""
+        assert node.life is not None
+        call = Call(operation, node.life, self._heap.now, self._answered)
+        self._open.append(call)
+        return call
+
     def call(self, operation: Operation, *, then: Callable[[bool], None] = lambda applied: None) -> bool:
         """Begin an operation; False where there is nobody to ask. `then` learns whether it was applied."""
         node = self._nodes[operation.node]
-        if not node.running or node.quorum is None or node.life is None:
+        if not node.running or node.quorum is None:
             return False
-        call = Call(operation, node.life, self._heap.now, self._answered)
-        if operation.kind == "read":
+        command = None if operation.kind == "read" else self._command(node, operation)
+        if command is None and operation.kind != "read":
+            return False
+        call = self.begin(operation, node)
+        if command is None:
             node.quorum.read_barrier(lambda outcome: then(self._barrier(node, call, outcome)), timeout=TIMEOUT)
         else:
-            command = self._command(node, operation)
-            if command is None:
-                return False
             call.command = command
             node.quorum.propose(command, lambda outcome: then(self._outcome(call, outcome)), timeout=TIMEOUT)
-        self._open.append(call)
         node.tick_soon()
         return True
 
@@ -88,7 +94,7 @@ class QuorumClients:
         """What is proposed, by what this node believes. Every command is unique by its content."""
         assert node.quorum is not None
         self._number += 1
-        name = REGISTERS[operation.register]
+        name = REGISTERS[operation.subject]
         value = ((VALUE, str(100_000 + self._number)),)
         held = node.quorum.image.topic_ids.get(name)
         if operation.kind == "grant" or (operation.kind == "delete" and held is None):
@@ -166,7 +172,7 @@ class QuorumClients:
             if call.over or not call.life.alive:
                 continue
             if call.timed and now - call.began > PATIENCE and not stopped(call.operation.node):
-                raise Violation(f"S10: {call.command or 'a read'} at node {call.operation.node} gets no answer")
+                raise Violation(f"S10: {call.command or call.operation} at node {call.operation.node} gets no answer")
             still.append(call)
         self._open = still
 

@@ -21,6 +21,20 @@ from .unkind_network import UnkindNetwork
 
 RESTART_AFTER_FAILURE = 0.3
 
+HEAD_BYTES = 32
+"""Where a file says what the rest of it is."""
+
+OUST_AFTER = 0.2
+"""Seconds that whoever was elected against a stranded leader has to make itself obeyed by it."""
+OUSTED_SECONDS = 1.4
+ELECTED_AFTER = 0.4
+"""Seconds: the others' patience with whoever was ousted, and a round of votes."""
+CALLS_ARE_OVER = 2.5
+"""Seconds of a clock's leap: more than any call may take."""
+JUST_BEFORE = 0.02
+ELECTION_IS_DUE = 0.7
+"""Seconds of a clock's leap: more than any election timer has left."""
+
 
 class QuorumWorldPort(Protocol):
     """What faults act on."""
@@ -34,6 +48,7 @@ class QuorumWorldPort(Protocol):
     def kill(self, node: QuorumSimNode, *, power_loss: random.Random | None, restart_after: float) -> None: ...
     def replace_disk(self, node: QuorumSimNode, *, restart_after: float) -> None: ...
     def halted(self, node: QuorumSimNode, until: float) -> None: ...
+    def leader(self) -> QuorumSimNode | None: ...
 
 
 class QuorumFaults:
@@ -55,6 +70,7 @@ class QuorumFaults:
             "stall": self._stall,
             "cut": lambda fault, node: self._cut([(fault.node, fault.peer)], fault.seconds),
             "isolate": lambda fault, node: self._cut(self._into(fault.node) + self._out_of(fault.node), fault.seconds),
+            "strand": self._strand,
             "deafen": lambda fault, node: self._cut(self._into(fault.node), fault.seconds),
             "reset_connections": self._reset_connections,
             "drop": self._drop,
@@ -86,8 +102,12 @@ class QuorumFaults:
             if node.life is not None:
                 node.life.paused_until = 0.0
 
-    def _later(self, seconds: float, undo: Callable[[], None]) -> None:
-        self._world.heap.schedule(seconds, lambda: undo() if self._active else None)
+    def _later(self, seconds: float, undo: Callable[[], object]) -> None:
+        def due() -> None:
+            if self._active:
+                undo()
+
+        self._world.heap.schedule(seconds, due)
 
     # --- Processes, power, disks -------------------------------------------------------------------------------------
 
@@ -127,14 +147,15 @@ class QuorumFaults:
             self._world.halted(node, until)
 
     def _rot(self, fault: Fault, node: QuorumSimNode) -> None:
-        """A bit of the journal or the snapshot flips while the process is down."""
+        """A bit of the journal or the snapshot flips while the process is down: anywhere, or where the file begins."""
         self._world.kill(node, power_loss=None, restart_after=fault.seconds)
         held = (f"{FOLDER}/journal-", f"{FOLDER}/snapshot")
         files = {path: size for path, size in node.disk.files().items() if path.startswith(held) and size}
         rng = random.Random(int(fault.number))
         path = rng.choice(sorted(files))
         node.damaged = True
-        node.disk.flip(path, rng.randrange(files[path]), 1 << rng.randrange(8))
+        within = min(files[path], HEAD_BYTES) if rng.random() < 0.5 else files[path]
+        node.disk.flip(path, rng.randrange(within), 1 << rng.randrange(8))
 
     def _replace_disk(self, fault: Fault, node: QuorumSimNode) -> None:
         self._world.replace_disk(node, restart_after=fault.seconds)
@@ -160,6 +181,34 @@ class QuorumFaults:
 
         self._later(seconds, mend)
 
+    def _strand(self, fault: Fault, node: QuorumSimNode) -> None:
+        """The leader goes on with one follower, cut off from all others; what it is asked for meanwhile comes to
+        nothing, and is not asked for again. Whoever is elected in its place is cut off as soon as the two have obeyed
+        it, and the first to campaign then is the former leader: what its follower acknowledged in its first term
+        comes again in another one."""
+        world = self._world
+        leader = world.leader()
+        if leader is None:
+            return
+        if node is leader:
+            node = world.nodes[(fault.node + 1) % len(world.nodes)]
+        pair = [int(leader.node_id), int(node.node_id)]
+        others = [int(other.node_id) for other in world.nodes if other not in (leader, node)]
+        self._cut([way for one in pair for other in others for way in ((one, other), (other, one))], fault.seconds)
+        way = (int(node.node_id), int(leader.node_id))
+        world.network.echoes[way] = fault.seconds + OUST_AFTER + ELECTED_AFTER
+        self._later(fault.seconds, lambda: world.network.echoes.pop(way, None))
+        for one in (leader, node):
+            self._later(fault.seconds - JUST_BEFORE, lambda one=one: self._leap(one, CALLS_ARE_OVER))  # type: ignore[misc]
+        self._later(fault.seconds + OUST_AFTER, lambda: self._oust_for(leader))
+
+    def _oust_for(self, former: QuorumSimNode) -> None:
+        usurper = self._world.leader()
+        if usurper is not None and usurper is not former:
+            number = int(usurper.node_id)
+            self._cut(self._into(number) + self._out_of(number), OUSTED_SECONDS)
+            self._leap(former, ELECTION_IS_DUE)
+
     def _reset_connections(self, fault: Fault, node: QuorumSimNode) -> None:
         self._world.network.reset_some(fault.number)
 
@@ -181,4 +230,10 @@ class QuorumFaults:
         node.clock.wall_offset_ms += int(fault.number * 1000)
 
     def _clock_jump(self, fault: Fault, node: QuorumSimNode) -> None:
-        node.clock.leapt += fault.number
+        self._leap(node, fault.number)
+
+    def _leap(self, node: QuorumSimNode, seconds: float) -> None:
+        """Timers that ran out meanwhile are due at once."""
+        node.clock.leapt += seconds
+        if node.running:
+            node.tick_soon()

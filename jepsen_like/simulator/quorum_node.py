@@ -1,7 +1,8 @@
-"""One simulated voter: the product's `QuorumNode` on simulated ports, started and killed like a process; no broker.
+"""One simulated node of the quorum: the product's `QuorumNode` on simulated ports, started and killed like a process.
 
-The broker beside the quorum is a mere registration here, so that commands which name an incarnation have one to name,
-and so that the controller has somebody to fence. Disk and clock outlive a process.
+The first nodes are voters at first, the others observers; the log says who is what from then on. There is no broker.
+Beside the quorum it is a mere registration here, so that commands which name an incarnation have one to name, and so
+that the controller has somebody to fence. Disk and clock outlive a process.
 
 A slow disk does not stop virtual time: the process is at its fsync for so long, sends nothing meanwhile and hears
 nothing (`SlowDisk`). What is *not* here: what is right (`quorum_truth.py`), what clients ask (`quorum_clients.py`).
@@ -9,8 +10,9 @@ nothing (`SlowDisk`). What is *not* here: what is right (`quorum_truth.py`), wha
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from metadata.commands import RegisterBroker, Registered
@@ -21,9 +23,11 @@ from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode, prepa
 from raftlog.config import TimingConfig
 from raftlog.model import NO_INCARNATION, BrokerId, DirectoryId, Endpoint, Incarnation
 
+from .beats import Beats
 from .dialing import QUORUM, Dialing, TickingHandler
 from .disk import Inode, SimDisk
-from .heap import EventHeap, Life, SimClock, SimScheduler
+from .heap import EventHeap, Life, SimClock
+from .quorum_dialing import QuorumDialing
 from .quorum_schedule import Schedule
 from .trace import Trace
 from .unkind_network import UnkindNetwork
@@ -68,7 +72,7 @@ class Watcher(Protocol):
 
 
 class QuorumSimNode:
-    """A voter: its disk for ever, its process from `start` to `kill`."""
+    """A node: its disk for ever, its process from `start` to `kill`."""
 
     def __init__(
         self, node_id: int, schedule: Schedule, *, heap: EventHeap, network: UnkindNetwork, trace: Trace
@@ -93,23 +97,22 @@ class QuorumSimNode:
         """Why it does not start."""
         self.disk_failing = False
         """The next fsync fails: the process is to stop itself."""
-        self._tick_due = False
-        self._last_tick = 0.0
+        self._beats: Beats
+        """Of the running process."""
         self.disks = 0
         self.disk: SlowDisk
-        self.new_disk()
+        self.new_disk(range(schedule.voters))
 
     @property
     def running(self) -> bool:
         return self.life is not None and self.life.alive
 
-    def new_disk(self) -> None:
-        """An empty disk, prepared as `raftlog server init` does."""
+    def new_disk(self, voters: Iterable[int]) -> None:
+        """An empty disk, prepared as `raftlog server init` does by an operator who knows these voters."""
         self.disk = SlowDisk(self._wait_for_disk)
         self.disks += 1
-        voters = tuple(BrokerId(voter) for voter in range(self._schedule.voters))
         directory = DirectoryId(bytes([int(self.node_id), self.disks] * 8))
-        self.identity = QuorumIdentity("simulated", self.node_id, directory, voters)
+        self.identity = QuorumIdentity("simulated", self.node_id, directory, tuple(map(BrokerId, voters)))
         prepare_quorum(self.disk, self.identity)
 
     def start(self) -> None:
@@ -118,26 +121,27 @@ class QuorumSimNode:
         self.starts += 1
         life = self.life = Life(f"node-{self.node_id}.{self.starts}")
         self.incarnation = NO_INCARNATION
-        self._tick_due = False
-        links = QuorumLinks(self.identity)
+        timing = TimingConfig()
+        dialing = QuorumDialing(self.node_id, self.identity.voters)
+        links = QuorumLinks(self.identity, on_heard=dialing.on_heard, on_gone=dialing.on_gone)
         self.quorum = QuorumNode(
             self.identity,
             disk=self.disk,
             clock=self.clock,
             random=self.random,
-            timing=TimingConfig(),
+            timing=timing,
             send=links.send,
             on_events=self._on_events,
+            on_configuration=dialing.on_configuration,
             limits=QuorumLimits(snapshot_entries=self._schedule.limits.snapshot_entries),
         )
         links.attach(self.quorum)
+        wake, alone = self._schedule.wake_seconds, self._schedule.tick_seconds
+        self._beats = Beats(self, self.heap, life, self.clock, timing, wake_seconds=wake, alone_seconds=alone)
         self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, self.tick_soon))
-        dialing = Dialing(self, life, QUORUM, TickingHandler(links.dialed, self.tick_soon))
-        for peer in self.identity.peers:
-            dialing.connect(peer)
-        self._scheduler = SimScheduler(self.heap, life)
+        dialing.begin(Dialing(self, life, QUORUM, TickingHandler(links.dialed, self.tick_soon)))
         self.quorum.register(self._registration(), lambda outcome: self._registered(life, outcome))
-        self._beat()
+        self._beats.begin()
         self._trace.note(int(self.node_id), f"start {self.starts}")
 
     def _registration(self) -> RegisterBroker:
@@ -166,25 +170,22 @@ class QuorumSimNode:
 
     # --- Time ---
 
-    def tick_soon(self) -> None:
-        """After the present input."""
-        if not self._tick_due:
-            self._tick_due = True
-            self._scheduler.call_later(self._schedule.wake_seconds, self._tick)
+    @property
+    def reaches_leader(self) -> bool:
+        return self.quorum is not None and self.quorum.reaches_leader
 
-    def _tick(self) -> None:
-        self._tick_due = False
-        self._last_tick = self.heap.now
+    @property
+    def next_heartbeat(self) -> float:
+        return math.inf if self.quorum is None else self.quorum.next_heartbeat
+
+    def tick(self) -> None:
+        """As its thread would."""
         assert self.quorum is not None
         self.quorum.tick()
 
-    def _beat(self) -> None:
-        """A tick at least every so often."""
-        due = self._last_tick + self._schedule.tick_seconds - self.heap.now
-        if due <= 1e-6:
-            self._tick()
-            due = self._schedule.tick_seconds
-        self._scheduler.call_later(due, self._beat)
+    def tick_soon(self) -> None:
+        """After the present input."""
+        self._beats.soon()
 
     def _wait_for_disk(self, seconds: float) -> None:
         if self.life is not None and self.life.alive:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from metadata.image import ClusterImage
 from metadata.journal import Journal, generation_path
+from metadata.quorum_configuration import Configuration
 from metadata.quorum_node import QuorumNode
 
 from .disk import SimDisk
@@ -54,6 +55,11 @@ def mark_of(node: QuorumNode) -> Mark:
         entries[0][1],
         bool(journal._staged),
     )
+
+
+def configuration_of(node: QuorumNode) -> Configuration:
+    """The latest in its log."""
+    return journal_of(node).configurations[-1][1]
 
 
 def is_durable(node: QuorumNode, disk: SimDisk) -> bool:

@@ -1,9 +1,10 @@
-"""One schedule: voters, their clients and their faults; then everything heals, and the quorum must work.
+"""One schedule: nodes, their clients, their operator and their faults; then everything heals, and the quorum must work.
 
 The world is the quorum alone: `QuorumNode` with its engine, journal, sessions and image, on the same heap, disks,
 network and trace as whole clusters have (`run.py`), and several times faster than they are. Safety is looked at after
-every event (`quorum_truth.py`, `quorum_clients.py`). At the end (10, S10): within `LIVENESS_SECONDS` one leader is
-known to all, a new operation is applied at every voter, nothing waits, and all images are the same bytes.
+every event (`quorum_truth.py`, `quorum_voters_truth.py`, `quorum_clients.py`). At the end (S10): within
+`LIVENESS_SECONDS` one leader is known to all, a new operation is applied at every node, nothing waits, and all images
+are the same bytes.
 
 `run_schedule` gives a `QuorumVerdict` with the trace's hash: one schedule and one code give one hash.
 """
@@ -14,7 +15,7 @@ import random
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from unittest import mock
 
@@ -27,8 +28,9 @@ from .network import NetworkShape
 from .quorum_clients import QuorumClients
 from .quorum_faults import RESTART_AFTER_FAILURE, QuorumFaults
 from .quorum_node import QuorumSimNode
-from .quorum_probe import waiting_in_lanes
-from .quorum_schedule import Limits, Operation, Schedule, draw
+from .quorum_operator import ACTIONS, QuorumOperator
+from .quorum_probe import configuration_of, mark_of, waiting_in_lanes
+from .quorum_schedule import LEADER, Limits, Operation, Schedule, draw
 from .quorum_truth import QuorumTruth
 from .trace import Trace
 from .unkind_network import UnkindNetwork
@@ -45,11 +47,14 @@ class QuorumVerdict:
     seed: int
     seconds: float
     voters: int
+    observers: int
     trace: str
     events: int
     messages: int
     entries: int
     calls: dict[str, int]
+    changes: dict[str, int]
+    """Answers to the operator who changed the voters."""
     faults: dict[str, int]
     violation: str = ""
     lines: list[str] = field(default_factory=list)
@@ -62,9 +67,11 @@ class QuorumVerdict:
     def __str__(self) -> str:
         injected = " ".join(f"{name}={count}" for name, count in sorted(self.faults.items()))
         calls = " ".join(f"{name}={count}" for name, count in self.calls.items())
+        changes = " ".join(f"{name}={count}" for name, count in sorted(self.changes.items()))
         return (
             f"quorum seed={self.seed} trace={self.trace} seconds={self.seconds:.0f} voters={self.voters} "
-            f"events={self.events} messages={self.messages} entries={self.entries} {calls} faults[{injected}] "
+            f"observers={self.observers} events={self.events} messages={self.messages} entries={self.entries} {calls} "
+            f"changes[{changes}] faults[{injected}] "
             f"{'ok' if self.passed else 'VIOLATION ' + self.violation}"
         )
 
@@ -82,12 +89,14 @@ class QuorumWorld:
         self.network = UnkindNetwork(self.heap, rng, shape, self.trace.message)
         self.nodes = [
             QuorumSimNode(number, schedule, heap=self.heap, network=self.network, trace=self.trace)
-            for number in range(schedule.voters)
+            for number in range(schedule.nodes)
         ]
-        self.truth = QuorumTruth(self.nodes)
+        self.truth = QuorumTruth(self.nodes, schedule.voters)
         self.clients = QuorumClients(
             self.heap, self.nodes, self.truth, random.Random(f"{schedule.seed}/quorum/clients")
         )
+        unreliable = schedule.voters - 1  # what is lost for good, is that node's (`quorum_schedule.py`)
+        self.operator = QuorumOperator(self.nodes, self.clients, self.truth.voters, unreliable=unreliable)
         self.faults = QuorumFaults(self)
         self._by_life: dict[str, QuorumSimNode] = {}
         self._halted: dict[int, float] = {}
@@ -106,12 +115,26 @@ class QuorumWorld:
         self.clients.applied(node)
 
     def _call(self, operation: Operation) -> None:
-        self.clients.call(operation)
+        if operation.node == LEADER:
+            leader = self.leader()
+            if leader is None:
+                return
+            operation = replace(operation, node=int(leader.node_id))
+        if operation.kind in ACTIONS:
+            self.operator.call(operation)
+        else:
+            self.clients.call(operation)
+
+    def leader(self) -> QuorumSimNode | None:
+        """Who leads the latest term, if anybody who runs does."""
+        marks = [(mark_of(node.quorum), node) for node in self.nodes if node.quorum is not None]
+        leading = [(mark.term, node.node_id, node) for mark, node in marks if mark.leads]
+        return max(leading)[2] if leading else None
 
     # --- Lives -------------------------------------------------------------------------------------------------------
 
     def start(self, node: QuorumSimNode) -> None:
-        """Start a voter's process, unless it runs or refuses to. One that dies while it starts is started again."""
+        """Start a node's process, unless it runs or refuses to. One that dies while it starts is started again."""
         if node.running or node.refused:
             return
         try:
@@ -134,7 +157,7 @@ class QuorumWorld:
             self.truth.started(node)
 
     def kill(self, node: QuorumSimNode, *, power_loss: random.Random | None, restart_after: float) -> None:
-        """End a voter's process now."""
+        """End a node's process now."""
         self.truth.ended(node, inside_disk_operation=False)
         node.kill(power_loss=power_loss)
         node.disk_failing = False
@@ -143,7 +166,7 @@ class QuorumWorld:
     def replace_disk(self, node: QuorumSimNode, *, restart_after: float) -> None:
         """The disk is gone; an operator prepares another under the old number."""
         self.kill(node, power_loss=None, restart_after=restart_after)
-        node.new_disk()
+        node.new_disk(self.truth.voters.committed[-1][1].node_ids)
         self.truth.disk_replaced(node)
 
     def halted(self, node: QuorumSimNode, until: float) -> None:
@@ -201,19 +224,40 @@ class QuorumWorld:
         while True:
             at += CHECK_EVERY
             self.heap.run_until(at, self._run_event)
-            wanted = [node for node in wanted if not node.refused]
+            wanted = [node for node in wanted if not node.refused and not self._is_out_of_touch(node)]
             self._ask_the_rest(wanted, applied)
             missing = self._missing(wanted, applied)
             if not missing:
                 break
+            if at >= deadline and not self._has_majority():
+                self.trace.note(-1, "no majority of the voters is left")
+                return
             if at >= deadline:
                 raise Violation(f"S10: {LIVENESS_SECONDS:.0f} s after everything healed: {'; '.join(missing[:5])}")
         images = {node.quorum.image.snapshot() for node in wanted if node.quorum is not None}
         if len(images) > 1:
-            raise Violation(f"S7.6: at the end the images of {len(wanted)} voters differ")
+            raise Violation(f"S7.6: at the end the images of {len(wanted)} nodes differ")
         for node in wanted:
             if node.quorum is not None:
                 node.quorum.check_invariants()
+
+    def _has_majority(self) -> bool:
+        """Whatever any log says of the voters, enough of them can start, on the disks that they are named with. (A
+        change of unknown outcome that came late, and a voter that is lost for good, may leave too few.)"""
+        able = [int(node.node_id) for node in self.nodes if not node.refused]
+        latest = [configuration_of(node.quorum) for node in self.nodes if node.quorum is not None]
+        latest.append(self.truth.voters.committed[-1][1])
+        return all(self.truth.voters.have_majority(configuration, able) for configuration in latest)
+
+    def _is_out_of_touch(self, node: QuorumSimNode) -> bool:
+        """An observer that was away while the voters changed, and whose log does not name the leader: it dials former
+        voters, who do not tell it of the leader, and the leader does not know of it. It gets on when one leads whom it
+        dials. (A voter is dialed by the leader.)"""
+        leader = self.leader()
+        if leader is None or node.quorum is None or node.quorum.status().leader >= 0:
+            return False
+        is_voter = self.truth.voters.committed[-1][1].voter(node.node_id) is not None
+        return not is_voter and configuration_of(node.quorum).voter(leader.node_id) is None
 
     def _ask_the_rest(self, wanted: list[QuorumSimNode], applied: dict[int, bool]) -> None:
         for node in wanted:
@@ -238,7 +282,7 @@ class QuorumWorld:
         ]
         leaders = {int(node.quorum.status().leader) for node in wanted if node.quorum is not None}
         if len(leaders) != 1 or leaders == {-1}:
-            missing.append(f"the voters follow {sorted(leaders)}")
+            missing.append(f"the nodes follow {sorted(leaders)}")
         for node in wanted:
             if node.quorum is not None:
                 if node.quorum.status().applied_index < self.truth.commit_index:
@@ -280,11 +324,13 @@ def run_schedule(schedule: Schedule) -> QuorumVerdict:
         seed=schedule.seed,
         seconds=world.heap.now,
         voters=schedule.voters,
+        observers=schedule.observers,
         trace=world.trace.digest(),
         events=world.heap.events_run,
         messages=world.network.messages,
         entries=world.truth.commit_index,
         calls=dict(world.clients.counts),
+        changes=dict(world.operator.counts),
         faults=dict(world.faults.injected),
         violation=violation,
         lines=list(world.trace.lines) if violation else [],

@@ -19,7 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+LEADER = -1
+"""In an operation's place for a node: whoever leads then."""
 PHASE_SECONDS = 10.0
 SETTLE_SECONDS = 1.5
 """Before the first fault, so that there is something to break."""
@@ -27,7 +29,7 @@ SETTLE_SECONDS = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: what, when (virtual seconds), to which voter, for how long (seconds), and a number for the rest."""
+    """One fault: what, when (virtual seconds), to which node, for how long (seconds), and a number for the rest."""
 
     at: float
     kind: str
@@ -39,12 +41,14 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call of a client: a register to write, create, delete or read, or a block of ids to be granted."""
+    """One call at a node: a register to write, create, delete or read, a block of ids to be granted, or a node to be
+    made a voter or none."""
 
     at: float
     kind: str
     node: int
-    register: int = 0
+    subject: int = 0
+    """Which register, or which node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +74,7 @@ class Schedule:
     slow_max: float
     """A slow message's greatest latency, in seconds."""
     tick_seconds: float
-    """A voter is ticked at least so often..."""
+    """A node that knows of no leader is ticked so often..."""
     wake_seconds: float
     """...and so long after an input: what comes meanwhile shares the tick, as it does where a thread must wake up."""
     limits: Limits
@@ -78,6 +82,12 @@ class Schedule:
     operations: tuple[Operation, ...]
     planted: str = ""
     """The planted bug that a saved schedule is known to find."""
+    observers: int = 0
+    """Nodes besides the first voters; their numbers follow."""
+
+    @property
+    def nodes(self) -> int:
+        return self.voters + self.observers
 
     def without_faults(self) -> Schedule:
         return replace(self, faults=())
@@ -96,6 +106,7 @@ class Schedule:
             "planted": self.planted,
             "seed": self.seed,
             "voters": self.voters,
+            "observers": self.observers,
             "seconds": self.seconds,
             "slow_probability": self.slow_probability,
             "slow_max": self.slow_max,
@@ -129,6 +140,7 @@ class _Draw:
 
     rng: random.Random
     voters: int
+    nodes: int
     replaceable: int
     """So many voters may still lose what they cannot replace: with the others there is a majority."""
     faults: list[Fault] = field(default_factory=list)
@@ -137,9 +149,13 @@ class _Draw:
         return self.rng.choice((0.05, 0.3, 1.0, 3.0)) * self.rng.uniform(0.5, 1.5)
 
     def node(self) -> int:
-        return self.rng.randrange(self.voters)
+        return self.rng.randrange(self.nodes)
 
     def pair(self) -> tuple[int, int]:
+        first, second = self.rng.sample(range(self.nodes), 2)
+        return first, second
+
+    def pair_of_voters(self) -> tuple[int, int]:
         first, second = self.rng.sample(range(self.voters), 2)
         return first, second
 
@@ -148,13 +164,13 @@ class _Draw:
 
 
 def _one(kind: str) -> Callable[[_Draw, float], None]:
-    """A fault of one voter for a while."""
+    """A fault of one node for a while."""
     return lambda draw, at: draw.add(at, kind, draw.node(), seconds=draw.down_for())
 
 
 def _all(kind: str) -> Callable[[_Draw, float], None]:
     def of_all(draw: _Draw, at: float) -> None:
-        for node in range(draw.voters):
+        for node in range(draw.nodes):
             draw.add(at, kind, node, seconds=draw.down_for())
 
     return of_all
@@ -167,7 +183,7 @@ def _cut_one_way(draw: _Draw, at: float) -> None:
 
 def _amnesia(draw: _Draw, at: float) -> None:
     """A minority is cut off, a third voter loses power, and then meets only those who had been away."""
-    lonely, dark = draw.pair()
+    lonely, dark = draw.pair_of_voters()
     away = draw.rng.uniform(0.5, 2.0)
     rest = [node for node in range(draw.voters) if node not in (lonely, dark)]
     draw.add(at, "isolate", lonely, seconds=away)
@@ -186,12 +202,19 @@ def _lag(draw: _Draw, at: float) -> None:
 
 
 def _duel(draw: _Draw, at: float) -> None:
-    """Every voter's timer runs out at one instant, while votes come twice and one voter is away: several campaign."""
+    """Every voter's timer runs out at one instant, while votes come twice: several campaign. Often one is away."""
     if draw.rng.random() < 0.7:
-        draw.add(at, "duplicate", seconds=1.5, number=0.3)
-    for node in range(draw.voters):
+        draw.add(at, "duplicate", seconds=1.5, number=draw.rng.choice((0.3, 0.9)))
+    for node in range(draw.nodes):
         draw.add(at + 0.1, "clock_jump", node, number=0.7)
-    draw.add(at, "isolate", draw.node(), seconds=draw.down_for())
+    if draw.rng.random() < 0.5:
+        draw.add(at, "isolate", draw.node(), seconds=draw.down_for())
+
+
+def _strand(draw: _Draw, at: float) -> None:
+    """Of three voters a leader with one follower is a majority, and not stranded."""
+    if draw.voters > 3:
+        draw.add(at, "strand", draw.node(), seconds=draw.rng.uniform(0.7, 1.2))
 
 
 def _crash_in_disk_operation(draw: _Draw, at: float) -> None:
@@ -250,32 +273,36 @@ KINDS: Mapping[str, Callable[[_Draw, float], None]] = {
     "amnesia": _amnesia,
     "lag": _lag,
     "duel": _duel,
+    "strand": _strand,
     "rot": _for_good("rot"),
     "replace_disk": _for_good("replace_disk"),
 }
 """Kind of a draw → how it is drawn. One draw may be several faults."""
 
 OPERATIONS = ("grant", "grant", "write", "write", "create", "delete", "read", "read")
+CHANGES = ("add_voter", "add_voter", "remove_voter")
 
 
 def draw(seed: int, seconds: float, *, faulty: bool = True) -> Schedule:
     """The schedule of a seed."""
     rng = random.Random(f"{seed}/quorum/shape")
-    voters = rng.choice((3, 3, 3, 5))
-    schedule = Schedule(
+    voters, observers = rng.choice((3, 3, 3, 5)), rng.choice((0, 0, 1, 2))
+    operations = _operations(random.Random(f"{seed}/quorum/operations"), voters + observers, seconds)
+    faults = _faults(random.Random(f"{seed}/quorum/faults"), voters, voters + observers, seconds) if faulty else ()
+    changes = _changes(random.Random(f"{seed}/quorum/voters"), voters + observers, seconds, faults)
+    return Schedule(
         seed=seed,
         voters=voters,
         seconds=seconds,
         slow_probability=rng.choice((0.0, 0.01, 0.05)),
         slow_max=rng.choice((0.02, 0.2)),
         tick_seconds=rng.choice((0.02, 0.05, 0.05)),
-        wake_seconds=rng.choice((0.0, 0.001, 0.002)),
+        wake_seconds=rng.choice((0.0, 0.002, 0.005)),
         limits=_limits(rng),
-        faults=(),
-        operations=_operations(random.Random(f"{seed}/quorum/operations"), voters, seconds),
+        faults=faults,
+        operations=tuple(sorted((*operations, *changes), key=lambda operation: operation.at)),
+        observers=observers,
     )
-    faults = _faults(random.Random(f"{seed}/quorum/faults"), voters, seconds) if faulty else ()
-    return replace(schedule, faults=faults)
 
 
 def _limits(rng: random.Random) -> Limits:
@@ -288,21 +315,49 @@ def _limits(rng: random.Random) -> Limits:
     )
 
 
-def _operations(rng: random.Random, voters: int, seconds: float) -> tuple[Operation, ...]:
+def _operations(rng: random.Random, nodes: int, seconds: float) -> tuple[Operation, ...]:
     mean = rng.choice((0.15, 0.4, 1.0))
-    favourite = rng.randrange(voters)
+    favourite = rng.randrange(nodes)
     operations = []
     at = SETTLE_SECONDS * 0.5
     while at < seconds:
         at += rng.expovariate(1 / mean)
         for _ in range(rng.choice((1, 1, 1, 5))):
-            node = favourite if rng.random() < 0.3 else rng.randrange(voters)
+            node = favourite if rng.random() < 0.3 else rng.randrange(nodes)
             operations.append(Operation(round(at, 4), rng.choice(OPERATIONS), node, rng.randrange(4)))
     return tuple(operations)
 
 
-def _faults(rng: random.Random, voters: int, seconds: float) -> tuple[Fault, ...]:
-    draw = _Draw(rng, voters, replaceable=1)
+def _changes(rng: random.Random, nodes: int, seconds: float, faults: tuple[Fault, ...]) -> tuple[Operation, ...]:
+    """Voters come and go: rarely, often or never; and where a disk was replaced, its voter goes out and comes in. A
+    leader that is stranded appends what nobody will agree to, voters and all."""
+    changes: list[Operation] = []
+
+    def change(at: float, kind: str, subject: int, node: int | None = None) -> None:
+        if at < seconds:
+            changes.append(Operation(round(at, 4), kind, rng.randrange(nodes) if node is None else node, subject))
+
+    mean = rng.choice((0.0, 6.0, 1.5))
+    at = SETTLE_SECONDS
+    while mean and at < seconds:
+        at += rng.expovariate(1 / mean)
+        for _ in range(rng.choice((1, 1, 2))):
+            change(at, rng.choice(CHANGES), rng.randrange(nodes))
+    for fault in faults:
+        if fault.kind == "replace_disk":
+            out = fault.at + rng.uniform(0.5, 4.0)
+            change(out, "remove_voter", fault.node)
+            change(out + rng.uniform(0.5, 4.0), "add_voter", fault.node)
+        if fault.kind == "strand":
+            change(fault.at + 0.05, "remove_voter", rng.randrange(nodes), LEADER)
+            for number in range(12):
+                change(fault.at + 0.1 + 0.02 * number, "grant", 0, LEADER)
+            change(fault.at + fault.seconds + 2.0, "remove_voter", rng.randrange(nodes), LEADER)
+    return tuple(changes)
+
+
+def _faults(rng: random.Random, voters: int, nodes: int, seconds: float) -> tuple[Fault, ...]:
+    draw = _Draw(rng, voters, nodes, replaceable=1)
     phase = SETTLE_SECONDS
     while phase < seconds:
         chosen = [kind for kind in KINDS if rng.random() < 0.3]

@@ -10,20 +10,23 @@ Numbers as in the README's table; the words are Raft's (section 5 of the paper, 
 5.  Leader completeness: whoever becomes leader has every committed entry.
 6.  State machine safety: one entry at each applied index, and one state after it, by a model of its own; applied <=
     commit <= last; a life's commit index never falls, nor is an entry applied that nobody committed.
-7.  A commit needs a majority of *durable* copies: as the simulated disks know it, not as journals believe it.
+7.  A commit needs a majority of *durable* copies: as the simulated disks know it, not as journals believe it; by the
+    voters that the leader's log names, each on the disk that it is named with.
 8.  Nothing committed is ever taken from a log again.
 9.  What was acknowledged is committed, so 5 and 7 hold for it; what was refused for certain is nowhere.
 
-10, progress, is the run's last part (`quorum_run.py`). Work is proportional to what changed: a voter whose `Mark` is as
-before is not looked at. What is *not* here: what commands mean (`quorum_model.py`), private names (`quorum_probe.py`).
+Progress (S10) is the run's last part (`quorum_run.py`). Work is proportional to what changed: a node whose `Mark` is as
+before is not looked at. What is *not* here: changes of the voters and their votes, 10 to 12 (`quorum_voters_truth.py`),
+what commands mean (`quorum_model.py`), private names (`quorum_probe.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from metadata.commands import decode
+from metadata.quorum_configuration import Configuration
 from metadata.quorum_node import QuorumNode
 
 from .quorum_model import EMPTY, Model, State, state_of
@@ -37,6 +40,7 @@ from .quorum_probe import (
     mark_of,
     snapshot_index,
 )
+from .quorum_voters_truth import VotersTruth
 from .violation import Violation
 
 FIRST_INDEX = 1
@@ -55,15 +59,19 @@ class Memory:
     """(index, term) of the last entry that its disk is known to hold."""
     interrupted: bool = False
     """The last life ended inside a disk operation: the disk may be a step ahead of `durable`."""
-    trusted: bool = True
-    """It is on the disk that it began with: it counts towards majorities."""
+    configuration: Configuration | None = None
+    """The latest in its log."""
+    votes: list[tuple[int, int]] = field(default_factory=list)
+    """(term, candidate): given, and not known to be durable."""
 
 
 class QuorumTruth:
     """Checks a world of voters; raises `Violation`."""
 
-    def __init__(self, nodes: Sequence[QuorumSimNode]) -> None:
-        self._majority = len(nodes) // 2 + 1
+    def __init__(self, nodes: Sequence[QuorumSimNode], voters: int) -> None:
+        """The first so many nodes are the first voters."""
+        disks = {int(node.node_id): bytes(node.identity.directory_id) for node in nodes}
+        self.voters = VotersTruth(range(voters), disks)
         self._memories = {int(node.node_id): Memory() for node in nodes}
         self._leaders: dict[int, int] = {}
         """Term → who led it."""
@@ -106,15 +114,28 @@ class QuorumTruth:
         memory.interrupted |= inside_disk_operation
         if node.quorum is not None:
             self._note_durable(node, node.quorum, memory)
+            self._note_votes(node, node.quorum, memory, mark_of(node.quorum))
+        memory.votes.clear()
 
     def _note_durable(self, node: QuorumSimNode, quorum: QuorumNode, memory: Memory) -> None:
         if is_durable(quorum, node.disk):
             _, last_index, last_term = journal_of(quorum).entries[-1]
             memory.durable = (last_index, last_term)
+        memory.configuration = journal_of(quorum).configurations[-1][1]
+
+    def _note_votes(self, node: QuorumSimNode, quorum: QuorumNode, memory: Memory, mark: Mark) -> None:
+        """What was staged is durable with the whole journal, as the disk knows it; only then did the vote leave."""
+        if mark.vote is not None and (mark.term, mark.vote) != (memory.promised_term, memory.promised_vote):
+            memory.votes.append((mark.term, mark.vote))
+        if memory.votes and is_durable(quorum, node.disk):
+            for term, candidate in memory.votes:
+                self.voters.voted(int(node.node_id), term, candidate)
+            memory.votes.clear()
 
     def disk_replaced(self, node: QuorumSimNode) -> None:
-        """An operator gave the voter an empty disk: what it promised is gone, and it counts for nothing (S9)."""
-        self._memories[int(node.node_id)] = Memory(trusted=False)
+        """An operator gave the node an empty disk: what it promised is gone, and it is another voter, or none (S9)."""
+        self._memories[int(node.node_id)] = Memory()
+        self.voters.disk_replaced(int(node.node_id), bytes(node.identity.directory_id))
 
     # --- After every event -------------------------------------------------------------------------------------------
 
@@ -131,6 +152,7 @@ class QuorumTruth:
     def _look_at(self, node: QuorumSimNode, quorum: QuorumNode, memory: Memory, mark: Mark) -> None:
         check_inside(quorum)
         before = memory.mark
+        self._note_votes(node, quorum, memory, mark)
         if not mark.base_index <= mark.applied_index <= mark.commit_index <= mark.last_index:
             raise Violation(f"S7.6: node {node.node_id} is at {mark}")
         if mark.term < memory.promised_term:
@@ -138,6 +160,9 @@ class QuorumTruth:
         if before is None or (mark.last_index, mark.last_term) != (before.last_index, before.last_term):
             self._match_log(node, quorum, memory)
         self._learn_commits(node, quorum, memory, mark)
+        self.voters.look_at(int(node.node_id), journal_of(quorum), self.committed)
+        if before is None or mark.base_index != before.base_index:
+            self.voters.check_base(int(node.node_id), journal_of(quorum))
         if mark.leads:
             self._check_leader(node, quorum, before, mark)
         if before is not None:
@@ -190,28 +215,40 @@ class QuorumTruth:
             if term is None and settled is None:
                 raise Violation(f"S7.6: node {node.node_id} commits {index}, and it is nowhere")
             if settled is None and term is not None:
-                self._commit(node, index, term)
+                self._commit(node, quorum, mark.term, index)
             elif term is not None and settled != term:
                 raise Violation(f"S7.6: node {node.node_id} commits term {term} at {index}, committed was {settled}")
 
-    def _commit(self, node: QuorumSimNode, index: int, term: int) -> None:
+    def _commit(self, node: QuorumSimNode, quorum: QuorumNode, in_term: int, index: int) -> None:
+        command, _, term = journal_of(quorum).entries[index - journal_of(quorum).base_index]
+        configuration = self._counted_by(node, in_term)
         holders = [number for number, memory in self._memories.items() if self._holds(memory, index, term)]
-        if len(holders) < self._majority:
+        if not self.voters.have_majority(configuration, holders):
             raise Violation(
-                f"S7.7: node {node.node_id} commits entry {index} of term {term}, which is durable only on {holders}"
+                f"S7.7: node {node.node_id} commits entry {index} of term {term}, which is durable only on {holders}, "
+                f"with the voters {configuration.node_ids}"
             )
         self.committed[index] = term
         self.commit_index = max(self.commit_index, index)
+        self.voters.on_commit(index, command)
+
+    def _counted_by(self, node: QuorumSimNode, term: int) -> Configuration:
+        """The latest configuration of the term's leader, who may have ended since; others only follow its commits."""
+        own = int(node.node_id)
+        leader = self._leaders.get(term, own)
+        configuration = self._memories[leader].configuration or self._memories[own].configuration
+        assert configuration is not None, "a node that commits was looked at"
+        return configuration
 
     def _holds(self, memory: Memory, index: int, term: int) -> bool:
-        """A disk that counts has this entry: found by walking back from its last one."""
+        """A disk has this entry: found by walking back from its last one."""
         at, at_term = memory.durable
         while at > index:
             known = self._entries.get((at, at_term))
             if known is None:
                 return False
             at, at_term = at - 1, known[1]
-        return memory.trusted and (at, at_term) == (index, term)
+        return (at, at_term) == (index, term)
 
     # --- Leaders -----------------------------------------------------------------------------------------------------
 
@@ -224,6 +261,7 @@ class QuorumTruth:
             if mark.commit_index > before.commit_index and journal.term_at(mark.commit_index) != mark.term:
                 raise Violation(f"S7.4: leader {number} of term {mark.term} commits an older entry by counting copies")
             return
+        self.voters.check_elected(number, mark.term, journal.configurations[-1][1])
         settled = self.committed[self.commit_index]
         newest = self.commit_index
         if settled < mark.term and mark.base_index <= newest and journal.term_at(newest) != settled:

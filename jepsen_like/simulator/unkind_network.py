@@ -18,6 +18,9 @@ from .network import NetworkShape, SimLink, SimNetwork
 
 HANDSHAKE_MESSAGES = 1
 LATEST_COPY = 3.0
+"""Seconds after the first, at most, that a message comes a second time..."""
+SOON = 0.002
+"""...and every other one so soon that what it answers is still asked."""
 
 
 class UnkindNetwork(SimNetwork):
@@ -33,12 +36,15 @@ class UnkindNetwork(SimNetwork):
         """Probability of its coming a second time, up to `LATEST_COPY` seconds later."""
         self.delay = 0.0
         """Seconds that every message may take longer, in order."""
+        self.echoes: dict[tuple[int, int], float] = {}
+        """(From, to) → seconds after which all that is sent this way comes again."""
         self.departs_at: dict[int, float] = {}
         """Node → when what it sends now leaves."""
 
     def clear_up(self) -> None:
         """Kind again."""
         self.drop = self.duplicate = self.delay = 0.0
+        self.echoes.clear()
 
     def _deliver_later(self, link: SimLink, message: bytes) -> None:
         link.carried += 1
@@ -48,8 +54,12 @@ class UnkindNetwork(SimNetwork):
         if link.carried > HANDSHAKE_MESSAGES:
             if self.delay:
                 link.arrival += self._rng.uniform(0.0, self.delay)
+            echo = self.echoes.get((link.owner, link.peer))
+            if echo is not None:
+                self._deliver_at(link, message, link.arrival + echo)
             if self.drop and self._rng.random() < self.drop:
                 return
             if self.duplicate and self._rng.random() < self.duplicate:
-                self._deliver_at(link, message, link.arrival + self._rng.uniform(0.0, LATEST_COPY))
+                latest = LATEST_COPY if self._rng.random() < 0.5 else SOON
+                self._deliver_at(link, message, link.arrival + self._rng.uniform(0.0, latest))
         self._deliver_at(link, message, link.arrival)

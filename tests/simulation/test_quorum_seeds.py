@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.simulator.quorum_run import run_quorum_seed, run_schedule
-from jepsen_like.simulator.quorum_schedule import KINDS, Schedule, draw
+from jepsen_like.simulator.quorum_schedule import KINDS, OPERATIONS, Schedule, draw
 
 SECONDS = 15.0
 SEEDS = range(1, 25)
@@ -22,6 +22,9 @@ def test_dozens_of_seeds_keep_every_property() -> None:
     assert all(verdict.entries > 10 for verdict in verdicts)
     assert sum(verdict.calls["applied"] for verdict in verdicts) > len(SEEDS) * 20
     assert sum(verdict.calls["reads"] for verdict in verdicts) > len(SEEDS) * 5
+    assert sum(verdict.changes.get("applied", 0) for verdict in verdicts) > len(SEEDS)
+    assert {answer for verdict in verdicts for answer in verdict.changes} > {"applied"}
+    assert {verdict.observers for verdict in verdicts} == {0, 1, 2}
     assert {kind for verdict in verdicts for kind in verdict.faults} >= {
         "kill", "power_loss", "crash_in_disk_operation", "crash_in_compaction", "failed_fsync", "slow_disk", "stall",
         "cut", "isolate", "deafen", "reset_connections", "drop", "duplicate", "delay", "wall_clock_jump",
@@ -55,7 +58,7 @@ def test_a_schedule_survives_its_file() -> None:
     schedule = draw(4, SECONDS)
     assert Schedule.from_json(schedule.to_json()) == schedule
     assert len(schedule.faults) > 0
-    for text in ("[]", "{}", '{"version": 1}', schedule.to_json().replace('"version": 1', '"version": 2')):
+    for text in ("[]", "{}", '{"version": 2}', schedule.to_json().replace('"version": 2', '"version": 1')):
         with pytest.raises(ValueError, match="not a schedule"):
             Schedule.from_json(text)
 
@@ -63,6 +66,8 @@ def test_a_schedule_survives_its_file() -> None:
 def test_every_kind_of_fault_is_drawn_before_long() -> None:
     drawn = {fault.kind for seed in range(1, 60) for fault in draw(seed, 60.0).faults}
     assert drawn >= set(KINDS) - {"kill_all", "power_loss_all", "cut_one_way", "amnesia", "lag", "duel"}
+    changed = {operation.kind for seed in range(1, 20) for operation in draw(seed, 60.0).operations}
+    assert changed >= {"add_voter", "remove_voter", *OPERATIONS}
 
 
 @pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)

@@ -1,0 +1,96 @@
+"""Bugs of changing the voters: what Raft's dissertation (4.1 to 4.4) and the correction of its first rule warn of.
+
+What is *not* here: bugs of the engine apart from that (`quorum_bugs.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from metadata import pysyncobj_core, pysyncobj_engine, quorum_changes
+from metadata.pysyncobj_core import _SyncObj
+from metadata.pysyncobj_engine import PySyncObjEngine
+from metadata.quorum_changes import Decision, NextConfiguration, ObserverState, QuorumFacts
+from metadata.quorum_configuration import Configuration
+from metadata.quorum_membership import Membership
+
+from .patches import LONG, Patch, Planted, original
+
+_add = original(quorum_changes, "_add")
+_facts = original(PySyncObjEngine, "facts")
+_refresh = original(Membership, "refresh")
+
+
+def _whoever_leads_may_change(core: Any) -> bool:
+    """Whatever is under way."""
+    return bool(core.leads_and_is_current())
+
+
+def _facts_of_other_disks(engine: Any) -> QuorumFacts:
+    """A voter that comes with another disk is taken for a node that has caught up with it..."""
+    facts: QuorumFacts = _facts(engine)
+    others = {}
+    for voter in facts.configuration.node_ids:
+        met = engine._membership.as_voter(voter)
+        if met is not None and engine._membership.is_distrusted(voter):
+            others[int(voter)] = ObserverState(met, facts.commit_index, answering=True)
+    return replace(facts, observers={**facts.observers, **others})
+
+
+def _swap_the_disk(facts: QuorumFacts, node_id: int) -> Decision:
+    """...and is named with that disk in one step."""
+    known = facts.pinned.voter(node_id)
+    present = facts.observers.get(node_id)
+    if known is not None and present is not None and present.voter.directory_id != known.directory_id:
+        return NextConfiguration(facts.pinned.without(node_id).with_voter(present.voter))
+    return _add(facts, node_id)  # type: ignore[no-any-return]
+
+
+def _any_step_will_do(old: Configuration, new: Configuration) -> bool:
+    return True
+
+
+def _no_configuration(configuration: Configuration) -> bytes:
+    """A snapshot knows nothing of the voters: who installs it goes on with those of the first day."""
+    return b""
+
+
+def _refresh_forwards(membership: Any) -> bool:
+    """A configuration that was cut away stays in effect."""
+    if membership._journal.configurations[-1][0] < membership.index:
+        return False
+    return bool(_refresh(membership))
+
+
+VOTERS_BUGS = (
+    Planted(
+        "changes_overtake_one_another",
+        "a change of the voters begins before the one before it is committed: two of them share no majority",
+        "_SyncObj.may_change waits for the latest configuration's commit",
+        (Patch(_SyncObj, "may_change", _whoever_leads_may_change),),
+    ),
+    Planted(
+        "disk_swapped_in_one_step",
+        "a voter's other disk takes its place in one step: two majorities may share nobody but the forgetful one",
+        "quorum_changes._add refuses, and is_single_step",
+        (
+            Patch(PySyncObjEngine, "facts", _facts_of_other_disks),
+            Patch(quorum_changes, "_add", _swap_the_disk),
+            Patch(pysyncobj_core, "is_single_step", _any_step_will_do),
+        ),
+    ),
+    Planted(
+        "configuration_is_not_in_snapshots",
+        "who installs a snapshot counts by the first voters again",
+        "PySyncObjEngine.compact keeps the configuration with the state",
+        (Patch(pysyncobj_engine, "encode_configuration", _no_configuration),),
+    ),
+    Planted(
+        "cut_configuration_stays",
+        "a change of the voters that another leader cut away stays in effect where it was appended",
+        "Membership.refresh takes the log's latest, whichever that is",
+        (Patch(Membership, "refresh", _refresh_forwards),),
+        found_by=LONG,
+    ),
+)
