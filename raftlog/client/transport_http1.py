@@ -87,7 +87,9 @@ class ApiConnection:
             raise RetriableError("connection_lost", f"node {self.node_id} is not asked through the API any more")
         correlation_id = self._next_id
         self._next_id += 1
-        message = b"".join(encode(make(correlation_id), body))
+        head, *_ = encode(make(correlation_id))
+        assert isinstance(head, bytes)
+        message = b"".join([head, *body])
 
         asking = self._loop.create_task(self._ask(path, message, correlation_id, timeout))
         self._sent[correlation_id] = _Sent(asking, self._loop.time(), len(message))
