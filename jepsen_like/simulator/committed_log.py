@@ -66,12 +66,14 @@ class CommittedLog:
         """Value → offset: values are unique, so a second one is a duplicate."""
         self.lost: set[tuple[int, bytes | None]] = set()
         """(offset, value) of what was committed once and lost, as `flush=os` allows."""
+        self._floor = 0
+        """Where the log went on after a loss, if that is beyond all that is left."""
         self._producers: dict[int, tuple[int, int]] = {}
         """Producer id → (epoch, next sequence)."""
 
     @property
     def end_offset(self) -> int:
-        return self.batches[-1].end_offset if self.batches else 0
+        return max(self._floor, self.batches[-1].end_offset if self.batches else 0)
 
     def extend(self, view: memoryview) -> None:
         """The next committed batch. Raises `Violation` of S1 and S2."""
@@ -103,9 +105,10 @@ class CommittedLog:
         record = self.records.get(offset)
         return "nothing" if record is None else repr(record.value)
 
-    def lose_from(self, end_offset: int) -> int:
-        """Everything from here on was lost, as `flush=os` allows. Returns how many records that is."""
-        count = 0
+    def lose_from(self, end_offset: int, start_offset: int) -> int:
+        """Everything from here on was lost, as `flush=os` allows, by a log that begins at `start_offset`: which may lie
+        beyond its last batch, where what was deleted is known and what followed is not. How many records that is."""
+        count, self._floor = 0, start_offset
         while self.batches and self.batches[-1].end_offset > end_offset:
             batch = self.batches.pop()
             del self.by_base[batch.base_offset]

@@ -86,10 +86,10 @@ class PartitionTruth:
     def lose(self, mirror: Mirror) -> int:
         """The winner of a recovery election leads: what it lacks is lost. How many records that is."""
         self.losing = None
-        if not mirror.compare(self.log, self.log.end_offset):
+        if mirror.start_offset <= self.log.end_offset and not mirror.compare(self.log, self.log.end_offset):
             return 0
         self._exposed.clear()
-        return self.log.lose_from(mirror.verified_end)
+        return self.log.lose_from(mirror.verified_end, mirror.start_offset)
 
     def check_floor(self, leader: Leader, mark: tuple[int, int]) -> None:
         """S6: the high watermark stands still below `min.insync.replicas`. `mark`: high watermark and partition epoch
