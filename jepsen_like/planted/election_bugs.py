@@ -103,7 +103,7 @@ ELECTION_BUGS = (
         "a replica leads that was in neither ISR nor commit set",
         "electable",
         (Patch(image_partitions, "electable", _anybody_live), Patch(controller, "electable", _anybody_live)),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "marked_members_are_elected",
