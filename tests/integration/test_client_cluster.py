@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
-import textwrap
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -139,20 +135,3 @@ async def test_a_leader_that_stops_without_dying(cluster: LocalCluster) -> None:
     assert (await values_by_partition(cluster, topic, len(sent)))[0] == sent
     async with Admin(cluster.bootstrap) as admin:
         await all_in_sync(admin, topic)
-
-
-async def test_the_examples_of_the_manual_run(cluster: LocalCluster) -> None:
-    manual = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
-    whole, *parts = re.findall(r"```python\n(.*?)```", manual, re.DOTALL)
-    names: dict[str, Any] = {}
-    program = whole.replace("127.0.0.1:9640", cluster.bootstrap).replace("asyncio.run(main())", "")
-    exec(program, names)  # noqa: S102  our own text
-    async with asyncio.timeout(PATIENCE_S):
-        await names["main"]()
-        for part in parts:
-            if not part.startswith("Consumer(bootstrap"):  # that is a signature
-                body = textwrap.indent(part, "    ")
-                exec(f"async def example(producer, values):\n{body}\n    return locals()", names)  # noqa: S102
-                async with Producer(cluster.bootstrap) as producer:
-                    found = await names["example"](producer, [b"value-%d" % number for number in range(3000)])
-                assert len(found.get("offsets", [0] * 3000)) == 3000
