@@ -142,7 +142,7 @@ LOG_BUGS = (
         "records go before they are committed",
         "LogStart.retain ends at the high watermark",
         (Patch(LogStart, "retain", _retain_to_the_end),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "compaction_keeps_the_older_record",
