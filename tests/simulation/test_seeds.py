@@ -37,7 +37,7 @@ def test_a_hundred_seeds_keep_every_property() -> None:
     # What was run is not nothing: of everything that may happen to a cluster, each has happened.
     operations = {name for verdict in verdicts for name, count in verdict.operations.items() if count}
     assert operations >= {
-        "create", "delete", "recreate", "add_partitions", "reassign", "drain", "cancel_moves", "delete_records",
+        "create", "delete", "recreate", "add_partitions", "reassign", "drain", "delete_records",
         "alter_topic", "send_again", "seek", "found_by_time", "deletions_answered", "duplicates_answered",
     }  # fmt: skip
     faults = {name for verdict in verdicts for name in verdict.faults}
