@@ -1,5 +1,5 @@
-"""A hundred simulated clusters, with topics made, moved, emptied and deleted under faults: S1-S9 after every event, S10
-at the end.
+"""A hundred simulated clusters, sixty virtual seconds of faults each, topics made, moved, emptied and deleted: S1-S9 after
+every event, S10 at the end.
 
 The seeds run in as many processes as there are cores. A failing seed prints its violation; `make sim SEED=n` shows the
 trace that led to it.
@@ -15,7 +15,7 @@ import pytest
 
 from jepsen_like.simulator.run import Verdict, run_seed
 
-SECONDS = 30.0
+SECONDS = 60.0
 SEEDS = range(1, 101)
 SOAK_SEEDS = range(1_000, 2_000)
 
