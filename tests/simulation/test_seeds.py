@@ -1,5 +1,5 @@
-"""A hundred simulated clusters, sixty virtual seconds of faults each, topics made, moved, emptied and deleted: S1-S9 after
-every event, S10 at the end.
+"""A hundred simulated clusters, sixty virtual seconds of faults each, topics made, moved, emptied and deleted: S1-S9
+after every event, S10 at the end.
 
 The seeds run in as many processes as there are cores. A failing seed prints its violation; `make sim SEED=n` shows the
 trace that led to it.
