@@ -10,7 +10,15 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.commands import Elected, Election, ElectLeaders, ReassignmentsAltered, Refused
+from metadata.commands import (
+    ENVELOPE_VERSION,
+    Elected,
+    Election,
+    ElectLeaders,
+    Envelope,
+    ReassignmentsAltered,
+    Refused,
+)
 from metadata.image import ClusterImage, diff
 from metadata.image_invariants import check_step
 from metadata.view import ClusterView
@@ -127,7 +135,8 @@ def test_elections_agree_with_the_twin(seed: int, length: int) -> None:
                     record.partition_epoch,
                     recovery,
                 )
-                result = trial._carry_out(ElectLeaders((election,)), image.index + 1)
+                command = Envelope(ENVELOPE_VERSION, None, None, ElectLeaders((election,)))
+                result, _ = trial.apply(image.index + 1, 1, command)
                 assert isinstance(result, Elected)
                 expected = twin_may_lead(image, record, candidate, recovery)
                 assert (result.refusals == (None,)) == expected, (str(record), candidate, recovery, result)
