@@ -75,6 +75,11 @@ class Verdict:
             return True
         return False if self.violation.startswith("S10:") else None
 
+    @property
+    def excused(self) -> bool:
+        """It did not go on after a disk had rotted: a known gap (`README.md`)."""
+        return self.liveness is False and self.faults.get("rot", 0) > 0
+
     def __str__(self) -> str:
         injected = " ".join(f"{name}={count}" for name, count in sorted(self.faults.items()) if count)
         done = " ".join(f"{name}={count}" for name, count in sorted(self.operations.items()) if count)

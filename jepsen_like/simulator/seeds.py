@@ -28,6 +28,11 @@ class Verdict(Protocol):
     @property
     def passed(self) -> bool: ...
     @property
+    def excused(self) -> bool:
+        """What it violates is a known gap, told in `README.md`."""
+        ...
+
+    @property
     def lines(self) -> list[str]: ...
 
 
