@@ -39,6 +39,7 @@ from .producer_settings import (
 QUEUE_BYTES = 4 * MIB
 """Records that the loop has not taken yet."""
 RECORDS_A_TURN = 1000
+REFUSED_KEPT = 1000
 RECORD_BYTES = 200
 """What a queued record costs beside its key and value."""
 
@@ -89,8 +90,8 @@ class _Handover:
         self._closed = False
         # The loop's own:
         self._taking: asyncio.Task[None] | None = None
-        self._refused: SentRecord | None = None
-        """The first record since the last flush that the producer did not take."""
+        self._refused: deque[SentRecord] = deque(maxlen=REFUSED_KEPT)
+        """Records since the last flush that the producer did not take; the newest, where they are many."""
 
     # --- Callers' threads ---
 
@@ -149,7 +150,7 @@ class _Handover:
                 await self._producer.drain()
         except Exception as error:  # noqa: BLE001  whatever it is, it is this record's; those behind it go on
             sent._error = error
-            self._refused = self._refused or sent
+            self._refused.append(sent)
 
     async def reached(self) -> None:
         """Returns when all that was queued before this call has been taken."""
@@ -161,10 +162,11 @@ class _Handover:
 
     def raise_refused(self) -> None:
         """The error of a record that the producer did not take, unless somebody has seen it."""
-        sent, self._refused = self._refused, None
-        if sent is not None and not sent._observed and sent._error is not None:
-            sent._observed = True
-            raise sent._error
+        refused, self._refused = self._refused, deque(maxlen=REFUSED_KEPT)
+        for sent in refused:
+            if not sent._observed and sent._error is not None:
+                sent._observed = True
+                raise sent._error
 
 
 class Producer:

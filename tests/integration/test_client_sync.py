@@ -79,12 +79,16 @@ def test_more_than_fits_waits_for_room(cluster: LocalCluster, topic: str) -> Non
 def test_what_is_wrong_with_a_record_is_told_once(cluster: LocalCluster, topic: str) -> None:
     with Producer(cluster.bootstrap) as producer:
         producer.prepare(topic)
-        bad = producer.send(topic, b"x", partition=7)
+        bad, unseen = producer.send(topic, b"x", partition=7), producer.send(topic, b"x", partition=8)
         good = producer.send(topic, b"y", partition=0)
         with pytest.raises(InvalidRequest, match="partition"):
             bad.result()
         assert good.result().offset == 0
-        producer.flush()  # somebody has seen it
+        with pytest.raises(InvalidRequest, match="8"):
+            producer.flush()  # of those two the one that nobody has seen
+        producer.flush()
+        with pytest.raises(InvalidRequest, match="8"):
+            unseen.result()
         producer.send(topic, "text", partition=0)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="bytes"):
             producer.flush()
