@@ -22,6 +22,7 @@ VOCABULARY = (
     "raftlog.compression",
     "raftlog.partitioner",
     "raftlog.patterns",
+    "raftlog.transactions",
     "raftlog.disk",
     "raftlog.clock",
     "raftlog.runtime",
