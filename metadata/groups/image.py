@@ -164,9 +164,10 @@ def _release(state: ImageState, release: Release, index: int) -> Refused | None:
     if isinstance(found, Refused):
         return found
     group, member = found
-    named = unpack_partitions(release.partitions)
+    # Whatever is named: once or often, its own or not, of a generation that never was.
+    named = dict.fromkeys(unpack_partitions(release.partitions))
     # What was granted since, the member does not know of: this is a late copy of what it said before.
-    freed = [p for p in named if member.owned.get(p, index) <= release.generation]
+    freed = [p for p in named if p in member.owned and member.owned[p] <= release.generation]
     if not freed:
         return None
     owned = dict(member.owned)

@@ -62,7 +62,9 @@ class GroupsState:
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._groups_of: dict[TopicId, dict[str, None]] = {}
         """Topic → groups that perhaps read it or have committed in it; derived. What is too much in it goes with the
-        topic."""
+        topic or the group."""
+        self._topics_of: dict[str, dict[TopicId, None]] = {}
+        """The same the other way round, so that groups which come and go leave nothing behind."""
 
     def note(self, event: GroupEvent) -> None:
         """For the followers."""
@@ -77,18 +79,23 @@ class GroupsState:
 
     def forget_topic(self, topic_id: TopicId) -> None:
         """No group reads it or has committed in it any more."""
-        self._groups_of.pop(topic_id, None)
+        for group_id in self._groups_of.pop(topic_id, ()):
+            self._topics_of[group_id].pop(topic_id)
 
     def put_group(self, record: GroupRecord, topics: Iterable[TopicId] = ()) -> None:
         """`topics`: those in its targets, where they are new."""
         self.groups[record.group_id] = record
-        for topic_id in topics:
-            self._groups_of.setdefault(topic_id, {})[record.group_id] = None
+        self._read(record.group_id, topics)
         self.note(GroupChanged(record))
 
     def remove_group(self, record: GroupRecord) -> None:
         """With its offsets."""
         del self.groups[record.group_id]
+        for topic_id in self._topics_of.pop(record.group_id, ()):
+            groups = self._groups_of[topic_id]
+            del groups[record.group_id]
+            if not groups:
+                del self._groups_of[topic_id]
         self.offset_count -= len(self._offsets.pop(record.group_id, ()))
         self.note(GroupRemoved(record.group_id))
 
@@ -99,8 +106,7 @@ class GroupsState:
             self.offset_count -= len(known)
             known.update(offsets)
             self.offset_count += len(known)
-            for topic_id in {partition.topic_id: None for partition in offsets}:
-                self._groups_of.setdefault(topic_id, {})[group_id] = None
+            self._read(group_id, {partition.topic_id: None for partition in offsets})
             self.note(OffsetsCommitted(group_id, offsets))
 
     def remove_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
@@ -110,6 +116,11 @@ class GroupsState:
             del self._offsets[group_id][partition]
         self.offset_count -= len(gone)
         self.note(OffsetsRemoved(group_id, gone))
+
+    def _read(self, group_id: str, topics: Iterable[TopicId]) -> None:
+        for topic_id in topics:
+            self._groups_of.setdefault(topic_id, {})[group_id] = None
+            self._topics_of.setdefault(group_id, {})[topic_id] = None
 
     def copy_offsets(self) -> dict[str, dict[TopicPartition, CommittedOffset]]:
         """As they are now, for a snapshot that is made while this goes on."""

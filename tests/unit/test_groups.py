@@ -76,6 +76,15 @@ def test_a_late_copy_of_a_release_gives_nothing_up() -> None:
     assert cluster.owned("a") == [0, 1]
 
 
+def test_a_release_may_name_anything_s11() -> None:
+    """Twice the same, what is another's or nobody's, a generation that never was: every node applies it."""
+    cluster = two_members()
+    cluster.release("a", 0, 0, 2, 9, generation=2**62)
+    assert (cluster.owned("a"), cluster.owned("b")) == ([0, 1], [2, 3])
+    cluster.release("a", 9, generation=2**62)
+    assert cluster.owned("a") == [0, 1]
+
+
 def test_what_is_given_up_and_meant_to_stay_is_granted_anew() -> None:
     cluster = two_members()
     cluster.release("a", 0)
@@ -261,6 +270,19 @@ def test_a_deleted_topic_is_nobodys_and_its_offsets_are_gone() -> None:
     assert cluster.committed() == {}
     assert cluster.view.groups.offsets("readers") == {}
     cluster.commit("a", {0: 11}, refused="stale_generation")
+
+
+def test_groups_that_come_and_go_leave_nothing_behind() -> None:
+    """A topic may live for years, and many short-lived groups read it."""
+    cluster = two_members()
+    for number in range(20):
+        cluster.commit("", {0: 1}, group=f"console-{number}")
+        cluster.change(Delete(f"console-{number}"))
+    assert [group.group_id for group in cluster.image.groups_of(TOPIC)] == ["readers"]
+    assert cluster.image._groups_of == {TOPIC: {"readers": None}}
+    assert cluster.image._topics_of == {"readers": {TOPIC: None}}
+    cluster.do(DeleteTopic(TOPIC))
+    assert cluster.image._groups_of == {}
 
 
 def test_new_partitions_are_assigned_in_the_same_epoch() -> None:
