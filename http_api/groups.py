@@ -32,13 +32,15 @@ from .models_groups import (
     Membership,
     ReleasedTopic,
 )
-from .query import MAX_INT64, Query, integer
+from .query import Query, integer
 from .replies import bulk_reply, json_reply
 from .service_groups import WantedMembership
 
 CHANGE_TIMEOUT_S = 30.0
 """Beyond what the broker itself waits for the quorum."""
 MAX_NAME_LENGTH = 255
+MAX_INCARNATION = 2**62
+"""The greatest that a command can carry."""
 _GROUP_COST = 256
 """Listing a group, or describing a member, takes about as long as parsing this many bytes."""
 _PARTITION_COST = 32
@@ -75,7 +77,7 @@ async def join_group(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, JoinGroup)
-    member_id = asked.member_id or _new_member_id(asked.client_id)
+    member_id = _name("a member", asked.member_id) if asked.member_id else _new_member_id(asked.client_id)
     wanted = WantedMembership(
         group_name(request),
         member_id,
@@ -99,7 +101,8 @@ async def heartbeat(request: web.Request) -> web.StreamResponse:
     asked = await read_json(request, context, Heartbeat)
     group_id, member_id = group_name(request), _member_name(request)
     groups = context.service.groups
-    if context.service.view.index < asked.incarnation:
+    # A node that is behind would tell a member of an assignment that is over.
+    if context.service.view.index < max(asked.incarnation, asked.generation):
         await context.catch_up(f"member {member_id!r}")
     if asked.released:
         given_up = _released(asked.released)
@@ -114,7 +117,7 @@ async def leave_group(request: web.Request) -> web.StreamResponse:
     text = Query(request, ("incarnation",)).text("incarnation")
     if text is None:
         raise InvalidRequest("invalid_request", "which incarnation leaves must be said: ?incarnation=")
-    incarnation = integer("incarnation", text, 0, MAX_INT64)
+    incarnation = integer("incarnation", text, 0, MAX_INCARNATION)
     leave = context.service.groups.leave(group_name(request), _member_name(request), incarnation)
     await context.finish(leave, CHANGE_TIMEOUT_S)
     return web.Response(status=204)

@@ -172,9 +172,11 @@ class Coordinator:
         if not done:
             self._again[group_id] = now + LOOK_AGAIN_SECONDS
 
-    def assigned(self, group_id: str) -> None:
-        """A job has ended."""
+    def assigned(self, group_id: str, *, again_at: float | None = None) -> None:
+        """A job has ended; where it failed, the group is looked at again at that time."""
         self._assigning.discard(group_id)
+        if again_at is not None:
+            self._again[group_id] = again_at
 
     # --- What to do --------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ MAX_WAITING = 20_000
 MAX_WAITING_BYTES = 32 * MIB
 
 _encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(GroupChange)
 
 
 class Proposer(Protocol):
@@ -77,7 +78,7 @@ class GroupBatches:
     def submit(self, change: GroupChange) -> asyncio.Future[int]:
         """The index of the entry that decided it, once this node's view shows that entry. Fails with the refusal, or a
         `RetriableError`. Raises `InvalidRequest` or `RetriableError` for what is not even begun."""
-        size = len(_encoder.encode(change))
+        size = _size_of(change)
         if size > MAX_CHANGES_BYTES:
             raise InvalidRequest(
                 "invalid_request", f"a change of a group has at most {MAX_CHANGES_BYTES} bytes, not {size}: cut it"
@@ -160,3 +161,13 @@ class GroupBatches:
         self._under_way.clear()
         self._proposing = False
         self._pump()
+
+
+def _size_of(change: GroupChange) -> int:
+    """Encoded. Raises `InvalidRequest` for what no node could decode: all else of its command would be refused, too."""
+    try:
+        packed = _encoder.encode(change)
+        _decoder.decode(packed)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise InvalidRequest("invalid_request", f"malformed change of a group: {error}") from None
+    return len(packed)

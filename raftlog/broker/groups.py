@@ -12,7 +12,8 @@ What is *not* here: decisions (`metadata/groups/coordinator.py`), batching (`gro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from http_api.service_groups import WantedMembership, WantedOffset
@@ -43,7 +44,7 @@ from raftlog.wire import GroupHeartbeat, GroupHeartbeatsRequest, GroupHeartbeats
 from .group_batches import GroupBatches
 
 HOPELESS_PAUSE_SECONDS = 30.0
-"""Before a change is tried again that is too large for a command: only another membership will mend that."""
+"""Before it is tried again what only another membership will mend: a change too large for a command, a bug of ours."""
 INLINE_ASSIGNMENT = 500
 """Members and partitions: targets of so many are made on the loop, in a millisecond or two; of more by a thread."""
 
@@ -226,21 +227,26 @@ class Groups:
             self._timer = self._loop.call_at(due, self._turn)
 
     def _assign(self, coordinator: Coordinator, job: AssignmentJob) -> None:
-        if job.size <= INLINE_ASSIGNMENT:
-            self._propose_targets(coordinator, job, job.run())
-            return
-
         async def in_thread() -> None:
-            self._propose_targets(coordinator, job, await asyncio.to_thread(job.run))
+            with self._or_later(coordinator, job):
+                self._propose_targets(coordinator, job, await asyncio.to_thread(job.run))
 
-        task = self._loop.create_task(in_thread())
-        self._assigning.add(task)
-        task.add_done_callback(self._assigned)
+        if job.size <= INLINE_ASSIGNMENT:
+            with self._or_later(coordinator, job):
+                self._propose_targets(coordinator, job, job.run())
+        else:
+            task = self._loop.create_task(in_thread())
+            self._assigning.add(task)
+            task.add_done_callback(self._assigning.discard)
 
-    def _assigned(self, task: asyncio.Task[None]) -> None:
-        self._assigning.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._logger.error("group_assignment_failed", error=repr(task.exception()))
+    @contextmanager
+    def _or_later(self, coordinator: Coordinator, job: AssignmentJob) -> Iterator[None]:
+        """A bug that one group brings to light must not end the coordination of all others."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  logged, and tried again
+            self._logger.error("group_assignment_failed", group=job.group.group_id, error=repr(error))
+            coordinator.assigned(job.group.group_id, again_at=self._loop.time() + HOPELESS_PAUSE_SECONDS)
 
     def _propose_targets(self, coordinator: Coordinator, job: AssignmentJob, assign: Assign | None) -> None:
         if assign is None:

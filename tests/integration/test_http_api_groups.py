@@ -169,3 +169,29 @@ async def test_bad_names_are_refused_s11(api: Api) -> None:
     (await api.post("/v1/groups/%07/members", {"topics": ["t"]})).problem("invalid_request")
     (await api.call("DELETE", f"{G}/members/m")).problem("invalid_request")
     (await api.call("DELETE", f"{G}/members/m?incarnation=-1")).problem("invalid_request")
+
+
+async def test_no_request_is_too_strange_for_the_quorum_s11(api: Api, broker: FakeBroker) -> None:
+    """What is named twice, belongs to nobody or cannot be: refused, or nothing happens."""
+    member = await join(api)
+    topic_id = (await beat(api, member))["assigned"][0]["topic_id"]
+    strange = [{"topic_id": topic_id, "partitions": [0, 0, 9]}, {"topic_id": "00" * 16, "partitions": [1]}]
+    member = await beat(api, member, generation=2**62, released=strange)
+    assert numbers(member["assigned"]) == [0, 1, 2, 3]
+    beyond = f"{G}/members/{member['member_id']}?incarnation={2**63 - 1}"
+    (await api.call("DELETE", beyond)).problem("invalid_request")
+    (await api.post(f"{G}/members", {"topics": ["t"], "member_id": "\x07"})).problem("invalid_request")
+    raw = b'{"topics": ["t"], "client_id": "\\ud800"}'
+    (await api.post(f"{G}/members", raw)).problem("invalid_json")
+    assert len(broker.groups.groups["g"].members) == 1
+
+
+async def test_a_node_that_is_behind_catches_up_before_it_tells_of_an_assignment(api: Api, broker: FakeBroker) -> None:
+    """Otherwise a member that asks another node would take up again what it gave up."""
+    member = await join(api)
+    caught_up: list[int] = []
+    broker.unseen.append(lambda: caught_up.append(1))
+    member = await beat(api, member, generation=member["generation"])
+    assert caught_up == []
+    await beat(api, member, generation=broker.view.index + 1)
+    assert caught_up == [1]

@@ -13,6 +13,7 @@ from http_api.service_groups import WantedMembership, WantedOffset
 from metadata.commands import Command, GroupsChanged
 from metadata.engine import Fate, Outcome
 from metadata.groups.changes import Assign, ChangeGroups
+from metadata.groups.coordinator import AssignmentJob
 from raftlog.broker.group_batches import GroupBatches
 from raftlog.broker.groups import Groups
 from raftlog.clock import ManualClock
@@ -62,10 +63,10 @@ class Node:
         self.passed_on += [(peer, heard) for heard in request.members]
         return GroupHeartbeatsResponse(request.correlation_id, [self.there_says] * len(request.members))
 
-    async def join(self, member_id: str = "a", **other: Any) -> int:
+    async def join(self, member_id: str = "a", *, group_id: str = "readers", **other: Any) -> int:
         asked: dict[str, Any] = {"topics": ("orders",), "pattern": "", "assignor": "", **other}
         timeouts = {"session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000}
-        who = {"group_id": "readers", "member_id": member_id, "instance_id": "", "client_id": "", "client_host": ""}
+        who = {"group_id": group_id, "member_id": member_id, "instance_id": "", "client_id": "", "client_host": ""}
         return await self.groups.join(WantedMembership(**who, **asked, **timeouts))
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -113,6 +114,27 @@ async def test_large_groups_are_assigned_by_a_thread(node: Node, monkeypatch: py
     monkeypatch.setattr("raftlog.broker.groups.INLINE_ASSIGNMENT", 0)
     await node.join()
     await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+
+
+async def test_a_group_that_cannot_be_assigned_holds_up_no_other(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S10: whatever the bug, other groups go on, and this one is tried again."""
+    run, failed = AssignmentJob.run, 0
+
+    def fails(job: AssignmentJob) -> Assign | None:
+        nonlocal failed
+        if job.group.group_id == "readers" and failed < 2:
+            failed += 1
+            raise LookupError("a bug")
+        return run(job)
+
+    monkeypatch.setattr(AssignmentJob, "run", fails)
+    monkeypatch.setattr("raftlog.broker.groups.HOPELESS_PAUSE_SECONDS", 0.05)
+    await node.join()
+    await node.join("b", group_id="others")
+    await node.until(lambda: node.cluster.owned("b", "others") == [0, 1, 2, 3])
+    monkeypatch.setattr("raftlog.broker.groups.INLINE_ASSIGNMENT", 0)
+    await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+    assert failed == 2
 
 
 async def test_another_node_coordinates_and_hears(node: Node) -> None:

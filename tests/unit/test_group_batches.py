@@ -52,6 +52,16 @@ def change(name: str) -> Delete:
     return Delete(name)
 
 
+def unreadable() -> list[Commit]:
+    """What no node could decode: every field has bounds."""
+    offset = OffsetToCommit(TOPIC, 0, Offset(1))
+    return [
+        Commit("g", "", 2**63, 0, 0, (offset,)),
+        Commit("g", "x" * 256, 0, 0, 0, (offset,)),
+        Commit("g", "\ud800", 0, 0, 0, (offset,)),
+    ]
+
+
 def big() -> Commit:
     """Some 100 KiB."""
     offsets = tuple(OffsetToCommit(TOPIC, number, Offset(1), -1, "m" * 1000) for number in range(100))
@@ -143,3 +153,17 @@ async def test_the_first_change_raises_the_feature_level() -> None:
     quorum.answer(Outcome(Fate.APPLIED, quorum.index, Done()))
     quorum.apply()
     assert await asked == quorum.index
+
+
+async def test_a_change_that_no_node_could_read_spoils_only_itself_s11() -> None:
+    """Changes share a command: one that cannot be decoded would have all of them refused."""
+    quorum = Quorum()
+    first = quorum.batches.submit(change("first"))
+    for bad in unreadable():
+        with pytest.raises(InvalidRequest):
+            quorum.batches.submit(bad)
+    second = quorum.batches.submit(change("second"))
+    quorum.apply()
+    quorum.apply()
+    assert (await first, await second) == (11, 12)
+    assert quorum.sizes == [1, 1]
