@@ -309,23 +309,44 @@ def _count_to(count: int) -> Any:
     return numbers[:count]
 
 
+def offsets_column(header: BatchHeader, columns: Columns) -> Any:
+    """The records' offsets, int64."""
+    if columns.offset_deltas is None:
+        return pc.add(_count_to(header.record_count), pa.scalar(header.base_offset, _INT64))
+    return offset_array(columns.offset_deltas, header.base_offset, header.record_count, header.last_offset_delta)
+
+
+def timestamps_column(header: BatchHeader, columns: Columns) -> Any:
+    """The records' timestamps, in milliseconds."""
+    count = header.record_count
+    if header.log_append_time:
+        return pa.repeat(pa.scalar(header.max_timestamp, _TIMESTAMP), count)
+    if columns.timestamp_deltas is None:
+        return pa.repeat(pa.scalar(header.base_timestamp, _TIMESTAMP), count)
+    return timestamp_array(columns.timestamp_deltas, header.base_timestamp, count).view(_TIMESTAMP)
+
+
+def keys_column(header: BatchHeader, columns: Columns) -> Any:
+    """The records' keys."""
+    count = header.record_count
+    return pa.nulls(count, _BINARY) if columns.keys is None else binary_array(columns.keys, count, "keys")
+
+
+def values_column(header: BatchHeader, columns: Columns) -> Any:
+    """The records' values."""
+    return binary_array(columns.values, header.record_count, "values")
+
+
+def headers_column(header: BatchHeader, columns: Columns) -> Any:
+    """The records' headers."""
+    count = header.record_count
+    return _no_headers(count) if columns.headers is None else headers_array(columns.headers, count)
+
+
 def to_arrow(header: BatchHeader, columns: Columns) -> Any:
     """The whole batch as a `pyarrow.RecordBatch` of `SCHEMA`."""
-    count, base = header.record_count, header.base_offset
-    if columns.offset_deltas is None:
-        offsets = pc.add(_count_to(count), pa.scalar(base, _INT64))
-    else:
-        offsets = offset_array(columns.offset_deltas, base, count, header.last_offset_delta)
-    if header.log_append_time:
-        timestamps = pa.repeat(pa.scalar(header.max_timestamp, _TIMESTAMP), count)
-    elif columns.timestamp_deltas is None:
-        timestamps = pa.repeat(pa.scalar(header.base_timestamp, _TIMESTAMP), count)
-    else:
-        timestamps = timestamp_array(columns.timestamp_deltas, header.base_timestamp, count).view(_TIMESTAMP)
-    keys = pa.nulls(count, _BINARY) if columns.keys is None else binary_array(columns.keys, count, "keys")
-    values = binary_array(columns.values, count, "values")
-    headers = _no_headers(count) if columns.headers is None else headers_array(columns.headers, count)
-    return pa.RecordBatch.from_arrays([offsets, timestamps, keys, values, headers], schema=SCHEMA)
+    readers = (offsets_column, timestamps_column, keys_column, values_column, headers_column)
+    return pa.RecordBatch.from_arrays([read(header, columns) for read in readers], schema=SCHEMA)
 
 
 def no_records() -> Any:
