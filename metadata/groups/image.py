@@ -246,10 +246,10 @@ def _assign(state: ImageState, assign: Assign, index: int) -> Refused | None:
 def _commit(state: ImageState, commit: Commit, index: int) -> Refused | None:
     # Made once: of ten thousand offsets a second each is looked up in four places.
     named = [TopicPartition(one.topic_id, one.partition) for one in commit.offsets]
-    refused = _not_its_own(state, commit, named) or _no_such_place(state, commit.group_id, named)
+    refused = not_its_own(state, commit, named) or _no_such_place(state, commit.group_id, named)
     if refused is not None:
         return refused
-    _have_group(state, commit.group_id, index)
+    have_group(state, commit.group_id, index)
     current = state.offsets_of(commit.group_id)
     taken: dict[TopicPartition, CommittedOffset] = {}
     for partition, one in zip(named, commit.offsets, strict=True):
@@ -260,7 +260,9 @@ def _commit(state: ImageState, commit: Commit, index: int) -> Refused | None:
     return None
 
 
-def _not_its_own(state: ImageState, commit: Commit, named: list[TopicPartition]) -> Refused | None:
+def not_its_own(state: ImageState, commit: Commit, named: list[TopicPartition]) -> Refused | None:
+    """Why this member may not commit for these partitions, if it may not: the fence of ordinary commits and of those
+    within a transaction (S8)."""
     if not commit.member_id:
         group = state.groups.get(commit.group_id)
         if group is not None and group.members:
@@ -297,7 +299,8 @@ def _no_such_place(state: ImageState, group_id: str, named: list[TopicPartition]
     return None
 
 
-def _have_group(state: ImageState, group_id: str, index: int) -> None:
+def have_group(state: ImageState, group_id: str, index: int) -> None:
+    """One without members is made where there is none."""
     if group_id not in state.groups:
         state.put_group(GroupRecord(group_id, index, index, ""))
 
@@ -316,7 +319,7 @@ def _reset(state: ImageState, reset: Reset, index: int) -> Refused | None:
     refused = _no_such_place(state, reset.group_id, named)
     if refused is not None:
         return refused
-    _have_group(state, reset.group_id, index)
+    have_group(state, reset.group_id, index)
     offsets = (_committed(one, reset.now_ms) for one in reset.offsets)
     state.put_offsets(reset.group_id, dict(zip(named, offsets, strict=True)))
     return None

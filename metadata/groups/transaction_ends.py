@@ -1,0 +1,113 @@
+"""How a transaction ends, whoever asked for it: what commits, aborts and initialisations share.
+
+What is *not* here: whether it may end so (`transaction_commit.py`, `transaction_image.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+from raftlog.model import ProducerEpoch, ProducerId
+from raftlog.transactions import Outcome, TransactionKey
+
+from ..command_results import Refused
+from .transaction_events import BlockChanged, ProducerChanged, ProducerIdsTaken
+from .transaction_records import MAX_PRODUCER_EPOCH, NamedProducer, Standing, with_ids
+
+if TYPE_CHECKING:
+    from ..image_state import ImageState
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """It was carried out, and this is its answer."""
+
+    keys: tuple[TransactionKey, ...] = ()
+    count: int = 0
+
+
+DONE = Told()
+
+Answer: TypeAlias = Refused | Told
+Decision: TypeAlias = Generator[None, None, Answer]
+"""One that may take long: nobody looks at the state before it has ended."""
+
+
+def describe(key: TransactionKey) -> str:
+    """For people."""
+    return f"the transaction of producer {key.producer_id} in epoch {key.producer_epoch}"
+
+
+def in_next_epoch(state: ImageState, producer: NamedProducer, after: int) -> NamedProducer:
+    """The producer in the epoch after this one; where there is none, with another id."""
+    if after < MAX_PRODUCER_EPOCH:
+        return replace(producer, epoch=ProducerEpoch(after + 1))
+    fresh = state.transactions.granted_below
+    return replace(producer, producer_id=fresh, epoch=ProducerEpoch(0), former_id=producer.producer_id)
+
+
+def put_producer(state: ImageState, record: NamedProducer) -> None:
+    """Its id counts as granted from now on. The record goes first: an id that was granted and is in no record would be
+    taken for an expired one."""
+    transactions = state.transactions
+    transactions.change(ProducerChanged(record))
+    if record.producer_id >= transactions.granted_below:
+        transactions.change(ProducerIdsTaken(ProducerId(record.producer_id + 1)))
+
+
+def end_producer(state: ImageState, producer: NamedProducer, outcome: Outcome, now_ms: int | None) -> None:
+    """Its transaction is decided; `now_ms` where the producer itself asked for that. Its epoch rises (KIP-890)."""
+    record = replace(
+        in_next_epoch(state, producer, producer.epoch),
+        used_ms=producer.used_ms if now_ms is None else max(producer.used_ms, now_ms),
+        ended=producer.key,
+        outcome=outcome,
+    )
+    put_producer(state, record)
+
+
+def end_all(
+    state: ImageState, keys: Iterable[TransactionKey], outcome: Outcome, index: int, now_ms: int | None
+) -> Generator[None, None, None]:
+    """All of these are undecided; now they are not."""
+    by_block: dict[ProducerId, list[int]] = {}
+    for key in keys:
+        producer = state.transactions.producer_of(key.producer_id)
+        block = state.transactions.block_of(key.producer_id)
+        if producer is not None:
+            end_producer(state, producer, outcome, now_ms)
+        elif block is not None:
+            by_block.setdefault(block.first, []).append(key.producer_id)
+    for first, ids in by_block.items():
+        yield
+        block = state.transactions.block(first)
+        assert block is not None
+        if outcome is Outcome.COMMITTED:
+            decided = replace(block, committed=with_ids(block.committed, ids), changed=index)
+        else:
+            decided = replace(block, aborted=with_ids(block.aborted, ids), changed=index)
+        state.transactions.change(BlockChanged(decided))
+
+
+def abort_undecided(
+    state: ImageState, keys: Iterable[TransactionKey], index: int, now_ms: int | None
+) -> Generator[None, None, None]:
+    """Those of them that are; nothing happens to the others. It is right at any time: nobody was told of a commit."""
+    standing = state.transactions.standing
+    undecided = [key for key in dict.fromkeys(keys) if standing(key) is Standing.UNDECIDED]
+    yield from end_all(state, undecided, Outcome.ABORTED, index, now_ms)
+
+
+def retire_block(state: ImageState, name: str, index: int) -> None:
+    """What is undecided in it is aborted for good; nothing happens where no block of this name is open."""
+    block = state.transactions.open_block(name) if name else None
+    if block is not None:
+        state.transactions.change(BlockChanged(replace(block, retired=True, aborted=(), changed=index)))
+
+
+def next_keys(state: ImageState, ended: Iterable[TransactionKey]) -> tuple[TransactionKey, ...]:
+    """With what the named ones among these producers go on, having ended these last."""
+    producers = (state.transactions.producer_of(key.producer_id) for key in dict.fromkeys(ended))
+    return tuple(producer.key for producer in producers if producer is not None)
