@@ -17,19 +17,19 @@ What is *not* here: consumer groups and committed offsets (`group_consumer.py`);
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from ssl import SSLContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from raftlog.config import KIB, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
+from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
 from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import EARLIEST
-from raftlog.record_batch import Codec
 
 from .api import HttpApi
 from .consumed import ConsumedBatch, ConsumerRecord
+from .cursor import Cursor
 from .fetcher import Fetcher, FetcherSettings
 from .reader import PartitionReader, Start, parse_start
 
@@ -41,35 +41,6 @@ START_TIMEOUT = 30.0
 PAUSE_AFTER = 2000
 """Records after which the loop gets its turn; a batch counts as `BATCH_COST` records more."""
 BATCH_COST = 16
-INLINE_RECORDS = 8192
-"""Batches of more records are decoded by a thread: these take a few milliseconds."""
-INLINE_COMPRESSED_BYTES = 16 * KIB
-"""The same for compressed ones, whose size may be a thousand times that."""
-
-
-class _Cursor:
-    """A batch that is being handed out record by record. `records` is None until they are decoded."""
-
-    __slots__ = ("batch", "next", "reader", "records", "version")
-
-    def __init__(self, reader: PartitionReader, batch: ConsumedBatch) -> None:
-        self.reader = reader
-        self.version = reader.version
-        self.batch = batch
-        self.records: list[ConsumerRecord] | None = None
-        self.next = 0
-
-    @property
-    def is_current(self) -> bool:
-        """Nobody sought since it was taken."""
-        return self.version == self.reader.version
-
-    @property
-    def is_long_work(self) -> bool:
-        """Decoding it would hold up the loop."""
-        header = self.batch.header
-        compressed = header.codec is not Codec.NONE and header.total_bytes > INLINE_COMPRESSED_BYTES
-        return compressed or header.record_count > INLINE_RECORDS
 
 
 class Consumer:
@@ -116,7 +87,8 @@ class Consumer:
         self._settings = FetcherSettings(int(prefetch_bytes), max_wait_ms / 1000, int(min_bytes), on_out_of_range)
         self._api = HttpApi(bootstrap, ssl)
         self._fetcher: Fetcher | None = None
-        self._cursor: _Cursor | None = None
+        self._paused: set[int] = set()
+        self._cursor: Cursor | None = None
         self._since_pause = 0
         self._closed = False
 
@@ -224,6 +196,41 @@ class Consumer:
         reader.seek(start)
         fetcher.took()
 
+    def pause(self, partitions: Iterable[int]) -> None:
+        """Neither hand these out nor fetch them until `resume`; their positions stay. Pausing twice is fine."""
+        self._paused.update(partitions)
+        cursor = self._cursor
+        if cursor is not None and cursor.reader.partition in self._paused:
+            self._cursor = None
+            cursor.reader.seek(cursor.reader.position)  # The rest of its batch is fetched again.
+
+    def resume(self, partitions: Iterable[int]) -> None:
+        """Go on with these."""
+        self._paused.difference_update(partitions)
+        if self._fetcher is not None:
+            self._fetcher.resume()
+
+    # For whoever shares out partitions (`group_reading.py`); neither waits.
+
+    def assign(self, starts: Mapping[int, int]) -> None:
+        """Read exactly these partitions: what is read already goes on where it is, the others begin at these
+        offsets."""
+        self._partitions, self._start = sorted(starts), dict(starts)
+        self._paused.intersection_update(starts)
+        if self._fetcher is not None:
+            self._fetcher.assign(self._start)
+            if self._cursor is not None and self._cursor.reader not in self._fetcher.readers.values():
+                self._cursor = None
+
+    def go_on_at(self, partition: int, offset: int) -> None:
+        """Like `seek`, in a partition that was assigned."""
+        reader = self._readers().get(partition)
+        if reader is not None and self._fetcher is not None:
+            reader.seek(offset)
+            self._fetcher.took()
+        elif isinstance(self._start, dict):
+            self._start[partition] = offset
+
     async def close(self) -> None:
         """Let go of all connections. Closing twice is fine."""
         if self._closed:
@@ -254,6 +261,7 @@ class Consumer:
             raise RetriableError("shutting_down", "the consumer is closed")
         if self._fetcher is None:
             self._fetcher = Fetcher(self._api, self._topic, self._partitions, self._start, self._settings)
+            self._fetcher.topic.paused = self._paused
         return self._fetcher
 
     def _readers(self) -> dict[int, PartitionReader]:
@@ -268,7 +276,7 @@ class Consumer:
         self._started()
         return there or deadline is None
 
-    async def _next_cursor(self) -> _Cursor | None:
+    async def _next_cursor(self) -> Cursor | None:
         """The batch that is being handed out, if it has records left, or the next one that has; decoded."""
         while True:
             await self._pause()
@@ -277,7 +285,7 @@ class Consumer:
                 return cursor
             await self._decode(self._cursor)  # others may have read on, or sought, meanwhile
 
-    def _another_cursor(self) -> _Cursor | None:
+    def _another_cursor(self) -> Cursor | None:
         """The same, for a caller who has records already and could lose them by waiting or by an error, which comes
         again with the next call."""
         if self._since_pause >= PAUSE_AFTER:
@@ -287,7 +295,7 @@ class Consumer:
         except RaftlogError:
             return None
 
-    def _cursor_at_once(self) -> _Cursor | None:
+    def _cursor_at_once(self) -> Cursor | None:
         """The same, unless a thread has to decode it first."""
         while True:
             cursor = self._cursor
@@ -296,7 +304,7 @@ class Consumer:
                 taken = self._take()
                 if taken is None:
                     return None
-                cursor = self._cursor = _Cursor(*taken)
+                cursor = self._cursor = Cursor(*taken)
             if cursor.records is None and cursor.is_long_work:
                 return None
             try:
@@ -308,14 +316,14 @@ class Consumer:
                 return cursor
             self._finish(cursor)
 
-    async def _decode(self, cursor: _Cursor) -> None:
+    async def _decode(self, cursor: Cursor) -> None:
         """By a thread."""
         try:
             cursor.records = await asyncio.get_running_loop().run_in_executor(None, cursor.batch.records)
         except CorruptBatch as error:
             self._unreadable(cursor, error)
 
-    def _unreadable(self, cursor: _Cursor, error: CorruptBatch) -> None:
+    def _unreadable(self, cursor: Cursor, error: CorruptBatch) -> None:
         if self._cursor is cursor and cursor.is_current:
             self._cursor = None
             where = f"{cursor.batch} from broker {cursor.reader.leader}"
@@ -328,7 +336,7 @@ class Consumer:
             self._since_pause = 0
             await asyncio.sleep(0)
 
-    def _hand_out(self, cursor: _Cursor, count: int) -> list[ConsumerRecord]:
+    def _hand_out(self, cursor: Cursor, count: int) -> list[ConsumerRecord]:
         """Of a cursor that is decoded and has records left."""
         assert cursor.records is not None
         records = cursor.records[cursor.next : cursor.next + count]
@@ -339,7 +347,7 @@ class Consumer:
             self._finish(cursor)
         return records
 
-    def _finish(self, cursor: _Cursor) -> None:
+    def _finish(self, cursor: Cursor) -> None:
         self._cursor = None
         cursor.reader.finished(cursor.batch)
 

@@ -23,14 +23,14 @@ from typing import TypeAlias
 
 from raftlog.config import KIB, MIB
 from raftlog.errors import CODES, CorruptBatch, InvalidRequest, RaftlogError, error_from_code
-from raftlog.model import EARLIEST
 from raftlog.wire import ErrorResponse, FetchedPartition, FetchPartition, FetchRequest, FetchResponse, Response
 
 from .api import HttpApi, blames_caller
-from .metadata import ClusterMetadata, PartitionInfo, TopicDescription
+from .metadata import ClusterMetadata, TopicDescription
 from .offsets import StartFinder
 from .reader import PartitionReader, Start
 from .refresher import MetadataRefresher
+from .topic_readers import UNKNOWN_TOPIC_GRACE, TopicReaders
 from .transport import FETCH_PATH, Connection, Transport
 from .waiters import Waiters
 
@@ -43,7 +43,6 @@ MAX_QUESTIONS = 4
 """Open at one broker."""
 BACKOFF_MIN = 0.02
 BACKOFF_MAX = 0.1
-UNKNOWN_TOPIC_GRACE = 2.0
 LATE_ANSWER = 0.5
 """Seconds beyond the long poll after which the leaders are asked for again."""
 LATE_AGAIN = 0.2
@@ -76,15 +75,14 @@ class Fetcher:
         self, api: HttpApi, topic: str, partitions: Sequence[int] | None, start: Mapping[int, Start] | Start,
         settings: FetcherSettings,
     ) -> None:  # fmt: skip
-        """`partitions` None: all of them, also those that are added later (which begin at their earliest record)."""
+        """`partitions` and `start`: as of `TopicReaders`."""
         self._api = api
         self._topic = topic
-        self._wanted = partitions
-        self._start = start
+        self.topic = TopicReaders(topic, partitions, start)
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.metadata = ClusterMetadata(api)
-        self.readers: dict[int, PartitionReader] = {}
+        self.readers = self.topic.readers
         self.ready: dict[PartitionReader, None] = {}
         """Readers with something fetched ahead, in the order in which they are served."""
         self.error: RaftlogError | None = None
@@ -98,7 +96,6 @@ class Fetcher:
         """Broker → open questions."""
         self._asked_bytes = 0
         self._answers = 0
-        self._topic_id = b""
         self._unknown_since: float | None = None
         self.changed = Waiters()
         """Woken when something may be ready, or has failed."""
@@ -120,12 +117,14 @@ class Fetcher:
         if self.error is not None:
             raise self.error
         for reader in self.readers.values():
+            if self._is_paused(reader):
+                continue
             if reader.error is not None and reader.position >= reader.fetch_offset:
                 raise reader.error
 
     def next_ready(self) -> PartitionReader | None:
         """The reader whose turn it is; the next call gives the next one."""
-        reader = next(iter(self.ready), None)
+        reader = next((reader for reader in self.ready if not self._is_paused(reader)), None)
         if reader is None:
             return None
         del self.ready[reader]
@@ -137,6 +136,21 @@ class Fetcher:
         """There is room again, or somebody sought."""
         for reader in [reader for reader in self.ready if not reader.buffered]:
             del self.ready[reader]
+        self.pump()
+
+    def assign(self, starts: Mapping[int, Start]) -> None:
+        """See `TopicReaders.assign`."""
+        dropped, again = self.topic.assign(starts, self._loop.time())
+        for reader in dropped:
+            self.ready.pop(reader, None)
+        if again:
+            self._refresher.ask([self._topic])
+        self.error = self.error or self.topic.error
+        self.pump()
+
+    def resume(self) -> None:
+        """Some partitions are paused no more."""
+        self.changed.wake()
         self.pump()
 
     async def close(self) -> None:
@@ -162,8 +176,10 @@ class Fetcher:
         for reader in self.readers.values():
             if reader.error is not None or reader.asked is not None or reader.buffered_bytes >= share:
                 continue
+            if self._is_paused(reader):
+                continue
             if reader.looking_for is not None:
-                self._finder.find(self._topic_id, self.readers.values())
+                self._finder.find(self.topic.topic_id, self.readers.values())
             elif reader.not_before > now:
                 wake_at = reader.not_before if wake_at is None else min(wake_at, reader.not_before)
             elif reader.leader < 0:
@@ -189,7 +205,7 @@ class Fetcher:
         most = min(PARTITION_BYTES, max_bytes)
         partitions = [
             FetchPartition(
-                self._topic_id, r.partition, r.fetch_offset, min(most, share - r.buffered_bytes), r.leader_epoch
+                self.topic.topic_id, r.partition, r.fetch_offset, min(most, share - r.buffered_bytes), r.leader_epoch
             )
             for r in readers
         ]
@@ -310,7 +326,10 @@ class Fetcher:
         for answer in answers.values():
             if isinstance(answer, TopicDescription):
                 self._unknown_since = None
-                self._described(answer)
+                self._looked_at = now
+                if self.topic.described(answer, now):
+                    self._refresher.ask([self._topic])
+                self.error = self.error or self.topic.error
             elif not blames_caller(answer):
                 self.last_error = answer
                 self._refresher.ask([self._topic])
@@ -323,37 +342,8 @@ class Fetcher:
         self.changed.wake()
         self.pump()
 
-    def _described(self, description: TopicDescription) -> None:
-        self._looked_at = self._loop.time()
-        if self._topic_id and self._topic_id != description.id_bytes:
-            again = f"topic {self._topic} was deleted and created again: its offsets mean other records"
-            self.error = InvalidRequest("unknown_topic", again)
-            return
-        first_time = not self._topic_id
-        self._topic_id = description.id_bytes
-        count = description.partition_count
-        wanted = range(count) if self._wanted is None else self._wanted
-        beyond = [partition for partition in wanted if not 0 <= partition < count]
-        if beyond:
-            have = f"topic {self._topic} has the partitions 0 to {count - 1}, not {beyond[0]}"
-            self.error = InvalidRequest("unknown_partition", have)
-            return
-        for partition in wanted:
-            reader = self.readers.get(partition)
-            if reader is None:
-                start = self._start.get(partition, EARLIEST) if isinstance(self._start, Mapping) else self._start
-                reader = PartitionReader(self._topic, partition, start if first_time else EARLIEST)
-                self.readers[partition] = reader
-            self._set_leader(reader, description.partitions[partition])
-
-    def _set_leader(self, reader: PartitionReader, info: PartitionInfo) -> None:
-        if info.leader_epoch < reader.leader_epoch:
-            return
-        leader = -1 if info.leader is None else info.leader
-        if (leader, info.leader_epoch) != (reader.leader, reader.leader_epoch):
-            reader.leader, reader.leader_epoch = leader, info.leader_epoch
-            reader.asked = None  # whoever was asked is not the leader of now
-            reader.not_before = 0.0
+    def _is_paused(self, reader: PartitionReader) -> bool:
+        return reader.partition in self.topic.paused
 
     def _world_failed(self, error: RaftlogError) -> None:
         self.last_error = error

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raftlog import Consumer, Producer
-from raftlog.client import ConsumerRecord, fetcher
+from raftlog.client import ConsumerRecord, fetcher, topic_readers
 from raftlog.errors import CorruptBatch, InvalidRequest, RetriableError
 from raftlog.record_batch import Codec, encode, encode_control, parse_header, stamp
 from raftlog.wire import FetchRequest
@@ -320,7 +320,8 @@ async def test_partitions_that_are_added_are_read_from_their_beginning(
 
 
 async def test_a_topic_that_is_not_there(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetcher, "UNKNOWN_TOPIC_GRACE", 0.05)
+    for module in (fetcher, topic_readers):
+        monkeypatch.setattr(module, "UNKNOWN_TOPIC_GRACE", 0.05)
     with pytest.raises(InvalidRequest, match="unknown_topic"):
         async with Consumer(cluster.bootstrap, "t"):
             pass

@@ -1,0 +1,93 @@
+"""The readers of one topic: which of its partitions are read, from where, and who leads them. A pure core.
+
+Wanted are all partitions, those to come included, or given ones, which may be changed: what is read already goes on.
+A partition that a node does not know may be new, and the node behind, so it is asked for again before that is an error.
+
+What is *not* here: asking for descriptions and records (`fetcher.py`), one partition's reading (`reader.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.model import EARLIEST
+
+from .metadata import PartitionInfo, TopicDescription
+from .reader import PartitionReader, Start
+
+UNKNOWN_TOPIC_GRACE = 2.0
+
+
+class TopicReaders:
+    """Of one topic, which is known by its id from its first description on."""
+
+    def __init__(self, topic: str, partitions: Sequence[int] | None, start: Mapping[int, Start] | Start) -> None:
+        """`partitions` None: all of them, also those that are added later (which begin at their earliest record)."""
+        self.topic = topic
+        self.topic_id = b""
+        self.readers: dict[int, PartitionReader] = {}
+        self.paused: set[int] = set()
+        """Partitions that are neither asked for nor handed out."""
+        self.error: RaftlogError | None = None
+        """Why nothing can be read at all."""
+        self._wanted = partitions
+        self._start = start
+        self._begun = False
+        self._description: TopicDescription | None = None
+        self._beyond_since: float | None = None
+        """Since when a wanted partition does not exist, as far as the nodes say."""
+
+    def assign(self, starts: Mapping[int, Start], now: float) -> tuple[list[PartitionReader], bool]:
+        """Read exactly these: what is read already goes on where it is, the others begin there. Returns the readers
+        that are dropped, and whether the topic is to be described again."""
+        self._wanted, self._start = sorted(starts), starts
+        dropped = [self.readers.pop(partition) for partition in sorted(self.readers) if partition not in starts]
+        for reader in dropped:
+            reader.asked = None
+        return dropped, self._description is not None and self.described(self._description, now)
+
+    def described(self, description: TopicDescription, now: float) -> bool:
+        """What a node says of the topic. True where it is to be asked for again."""
+        if self.topic_id and self.topic_id != description.id_bytes:
+            again = f"topic {self.topic} was deleted and created again: its offsets mean other records"
+            self.error = InvalidRequest("unknown_topic", again)
+            return False
+        self.topic_id = description.id_bytes
+        self._description = description
+        count = description.partition_count
+        wanted = range(count) if self._wanted is None else self._wanted
+        beyond = [partition for partition in wanted if not 0 <= partition < count]
+        if beyond:
+            return self._is_behind(beyond[0], count, now)
+        self._beyond_since = None
+        for partition in wanted:
+            reader = self.readers.get(partition)
+            if reader is None:
+                reader = self.readers[partition] = PartitionReader(self.topic, partition, self._start_of(partition))
+            _set_leader(reader, description.partitions[partition])
+        self._begun = True
+        return False
+
+    def _start_of(self, partition: int) -> Start:
+        if isinstance(self._start, Mapping):
+            return self._start.get(partition, EARLIEST)
+        return EARLIEST if self._begun else self._start
+
+    def _is_behind(self, beyond: int, count: int, now: float) -> bool:
+        self._beyond_since = now if self._beyond_since is None else self._beyond_since
+        if now - self._beyond_since < UNKNOWN_TOPIC_GRACE:
+            return True
+        have = f"topic {self.topic} has the partitions 0 to {count - 1}, not {beyond}"
+        self.error = InvalidRequest("unknown_partition", have)
+        return False
+
+
+def _set_leader(reader: PartitionReader, info: PartitionInfo) -> None:
+    if info.leader_epoch < reader.leader_epoch:
+        return
+    leader = -1 if info.leader is None else info.leader
+    if (leader, info.leader_epoch) != (reader.leader, reader.leader_epoch):
+        reader.leader, reader.leader_epoch = leader, info.leader_epoch
+        reader.asked = None  # whoever was asked is not the leader of now
+        reader.not_before = 0.0
