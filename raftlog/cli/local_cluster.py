@@ -349,13 +349,38 @@ def is_ready(api: Endpoint, timeout: float = 1.0) -> bool:
 
 
 def free_base_port(node_count: int, host: str = "127.0.0.1") -> int:
-    """A base port at which `node_count` nodes find all their ports free now: for tests and demonstrations."""
-    # Below 32768: from there on Linux gives ports to outgoing connections, also while a node is down.
-    for base in range(20_000 + os.getpid() % 1_000 * 10, 32_000, PORTS_PER_NODE * 7):
+    """A base port at which `node_count` nodes find all their ports free now: for tests and demonstrations.
+
+    Another process is not given the same while this one lives, also when a node is down and its ports are free.
+    """
+    start = os.getpid() % len(_BASE_PORTS)
+    turned = [*_BASE_PORTS[start:], *_BASE_PORTS[:start]]
+    # Those that this process was given before come last: a cluster of then may have a node down.
+    for base in sorted(turned, key=_reserved.__contains__):
         ports = [base + PORTS_PER_NODE * node + offset for node in range(node_count) for offset in (0, 1)]
-        if all(_is_free(host, port) for port in ports):
+        if all(_is_free(host, port) for port in ports) and _reserve(base):
             return base
     raise RetriableError("overloaded", "no free ports were found")
+
+
+_BASE_PORTS = range(20_000, 32_000, PORTS_PER_NODE * NODES_MAX)
+"""Below 32768: from there on Linux gives ports to outgoing connections, also while a node is down."""
+
+_reserved: dict[int, socket.socket] = {}
+"""Base port → what shows other processes that it is taken, until this one ends."""
+
+
+def _reserve(base: int) -> bool:
+    if base in _reserved or sys.platform != "linux":
+        return True
+    sign = socket.socket(socket.AF_UNIX)
+    try:
+        sign.bind(f"\0raftlog-base-port-{base}")  # Of no file system: it goes when the process does.
+    except OSError:
+        sign.close()
+        return False
+    _reserved[base] = sign
+    return True
 
 
 def _is_free(host: str, port: int) -> bool:

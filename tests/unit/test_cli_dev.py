@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -159,6 +161,19 @@ def test_a_port_in_use_is_named(folder: str) -> None:
     assert result.code == 1
     assert f"127.0.0.1:{base + 1}" in result.stderr and "--base-port" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_free_ports_are_no_other_process_s_while_its_nodes_are_down() -> None:
+    mine = free_base_port(3)
+    ask = (
+        "from raftlog.cli import local_cluster\n"
+        f"local_cluster._BASE_PORTS = range({mine}, {mine + 1})\n"
+        "local_cluster.free_base_port(1)"
+    )
+    asked = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert asked.returncode == 1
+    assert "no free ports were found" in asked.stderr
+    assert free_base_port(3) not in (mine, mine + 10, mine + 20)
 
 
 @pytest.mark.parametrize("arguments", [("--nodes", "10"), ("--base-port", "65530"), ("--base-port", "-1")])
