@@ -281,9 +281,10 @@ def powered_cluster(program: Sequence[str] | None = None) -> Iterator[PoweredClu
         try:
             powered.start()
             yield powered
-        except BaseException:
+        except BaseException as error:
             powered.cluster.kill_all()
             tell(powered.cluster)
+            _say(f"a round failed: {error!r}")
             raise
         stop_and_check(powered.cluster)
 
