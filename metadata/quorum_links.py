@@ -7,8 +7,8 @@ reaches the engine. A newer link from the same node takes the place of the older
 
 Any other node of the cluster belongs, a voter or not: what it may do is the engine's question. Which disk a node is on
 is told by the hello of the link on which its messages come, and by no other. A hello says as well where its node can
-be dialed, for an observer is in no list of voters; and who votes, for a node that was away may know voters of then
-alone, none of which leads. Who accepted a link says hello again when that changes.
+be dialed, for an observer is in no list of voters; and who votes or leads, and where they are, for a node that was away
+may know voters of then alone, none of which leads. Who accepted a link says hello again when that changes.
 
 What is *not* here: dialing again (the shell's), what frames mean (`quorum_node.py`).
 """
@@ -64,6 +64,10 @@ class QuorumLinks:
             PROTOCOL_VERSION, identity.cluster_id, identity.node_id, bytes(identity.directory_id), *where
         )
         self._node: LinkOwner | None = None
+        self._voters: dict[BrokerId, Endpoint | None] = {}
+        self._leader: BrokerId = NO_BROKER
+        self._where: dict[BrokerId, Endpoint] = {}
+        """Where peers say that they listen: those that have a link to this node, and voters that had one."""
         self._sending: dict[BrokerId, Link] = {}
         """Dialed links whose hello was answered."""
         self._receiving: dict[BrokerId, Link] = {}
@@ -109,8 +113,22 @@ class QuorumLinks:
 
     def set_voters(self, configuration: Configuration) -> None:
         """What hellos tell of from now on, and at once whoever has dialed this node."""
-        dialable = (voter for voter in configuration.voters if voter.host)
-        voters = tuple(KnownVoter(voter.node_id, voter.host, voter.port) for voter in dialable)
+        self._voters = {voter.node_id: voter.endpoint for voter in configuration.voters}
+        self._tell()
+
+    def set_leader(self, leader: BrokerId) -> None:
+        """Who leads, as far as this node knows: a new leader may not be known to vote yet."""
+        self._leader = leader
+        self._tell()
+
+    def _tell(self) -> None:
+        """Say hello again, where there is news in it."""
+        told = {*self._voters, self._leader} - {NO_BROKER}
+        kept = told | self._receiving.keys()
+        self._where = {peer: where for peer, where in self._where.items() if peer in kept}
+        own = {self._identity.node_id: self._identity.data}
+        addresses = {peer: own.get(peer) or self._where.get(peer) or self._voters.get(peer) for peer in sorted(told)}
+        voters = tuple(KnownVoter(peer, at.host, at.port) for peer, at in addresses.items() if at is not None)
         if voters != self._said.voters:
             self._said = replace(self._said, voters=voters)
             for link in list(self._receiving.values()):
@@ -126,6 +144,8 @@ class QuorumLinks:
             raise RemoteProtocolError(f"node {hello.node_id} belongs to cluster {hello.cluster_id!r}")
         if proven not in (NO_BROKER, hello.node_id):
             raise RemoteProtocolError(f"node {proven}, by its certificate, says that it is node {hello.node_id}")
+        if not is_dialable(hello.host):
+            raise RemoteProtocolError(f"node {hello.node_id} names a host that no name can be")
         if hello.protocol_version < 1:
             raise RemoteProtocolError(f"node {hello.node_id} speaks protocol {hello.protocol_version}")
         if hello.node_id == self._identity.node_id:
@@ -142,7 +162,8 @@ class QuorumLinks:
                 former.close()
                 self.node.on_disconnected(peer)
             self.node.on_connected(peer)
-        self._on_told(peer, {BrokerId(voter.node_id): Endpoint(voter.host, voter.port) for voter in hello.voters})
+        dialable = (voter for voter in hello.voters if is_dialable(voter.host))
+        self._on_told(peer, {BrokerId(voter.node_id): Endpoint(voter.host, voter.port) for voter in dialable})
 
     def sends_no_more(self, link: Link) -> None:
         """A dialed link closed."""
@@ -157,11 +178,14 @@ class QuorumLinks:
         if former is None and len(self._receiving) >= PEERS_MAX:
             raise RemoteProtocolError(f"node {peer} is one too many: {PEERS_MAX} nodes have links to this one")
         if former is not None:
-            del self._senders[former]
+            del self._senders[former], self._receiving[peer]
             former.close()
+        endpoint = Endpoint(hello.host, hello.port) if hello.host else None
+        if endpoint is not None and self._where.get(peer) != endpoint:
+            self._where[peer] = endpoint
+            self._tell()
         self._receiving[peer] = link
         self._senders[link] = peer
-        endpoint = Endpoint(hello.host, hello.port) if hello.host else None
         self.node.on_hello(peer, DirectoryId(hello.directory_id), endpoint)
         self._on_heard(peer, endpoint)
 
@@ -174,8 +198,18 @@ class QuorumLinks:
         peer = self._senders.pop(link, None)
         if peer is not None:
             del self._receiving[peer]
+            if peer not in self._voters:
+                self._where.pop(peer, None)
             self.node.on_gone(peer)
             self._on_gone(peer)
+
+
+def is_dialable(host: str) -> bool:
+    """Whether a resolver takes it for a name or an address, or it is empty; what it cannot take, it raises for."""
+    try:
+        return host.isprintable() and bool(host.encode("idna") or not host)
+    except UnicodeError:
+        return False
 
 
 class _Dialed:

@@ -107,8 +107,8 @@ class QuorumThread:
             timing=timing,
             send=links.send,
             on_events=lambda index, events: self._bridge.post(self._events, index, events),
-            on_leader=lambda leader: self._leads(leader, on_leader),
-            on_configuration=self._configured,
+            on_leader=lambda leader: self._leads(links, leader, on_leader),
+            on_configuration=lambda configuration: self._configured(links, configuration),
             limits=limits,
         )
         self._thread: threading.Thread | None = None
@@ -120,7 +120,6 @@ class QuorumThread:
         self._node: QuorumNode | None = None
         self._stop = asyncio.Event()
         self._dialing: Dialing | None = None
-        self._links: QuorumLinks | None = None
         self._accepted: AcceptedStreams | None = None
         self._tick_due = False
         self._next_tick = -math.inf
@@ -237,7 +236,7 @@ class QuorumThread:
             self._report(error)
 
     async def _main(self) -> None:
-        links = self._links = QuorumLinks(
+        links = QuorumLinks(
             self._identity,
             on_dropped=self._link_dropped,
             on_heard=lambda peer, where: self._with_dialing(lambda dialing: dialing.on_heard(peer, where)),
@@ -295,10 +294,9 @@ class QuorumThread:
         if self._dialing is not None and not self._stop.is_set():
             call(self._dialing)
 
-    def _configured(self, configuration: Configuration) -> None:
+    def _configured(self, links: QuorumLinks, configuration: Configuration) -> None:
         self._log.info("quorum_voters", voters=list(configuration.node_ids))
-        if self._links is not None:
-            self._links.set_voters(configuration)
+        links.set_voters(configuration)
         if self._dialing is not None:
             self._dialing.on_configuration(configuration)
 
@@ -368,8 +366,9 @@ class QuorumThread:
     def _link_dropped(self, error: RemoteProtocolError) -> None:
         self._log.warning("quorum_link_dropped", detail=error.detail)
 
-    def _leads(self, leader: BrokerId, told: Callable[[BrokerId], None] | None) -> None:
+    def _leads(self, links: QuorumLinks, leader: BrokerId, told: Callable[[BrokerId], None] | None) -> None:
         self._log.info("quorum_leader", leader=leader)
+        links.set_leader(leader)
         if told is not None:
             self._bridge.post(told, leader)
 

@@ -1,17 +1,22 @@
-"""Whom a simulated node's quorum dials: the voters that its log names, and whoever dials it.
+"""The links of a simulated node's quorum: to whom the product's own `WhomToDial` says, by the numbers of nodes.
 
-As `metadata/quorum_thread_dialing.py` in production, but for addresses: here a node's number is one. What is *not*
-here: links that are lost and dialed again (`dialing.py`).
+What is *not* here: whom to dial (`metadata/quorum_dialing.py`), links that are lost and dialed again (`dialing.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from metadata.quorum_configuration import Configuration
+from metadata.quorum_dialing import WhomToDial
 from raftlog.model import BrokerId, Endpoint
 
 from .dialing import Dialing
+
+
+def endpoint_of(node: BrokerId) -> Endpoint:
+    """Where a simulated node says that it listens."""
+    return Endpoint(f"node-{node}", 1)
 
 
 class QuorumDialing:
@@ -19,9 +24,7 @@ class QuorumDialing:
 
     def __init__(self, own: BrokerId, initial: Iterable[BrokerId]) -> None:
         """`initial`: the voters that the folder was prepared with, dialed until the log says more."""
-        self._own = own
-        self._voters = set(initial) - {own}
-        self._heard: set[BrokerId] = set()
+        self._whom = WhomToDial(own, {voter: endpoint_of(voter) for voter in initial if voter != own})
         self._dialed: set[BrokerId] = set()
         self._dialing: Dialing | None = None
 
@@ -32,23 +35,33 @@ class QuorumDialing:
 
     def on_configuration(self, configuration: Configuration) -> None:
         """The log names these voters."""
-        self._voters = set(configuration.node_ids) - {self._own}
+        self._whom.on_configuration(configuration)
         self._reconcile()
 
     def on_heard(self, peer: BrokerId, endpoint: Endpoint | None) -> None:
         """A peer dialed us."""
-        self._heard.add(peer)
+        self._whom.on_heard(peer, endpoint)
         self._reconcile()
 
     def on_gone(self, peer: BrokerId) -> None:
         """Its link to us is over."""
-        self._heard.discard(peer)
+        self._whom.on_gone(peer)
         self._reconcile()
+
+    def on_told(self, peer: BrokerId, voters: Mapping[BrokerId, Endpoint]) -> None:
+        """Whom a peer calls voters."""
+        if self._whom.on_told(peer, voters):
+            self._reconcile()
+
+    def set_lost(self, lost: bool) -> None:
+        """Whether this node reaches no leader."""
+        if self._whom.set_lost(lost):
+            self._reconcile()
 
     def _reconcile(self) -> None:
         if self._dialing is None:
             return
-        wanted = self._voters | self._heard
+        wanted = set(self._whom.wanted())
         for peer in sorted(self._dialed - wanted):
             self._dialing.disconnect(peer)
         for peer in sorted(wanted - self._dialed):

@@ -18,19 +18,22 @@ from typing import Protocol
 from metadata.commands import RegisterBroker, Registered
 from metadata.engine import Outcome
 from metadata.image_events import MetadataEvent
+from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode, prepare_quorum
 from raftlog.config import TimingConfig
-from raftlog.model import NO_INCARNATION, BrokerId, DirectoryId, Endpoint, Incarnation
+from raftlog.errors import RemoteProtocolError
+from raftlog.model import NO_INCARNATION, BrokerId, DirectoryId, Incarnation
 
 from .beats import Beats
 from .dialing import QUORUM, Dialing, TickingHandler
 from .disk import Inode, SimDisk
 from .heap import EventHeap, Life, SimClock
-from .quorum_dialing import QuorumDialing
+from .quorum_dialing import QuorumDialing, endpoint_of
 from .quorum_schedule import Schedule
 from .trace import Trace
 from .unkind_network import UnkindNetwork
+from .violation import Violation
 
 
 class JumpingClock(SimClock):
@@ -98,6 +101,7 @@ class QuorumSimNode:
         self.disk_failing = False
         """The next fsync fails: the process is to stop itself."""
         self._beats: Beats
+        self._dialing: QuorumDialing
         """Of the running process."""
         self.disks = 0
         self.disk: SlowDisk
@@ -112,7 +116,8 @@ class QuorumSimNode:
         self.disk = SlowDisk(self._wait_for_disk)
         self.disks += 1
         directory = DirectoryId(bytes([int(self.node_id), self.disks] * 8))
-        self.identity = QuorumIdentity("simulated", self.node_id, directory, tuple(map(BrokerId, voters)))
+        where = endpoint_of(self.node_id)
+        self.identity = QuorumIdentity("simulated", self.node_id, directory, tuple(map(BrokerId, voters)), where)
         prepare_quorum(self.disk, self.identity)
 
     def start(self) -> None:
@@ -122,8 +127,14 @@ class QuorumSimNode:
         life = self.life = Life(f"node-{self.node_id}.{self.starts}")
         self.incarnation = NO_INCARNATION
         timing = TimingConfig()
-        dialing = QuorumDialing(self.node_id, self.identity.voters)
-        links = QuorumLinks(self.identity, on_heard=dialing.on_heard, on_gone=dialing.on_gone)
+        dialing = self._dialing = QuorumDialing(self.node_id, self.identity.voters)
+        links = QuorumLinks(
+            self.identity,
+            on_dropped=self._dropped,
+            on_heard=dialing.on_heard,
+            on_gone=dialing.on_gone,
+            on_told=dialing.on_told,
+        )
         self.quorum = QuorumNode(
             self.identity,
             disk=self.disk,
@@ -132,7 +143,8 @@ class QuorumSimNode:
             timing=timing,
             send=links.send,
             on_events=self._on_events,
-            on_configuration=dialing.on_configuration,
+            on_leader=links.set_leader,
+            on_configuration=lambda configuration: self._configured(links, configuration),
             limits=QuorumLimits(snapshot_entries=self._schedule.limits.snapshot_entries),
         )
         links.attach(self.quorum)
@@ -145,7 +157,7 @@ class QuorumSimNode:
         self._trace.note(int(self.node_id), f"start {self.starts}")
 
     def _registration(self) -> RegisterBroker:
-        where = Endpoint(f"node-{self.node_id}", 1)
+        where = endpoint_of(self.node_id)
         directory = self.identity.directory_id
         return RegisterBroker.of(
             self.node_id, directory, self.starts, api=where, data=where, rack="", feature_level=1, reports=[]
@@ -182,10 +194,19 @@ class QuorumSimNode:
         """As its thread would."""
         assert self.quorum is not None
         self.quorum.tick()
+        self._dialing.set_lost(not self.quorum.reaches_leader)
 
     def tick_soon(self) -> None:
         """After the present input."""
         self._beats.soon()
+
+    def _configured(self, links: QuorumLinks, configuration: Configuration) -> None:
+        links.set_voters(configuration)
+        self._dialing.on_configuration(configuration)
+
+    def _dropped(self, error: RemoteProtocolError) -> None:
+        """Nobody here breaks the protocol, whatever became of what was said."""
+        raise Violation(f"S11: node {self.node_id} drops a link for its peer's fault: {error.detail}")
 
     def _wait_for_disk(self, seconds: float) -> None:
         if self.life is not None and self.life.alive:

@@ -229,7 +229,7 @@ class QuorumWorld:
         while True:
             at += CHECK_EVERY
             self.heap.run_until(at, self._run_event)
-            wanted = [node for node in wanted if not node.refused and not self._is_out_of_touch(node)]
+            wanted = [node for node in wanted if not node.refused]
             self._ask_the_rest(wanted, applied)
             missing = self._missing(wanted, applied)
             if not missing:
@@ -253,16 +253,6 @@ class QuorumWorld:
         latest = [configuration_of(node.quorum) for node in self.nodes if node.quorum is not None]
         latest.append(self.truth.voters.committed[-1][1])
         return all(self.truth.voters.have_majority(configuration, able) for configuration in latest)
-
-    def _is_out_of_touch(self, node: QuorumSimNode) -> bool:
-        """An observer that was away while the voters changed, and whose log does not name the leader: it dials former
-        voters, who do not tell it of the leader, and the leader does not know of it. It gets on when one leads whom it
-        dials. (A voter is dialed by the leader.)"""
-        leader = self.leader()
-        if leader is None or node.quorum is None or node.quorum.status().leader >= 0:
-            return False
-        is_voter = self.truth.voters.committed[-1][1].voter(node.node_id) is not None
-        return not is_voter and configuration_of(node.quorum).voter(leader.node_id) is None
 
     def _ask_the_rest(self, wanted: list[QuorumSimNode], applied: dict[int, bool]) -> None:
         for node in wanted:

@@ -1,0 +1,151 @@
+"""Whom a node dials, and what hellos tell it of: a node that was away finds the voters of now (S10)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from jepsen_like.simulator.quorum_dialing import endpoint_of
+from metadata.quorum_configuration import Configuration, Voter
+from metadata.quorum_dialing import WhomToDial
+from metadata.quorum_links import QuorumLinks
+from metadata.quorum_protocol import PEERS_MAX, PROTOCOL_VERSION, Hello, KnownVoter, decode, encode
+from raftlog.model import BrokerId, DirectoryId, Endpoint
+from raftlog.ports import Buffer, Part
+from tests.support.quorum_bench import configuration
+from tests.support.quorum_world import identity_of
+
+# --- Whom -------------------------------------------------------------------------------------------------------------
+
+
+def places(*nodes: int) -> dict[BrokerId, Endpoint]:
+    return {BrokerId(node): endpoint_of(BrokerId(node)) for node in nodes}
+
+
+def whom() -> WhomToDial:
+    """Node 9, whose log names voters 1 to 3."""
+    made = WhomToDial(BrokerId(9), places(1, 2, 3))
+    made.on_configuration(configuration(1, 2, 3))
+    return made
+
+
+def test_who_reaches_no_leader_asks_on_from_one_to_the_next() -> None:
+    """All voters that it knew were replaced, one after the other; none of them knows all that came later."""
+    lost = whom()
+    assert not lost.on_told(BrokerId(2), places(2, 3, 4)) and set(lost.wanted()) == {1, 2, 3}
+    assert lost.set_lost(True) and not lost.set_lost(True)
+    assert set(lost.wanted()) == {1, 2, 3, 4}
+    assert lost.on_told(BrokerId(4), places(4, 5, 6, 9))
+    assert lost.wanted() == places(1, 2, 3, 4, 5, 6), "itself apart"
+    lost.on_heard(BrokerId(6), endpoint_of(BrokerId(6)))
+    lost.set_lost(False)
+    assert set(lost.wanted()) == {1, 2, 3, 6}, "the leader that was found has dialed back"
+    lost.set_lost(True)
+    assert set(lost.wanted()) == {1, 2, 3, 4, 6}, "what 4 said is forgotten with 4, and can be asked again"
+
+
+def test_the_latest_word_counts_where_nobody_else_knows_a_place() -> None:
+    lost = whom()
+    lost.set_lost(True)
+    old, new = Endpoint("old", 1), Endpoint("new", 1)
+    for peer, where in ((1, new), (2, old), (1, new)):
+        lost.on_told(BrokerId(peer), {BrokerId(4): where, BrokerId(3): old})
+    assert lost.wanted()[BrokerId(4)] == new
+    assert lost.wanted()[BrokerId(3)] == endpoint_of(BrokerId(3)), "the log's word before hearsay"
+    lost.on_heard(BrokerId(4), old)
+    assert lost.wanted()[BrokerId(4)] == old, "its own word before all"
+
+
+def test_no_chain_of_inventions_is_followed_for_ever() -> None:
+    lost = whom()
+    lost.set_lost(True)
+    for node in range(1, 3 * PEERS_MAX, 50):
+        lost.wanted()
+        for peer in range(node, node + 50):
+            lost.on_told(BrokerId(peer), places(*range(node, node + 60)))
+    assert len(lost.wanted()) <= PEERS_MAX + 60
+
+
+# --- What is told -----------------------------------------------------------------------------------------------------
+
+
+class SaidLink:
+    """A link that keeps what is said on it."""
+
+    def __init__(self, peer: int) -> None:
+        self.peer = peer
+        self.said: list[Hello] = []
+        self.closed = False
+
+    def send(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            frame = decode(part)  # type: ignore[arg-type]
+            assert isinstance(frame, Hello)
+            self.said.append(frame)
+
+    def close(self) -> None:
+        self.closed = True
+
+    @property
+    def told(self) -> dict[int, tuple[str, int]]:
+        return {voter.node_id: (voter.host, voter.port) for voter in self.said[-1].voters}
+
+
+class Nobody:
+    """A node that does nothing."""
+
+    def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None: ...
+    def on_connected(self, peer: BrokerId) -> None: ...
+    def on_disconnected(self, peer: BrokerId) -> None: ...
+    def on_message(self, peer: BrokerId, message: Buffer) -> None: ...
+    def on_gone(self, peer: BrokerId) -> None: ...
+
+
+def links() -> tuple[QuorumLinks, list[str]]:
+    dropped: list[str] = []
+    made = QuorumLinks(identity_of(1, 3), on_dropped=lambda error: dropped.append(error.detail))
+    made.attach(Nobody())
+    return made, dropped
+
+
+def greeted(made: QuorumLinks, node: int, host: str = "", voters: tuple[KnownVoter, ...] = ()) -> SaidLink:
+    link = SaidLink(node)
+    hello = Hello(PROTOCOL_VERSION, "cluster", node, bytes([node] * 16), host, 7 if host else 0, voters)
+    made.accepted.on_message(link, memoryview(encode(hello)))
+    return link
+
+
+def test_a_hello_names_the_leader_and_where_voters_say_that_they_are() -> None:
+    made, _ = links()
+    asking = greeted(made, 3)
+    assert asking.told == {}
+    made.set_voters(Configuration.of([Voter(BrokerId(1)), Voter(BrokerId(2), host="log", port=1), Voter(BrokerId(5))]))
+    assert asking.told == {2: ("log", 1)}
+    moved = greeted(made, 2, "moved")
+    assert asking.told == moved.told == {2: ("moved", 7)}, "its own word is newer than the log's"
+    assert len(moved.said) == 1
+    made.set_leader(BrokerId(4))
+    assert len(asking.said) == 3, "nobody knows where it is"
+    greeted(made, 4, "leader")
+    assert asking.told == {2: ("moved", 7), 4: ("leader", 7)}
+    made.accepted.on_closed(moved)
+    assert asking.told[2] == ("moved", 7), "a voter is where it was"
+    said = len(asking.said)
+    made.set_leader(BrokerId(2))
+    assert asking.told == {2: ("moved", 7)}
+    made.set_leader(BrokerId(2))
+    assert len(asking.said) == said + 1, "said again where there is news, and only then"
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "a\0b"])
+def test_who_names_a_host_that_no_name_can_be_is_dropped_and_who_repeats_it_is_not(host: str) -> None:
+    made, dropped = links()
+    assert greeted(made, 3, host).closed and "no name" in dropped[0]
+    told: list[dict[BrokerId, Endpoint]] = []
+    there = QuorumLinks(identity_of(2, 3), on_told=lambda peer, voters: told.append(dict(voters)))
+    there.attach(Nobody())
+    dialed = SaidLink(3)
+    known = (KnownVoter(4, host, 1), KnownVoter(5, "fine", 1))
+    there.dialed.on_message(dialed, memoryview(encode(Hello(PROTOCOL_VERSION, "cluster", 3, bytes(16), voters=known))))
+    assert told == [{BrokerId(5): Endpoint("fine", 1)}] and not dialed.closed
