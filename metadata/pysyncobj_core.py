@@ -41,10 +41,11 @@ from .journal import Journal
 from .journal_snapshot import Snapshot
 from .quorum_configuration import CONFIGURATION, Configuration, encode_entry, is_single_step
 from .quorum_election import Patience, PreVotes
-from .quorum_follower import Accepted, accept
+from .quorum_follower import Accepted, accept, check
 from .quorum_lanes import Waiting
 from .quorum_membership import Membership
 from .quorum_messages import (
+    MAX_TERM_LEAP,
     Append,
     AppendReply,
     PreVote,
@@ -139,6 +140,10 @@ class _SyncObj(pysyncobj_elections._SyncObj):
     # --- Messages ---
 
     def __onMessageReceived(self, node: Node, message: messages.Message) -> None:  # noqa: N802
+        if message.term > self.__raftCurrentTerm + MAX_TERM_LEAP:
+            raise RemoteProtocolError(
+                f"node {node.id} speaks of term {message.term}, here it is {self.__raftCurrentTerm}"
+            )
         if not self._is_heard(node, message):
             return
         match message:
@@ -178,6 +183,7 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         for entry in message.entries:
             if entry.command[:1] not in KINDS:
                 raise RemoteProtocolError(f"an entry of kind {entry.command[0]} is none of ours")
+        check(self.journal, self.__raftCommitIndex, message, of_voter=self.membership.counts(node.id))
         self._follow(node, message.term)
         answer = accept(self.journal, self.__raftCommitIndex, message)
         self._adopt_configuration()

@@ -20,7 +20,7 @@ from pysyncobj.syncobj import _RAFT_STATE, SyncObj
 from pysyncobj.transport import Transport
 
 from raftlog.config import majority
-from raftlog.errors import InvariantViolation
+from raftlog.errors import InvariantViolation, RemoteProtocolError
 
 from . import quorum_messages as messages
 from .journal import Journal
@@ -155,6 +155,11 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
         if term > self.__raftCurrentTerm:
             self.__setCurrentTerm(term, None)
         elif self.__raftState == _RAFT_STATE.LEADER:
+            if node.id in self._votes or not self.membership.counts(node.id):
+                # It gave its vote away, or has none: whatever it says, it was not elected.
+                raise RemoteProtocolError(
+                    f"node {node.id} cannot lead term {term}, which node {self.selfNode.id} leads"
+                )
             raise InvariantViolation(f"nodes {self.selfNode.id} and {node.id} both lead term {term}")
         self.__setState(_RAFT_STATE.FOLLOWER)
         self.__raftLeader = node

@@ -51,8 +51,8 @@ class Forwarded:
         """Raises `RemoteProtocolError`."""
         # What does not decode would stop every node that applies it; the controller's commands are never forwarded.
         envelope = decode(frame.envelope)
-        if envelope.term is not None:
-            raise RemoteProtocolError("a command with a term was forwarded")
+        if envelope.term is not None or protocol.is_controllers(envelope.command):
+            raise RemoteProtocolError(f"node {peer} proposes what only the controller may")
         author = protocol.author(envelope.command)
         if author not in (None, peer):
             raise RemoteProtocolError(f"node {peer} proposes in the name of broker {author}")

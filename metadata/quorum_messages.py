@@ -33,7 +33,12 @@ MAX_ENGINE_MESSAGE_BYTES = MAX_ENTRY_BYTES + MAX_APPEND_BYTES + 64 * 1024
 
 SNAPSHOT_CHUNK_BYTES = 256 * 1024
 
-MAX_CONFIGURATION_BYTES = 32 * 1024
+MAX_CONFIGURATION_BYTES = 128 * 1024
+"""Above the largest that can be coded."""
+
+MAX_TERM_LEAP = 2**32
+"""Terms that a node may have missed: far more elections than any cluster lives to see. Terms are bounded (`_Natural`):
+one broken message could otherwise use all of them up."""
 
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Crc: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]

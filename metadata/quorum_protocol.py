@@ -20,7 +20,16 @@ from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, QuorumStatus
 from raftlog.ports import Buffer
 
-from .commands import MAX_COMMAND_BYTES, AlterIsr, Command, RegisterBroker, ReportLoss
+from .commands import (
+    MAX_COMMAND_BYTES,
+    AlterIsr,
+    BeginMoves,
+    Command,
+    FenceBroker,
+    RegisterBroker,
+    ReportLoss,
+    UnfenceBroker,
+)
 from .quorum_messages import MAX_ENGINE_MESSAGE_BYTES
 
 QUORUM_PATH = "/raftlog.quorum"
@@ -30,6 +39,9 @@ PROTOCOL_VERSION = 1
 
 PEERS_MAX = 1_000
 """Nodes that one node has links with: as many as there can be brokers."""
+
+MATCHES_MAX = PEERS_MAX + 64
+"""Nodes that a leader tells of: whoever is here, and voters that are not."""
 
 MAX_FRAME_BYTES = MAX_ENGINE_MESSAGE_BYTES + 1024
 
@@ -102,11 +114,16 @@ def author(command: Command) -> int | None:
     return command.leader if isinstance(command, AlterIsr) else None
 
 
+def is_controllers(command: Command) -> bool:
+    """Whether only the controller makes it, beside the engine: nobody forwards it."""
+    return isinstance(command, BeginMoves | FenceBroker | UnfenceBroker)
+
+
 class Proposed(_Frame, frozen=True, tag="proposed.1"):
     """How a `Propose` ended: applied at `index` with `result`, refused (certainly not applied), or unknown."""
 
     request_id: _Natural
-    fate: Annotated[str, msgspec.Meta(pattern="^(applied|refused|unknown)$")]
+    fate: Annotated[str, msgspec.Meta(pattern=r"\A(applied|refused|unknown)\Z")]
     index: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
     result: Annotated[bytes, msgspec.Meta(max_length=MAX_COMMAND_BYTES)] = b""
     detail: _Detail = ""
@@ -129,7 +146,7 @@ class StatusAnswer(_Frame, frozen=True, tag="status_answer.1"):
     applied_index: _Natural
     last_index: _Natural
     voters: Annotated[tuple[_NodeId, ...], msgspec.Meta(max_length=64)]
-    match_index: Annotated[tuple[tuple[_NodeId, _Natural], ...], msgspec.Meta(max_length=PEERS_MAX)]
+    match_index: Annotated[tuple[tuple[_NodeId, _Natural], ...], msgspec.Meta(max_length=MATCHES_MAX)]
 
     @staticmethod
     def of(request_id: int, status: QuorumStatus) -> StatusAnswer:
@@ -164,7 +181,7 @@ class ChangeVoters(_Frame, frozen=True, tag="change_voters.1"):
     """Add or remove one voter, if you lead; with `plan`, only say what would become of it."""
 
     request_id: _Natural
-    action: Annotated[str, msgspec.Meta(pattern="^(add|remove)$")]
+    action: Annotated[str, msgspec.Meta(pattern=r"\A(add|remove)\Z")]
     node_id: _NodeId
     plan: bool
 
@@ -174,7 +191,7 @@ class VotersChanged(_Frame, frozen=True, tag="voters_changed.1"):
     `refused` by `code`, `again` (certainly not done: ask the next leader), or `unknown`."""
 
     request_id: _Natural
-    verdict: Annotated[str, msgspec.Meta(pattern="^(applied|planned|refused|again|unknown)$")]
+    verdict: Annotated[str, msgspec.Meta(pattern=r"\A(applied|planned|refused|again|unknown)\Z")]
     index: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
     before: Annotated[tuple[_NodeId, ...], msgspec.Meta(max_length=64)] = ()
     after: Annotated[tuple[_NodeId, ...], msgspec.Meta(max_length=64)] = ()

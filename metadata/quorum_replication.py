@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from raftlog.errors import InvariantViolation
+from raftlog.errors import InvariantViolation, RemoteProtocolError
 
 from .journal import Journal
 from .journal_snapshot import Snapshot
@@ -119,24 +119,30 @@ class Replication:
     # --- Answers ---
 
     def on_append_reply(self, voter: int, reply: AppendReply) -> int:
-        """Returns how far the voter's log agrees now."""
+        """Returns how far the voter's log agrees now. Raises `RemoteProtocolError` for an answer to nothing."""
         progress = self.progress[voter]
-        if not reply.success:
-            progress.on_rejected(reply.index, reply.hint)
-        elif reply.index > self._journal.last_index:
-            raise InvariantViolation(f"voter {voter} agrees up to {reply.index}, beyond {self._journal.last_index}")
-        else:
+        self._check_sent(voter, reply.index)
+        if reply.success:
             progress.on_success(reply.index)
+        else:
+            progress.on_rejected(reply.index, reply.hint)
         return progress.match
 
     def on_snapshot_reply(self, voter: int, reply: SnapshotReply) -> int:
-        """Returns how far the voter's log agrees now."""
+        """Returns how far the voter's log agrees now. Raises `RemoteProtocolError` as above."""
         progress = self.progress[voter]
-        if reply.installed and reply.index <= self._journal.last_index:
+        self._check_sent(voter, reply.index)
+        if reply.installed:
             progress.on_installed(reply.index)
         elif progress.snapshot is not None and progress.snapshot.snapshot.index == reply.index:
             progress.snapshot.on_reply(reply.next_offset)
         return progress.match
+
+    def _check_sent(self, voter: int, index: int) -> None:
+        """A leader's log only grows: nothing beyond its end was ever sent in its term."""
+        if index > self._journal.last_index:
+            last = self._journal.last_index
+            raise RemoteProtocolError(f"node {voter} answers for entry {index}, and the leader's log ends at {last}")
 
     def forget(self, voter: int) -> None:
         """What this peer acknowledged is lost with its disk: begin with it as with an unknown one."""

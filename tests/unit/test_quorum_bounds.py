@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata.commands import CreateTopic, FenceBroker, GrantProducerIds, NoOp, encode
+from metadata.commands import CreateTopic, ElectLeaders, GrantProducerIds, NoOp, encode
 from metadata.engine import Fate, Outcome
 from metadata.quorum_forwarded import Forwarded
 from metadata.quorum_lanes import OTHERS_BYTES_PER_TICK, Lanes
@@ -26,11 +26,11 @@ def test_a_node_holds_a_bounded_number_of_bytes_and_an_urgent_one_goes_before() 
     outcomes: list[Outcome] = []
     for number in range(6):
         cluster.node(1).propose(wide(number), outcomes.append)
-    fence = FenceBroker(BrokerId(1), Incarnation(999))
-    cluster.node(1).propose(fence, outcomes.append)
+    urgent = ElectLeaders(())
+    cluster.node(1).propose(urgent, outcomes.append)
     waiting = cluster.node(1)._proposals
-    assert len(encode(wide(1))) > 10_000 and len(waiting) == 4, "three of them and the fence"
-    assert waiting.size_bytes <= 40_000 + len(encode(fence)) + 100
+    assert len(encode(wide(1))) > 10_000 and len(waiting) == 4, "three of them and the urgent one"
+    assert waiting.size_bytes <= 40_000 + len(encode(urgent)) + 100
     cluster.node(1).tick()
     assert [outcome.fate for outcome in outcomes] == [Fate.REFUSED] * 3
     cluster.await_leader()
