@@ -37,8 +37,8 @@ HostField: TypeAlias = Annotated[str, msgspec.Meta(max_length=255)]
 TextField: TypeAlias = Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-class Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """Base of everything inside an envelope: arrays without surplus."""
+class Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
+    """Base of everything inside an envelope: arrays without surplus, and without cycles, whatever they hold."""
 
 
 class ListeningAt(Part, frozen=True):

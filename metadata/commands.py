@@ -110,6 +110,7 @@ __all__ = [
     "UnknownCommand",
     "UnregisterBroker",
     "decode",
+    "decode_report",
     "decode_result",
     "encode",
     "encode_result",
@@ -122,6 +123,9 @@ MAX_COMMAND_BYTES = 6 * 1024 * 1024
 
 MAX_ELECTIONS_PER_COMMAND = 512
 """One entry elects many partitions: a failover of thousands is a few entries, each of them small."""
+
+
+_encoder = msgspec.msgpack.Encoder()
 
 
 class UnknownCommand(RemoteProtocolError):
@@ -141,8 +145,9 @@ class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
     data: ListeningAt
     rack: TextField
     feature_level: NaturalField
-    reports: tuple[Report, ...]
-    """Every replica found on disk."""
+    packed_reports: tuple[msgspec.Raw, ...]
+    """A `Report` of every replica found on disk, each coded on its own: a hundred thousand of them at once would hold
+    up whoever reads the command. Whoever applies it reads them some at a time."""
 
     @staticmethod
     def of(
@@ -157,9 +162,14 @@ class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
         reports: Sequence[ReplicaReport],
     ) -> RegisterBroker:
         """From the shared nouns."""
-        packed = tuple(Report.of(report) for report in reports)
+        packed = tuple(msgspec.Raw(_encoder.encode(Report.of(report))) for report in reports)
         dial = (ListeningAt(api.host, api.port), ListeningAt(data.host, data.port))
         return RegisterBroker(broker_id, directory_id, start_number, *dial, rack, feature_level, packed)
+
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """All of them, read at once. Raises `RemoteProtocolError`."""
+        return tuple(map(decode_report, self.packed_reports))
 
 
 class FenceBroker(Part, frozen=True, tag="fence_broker.1"):
@@ -299,9 +309,9 @@ class Envelope(Part, frozen=True):
     command: Command
 
 
-_encoder = msgspec.msgpack.Encoder()
 _envelope_decoder = msgspec.msgpack.Decoder(Envelope)
 _result_decoder: msgspec.msgpack.Decoder[CommandResult] = msgspec.msgpack.Decoder(CommandResult)
+_report_decoder = msgspec.msgpack.Decoder(Report)
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -331,6 +341,14 @@ def decode(packed: Buffer) -> Envelope:
             raise UnknownCommand(f"{newer}; this node must be upgraded") from None
         raise RemoteProtocolError(f"malformed command: {error}") from None
     return envelope
+
+
+def decode_report(packed: Buffer) -> Report:
+    """One of a registration's. Raises `RemoteProtocolError`."""
+    try:
+        return _report_decoder.decode(packed)
+    except _UNDECODABLE as error:
+        raise RemoteProtocolError(f"malformed report of a replica: {error}") from None
 
 
 def _newer_version(packed: Buffer) -> str:

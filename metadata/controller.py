@@ -80,6 +80,10 @@ class Controller:
         self._handing_over_since: dict[tuple[BrokerId, Incarnation], float] = {}
         self._to_hand_over: dict[BrokerId, list[TopicPartition]] = {}
         """The rest of the present pass over what a stopping broker leads."""
+        self._found_in_pass: set[BrokerId] = set()
+        """Stopping brokers of whose leaderships the present pass found one that another can have."""
+        self._nothing_to_hand_over: set[BrokerId] = set()
+        """Those of which a whole pass found none."""
         self._preferred = PreferredLeaders(image, self._heard_of, rebalance_after, imbalance_percent)
         self._moves = Moves(image, self._heard_of)
 
@@ -160,8 +164,14 @@ class Controller:
         if broker.fenced or not self._sessions.is_stopping(broker_id, incarnation, now):
             return False
         since = self._handing_over_since.setdefault((broker_id, incarnation), now)
-        some = islice(self._image.led_by(broker_id), MAX_PARTITIONS_PER_DECISION)
-        return now - since < HAND_OVER_SECONDS and any(self._hand_over(tp, broker_id, now) for tp in some)
+        if now - since >= HAND_OVER_SECONDS:
+            return False
+        led = self._image.led_by(broker_id)
+        some = islice(led, MAX_PARTITIONS_PER_DECISION)
+        if any(self._hand_over(tp, broker_id, now) for tp in some):
+            return True
+        # The first of many may be those that nobody else can lead: that is known after a pass over them all.
+        return len(led) > MAX_PARTITIONS_PER_DECISION and broker_id not in self._nothing_to_hand_over
 
     def _hand_overs(self, now: float) -> Iterator[Election]:
         """Leaderships of stopping brokers, given to in-sync peers that stay: some at a time, again and again, since a
@@ -171,17 +181,24 @@ class Controller:
             if broker is None or broker.incarnation != incarnation or broker.fenced:
                 del self._handing_over_since[broker_id, incarnation]
                 self._to_hand_over.pop(broker_id, None)
+                self._nothing_to_hand_over.discard(broker_id)
                 continue
             led = self._image.led_by(broker_id)
             left = self._to_hand_over.setdefault(broker_id, [])
             if not left:
                 left.extend(led)
+                self._found_in_pass.discard(broker_id)
             for _ in range(min(MAX_PARTITIONS_PER_DECISION, len(left))):
                 topic_partition = left.pop()
+                election = None
                 if topic_partition in led and topic_partition not in self._electing:
                     election = self._hand_over(topic_partition, broker_id, now)
-                    if election is not None:
-                        yield election
+                if election is not None:
+                    yield election
+                if election is not None or topic_partition in self._electing:
+                    self._found_in_pass.add(broker_id)
+            if not left and broker_id not in self._found_in_pass:
+                self._nothing_to_hand_over.add(broker_id)
 
     def _hand_over(self, topic_partition: TopicPartition, broker_id: BrokerId, now: float) -> Election | None:
         record = self._image.partitions[topic_partition]

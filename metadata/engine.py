@@ -15,7 +15,7 @@ What is *not* here: pysyncobj (`pysyncobj_engine.py`, the only file that knows i
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -100,8 +100,14 @@ class Engine(Protocol):
         """Whether committed entries stay in the log for now: whoever applies them has enough."""
         ...
 
-    def compact(self, state: bytes, applied_index: int) -> None:
-        """`state` is the state machine after `applied_index`: keep it as the snapshot and drop the log before it."""
+    def compact(self, state: bytes, applied_index: int) -> Iterator[None]:
+        """`state` is the state machine after `applied_index`: keep it as the snapshot and drop the log before it, a
+        slice at a time. Anything else may be done between two of them, except another `compact`."""
+        ...
+
+    @property
+    def journal_bytes(self) -> int:
+        """Size of the journal: what a compaction would shrink."""
         ...
 
     def status(self) -> QuorumStatus: ...

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Literal
 
+from raftlog.errors import RemoteProtocolError
 from raftlog.model import (
     NO_EPOCH,
     BrokerId,
@@ -22,7 +23,17 @@ from raftlog.model import (
     TopicPartition,
 )
 
-from .commands import CommandResult, Done, FenceBroker, Refused, RegisterBroker, Registered, Report, UnfenceBroker
+from .commands import (
+    CommandResult,
+    Done,
+    FenceBroker,
+    Refused,
+    RegisterBroker,
+    Registered,
+    Report,
+    UnfenceBroker,
+    decode_report,
+)
 from .image_elections import RecoveryTicket
 from .image_state import ImageState, Steps, slices
 
@@ -49,6 +60,14 @@ def register_broker(state: ImageState, command: RegisterBroker, index: int) -> S
             f"broker {command.broker_id} understands feature level {command.feature_level}, the cluster is at "
             f"{state.feature_level}: upgrade it",
         )
+    reports: dict[TopicPartition, Report] = {}
+    try:
+        for some in slices(command.packed_reports):
+            read = map(decode_report, some)
+            reports.update((TopicPartition(report.topic_id, report.partition), report) for report in read)
+            yield
+    except RemoteProtocolError as error:
+        return Refused("invalid_request", error.detail)
     broker = BrokerRecord(
         broker_id=command.broker_id,
         incarnation=Incarnation(index),
@@ -63,10 +82,6 @@ def register_broker(state: ImageState, command: RegisterBroker, index: int) -> S
     state.put_broker(broker)
     state.starting.add(broker.broker_id)
     if current is not None:
-        reports: dict[TopicPartition, Report] = {}
-        for some in slices(command.reports):
-            reports.update((TopicPartition(report.topic_id, report.partition), report) for report in some)
-            yield
         for topic_partitions in state.slices_of_replicas(broker.broker_id):
             _settle_the_past(state, broker, current.directory_id, topic_partitions, reports)
             yield

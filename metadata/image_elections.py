@@ -22,16 +22,16 @@ registration tells what it has. Only the reports of marked members are kept (`Re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+import msgspec
 
 from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Incarnation, LeaderEpoch, Offset, PartitionRecord
 
 Brokers: TypeAlias = Mapping[BrokerId, BrokerRecord]
 
 
-@dataclass(frozen=True, slots=True)
-class RecoveryTicket:
+class RecoveryTicket(msgspec.Struct, frozen=True, gc=False):
     """What a marked member said of its replica when it last registered."""
 
     broker_id: BrokerId

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from raftlog.model import (
     BrokerId,
     BrokerRecord,
@@ -71,9 +73,11 @@ class TopicRemoved:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionChanged:
-    """A partition's record changed. `tickets`: what is known of its members that may not lead (for explanations)."""
+class PartitionChanged(msgspec.Struct, frozen=True, gc=False):
+    """A partition's record changed. `tickets`: what is known of its members that may not lead (for explanations).
+
+    One entry of the log may bring a hundred thousand of these, hence a struct: no work for the garbage collector.
+    """
 
     record: PartitionRecord
     tickets: tuple[RecoveryTicket, ...] = ()

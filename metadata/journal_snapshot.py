@@ -4,12 +4,17 @@
 configuration]`. It is replaced atomically and durably *before* the journal drops what it covers; so a journal whose log
 begins after the snapshot's index was robbed of its snapshot, and the node does not start.
 
+A large one is written in slices (`save_in_steps`), each fsynced by itself, so that votes and heartbeats leave between
+two of them. It takes the old one's place with the last, by a rename; what a stop left half written is removed by the
+next start.
+
 What is *not* here: how it travels to a voter that is behind (`quorum_snapshot.py`), what the state means.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -23,11 +28,17 @@ from .journal import FIRST_INDEX, Journal
 from .quorum_identity import FOLDER, QuorumIdentity
 
 PATH = f"{FOLDER}/snapshot"
+WRITING_PATH = f"{FOLDER}/snapshot.writing"
 MAGIC = b"RLOGSNAP"
 FORMAT_VERSION = 1
 MAX_SNAPSHOT_BYTES = 256 * 1024 * 1024
 
+SLICE_BYTES = 256 * 1024
+"""Written and fsynced at a time: some milliseconds."""
+
 _CRC = struct.Struct(">I")
+_BIN_32 = struct.Struct(">BI")
+"""msgpack's head of bytes whose number has four bytes."""
 _HEAD_BYTES = len(MAGIC) + _CRC.size
 
 
@@ -74,9 +85,52 @@ def save_snapshot(disk: Disk, identity: QuorumIdentity, snapshot: Snapshot) -> N
     disk.replace(PATH, b"".join([MAGIC, _CRC.pack(crc32c(body)), body]))
 
 
+def save_in_steps(
+    disk: Disk,
+    identity: QuorumIdentity,
+    snapshot: Snapshot,
+    save_small: Callable[[Disk, QuorumIdentity, Snapshot], None],
+) -> Generator[None, None, None]:
+    """The same file, a slice at a time: durable when this has ended. Whoever does not go on leaves nothing that counts.
+    What is no larger than a slice goes to `save_small`. Raises `DiskFailed` or `DiskFull`."""
+    if len(snapshot.state) <= SLICE_BYTES:
+        save_small(disk, identity, snapshot)
+        return
+    pieces = _pieces(identity, snapshot)
+    disk.remove(WRITING_PATH)
+    file = disk.open(WRITING_PATH, create=True, exclusive=True)
+    try:
+        position, crc = _HEAD_BYTES, 0
+        for piece in pieces:
+            file.pwritev([piece], position)
+            file.fsync()
+            crc = crc32c(piece, crc)
+            position += piece.nbytes
+            yield
+        file.pwritev([MAGIC, _CRC.pack(crc)], 0)
+        file.fsync()
+    finally:
+        file.close()
+    disk.rename(WRITING_PATH, PATH)
+    disk.fsync_directory(FOLDER)
+
+
+def _pieces(identity: QuorumIdentity, snapshot: Snapshot) -> Iterator[memoryview]:
+    """The body in slices, the state in it not copied: what goes before it in the coded array, it, and what follows."""
+    body = _Body(FORMAT_VERSION, identity.cluster_id, snapshot.index, snapshot.term, b"", snapshot.configuration)
+    empty = msgspec.msgpack.encode(b"")
+    tail = empty + msgspec.msgpack.encode(snapshot.configuration)
+    head = msgspec.msgpack.encode(body).removesuffix(tail)
+    yield memoryview(head + _BIN_32.pack(0xC6, len(snapshot.state)))
+    for start in range(0, len(snapshot.state), SLICE_BYTES):
+        yield memoryview(snapshot.state)[start : start + SLICE_BYTES]
+    yield memoryview(tail.removeprefix(empty))
+
+
 def load_snapshot(disk: Disk, identity: QuorumIdentity) -> Snapshot | None:
     """The snapshot, if there is one. Raises `InvariantViolation` where it is damaged: a voter never goes on without the
     state that it had."""
+    disk.remove(WRITING_PATH)
     try:
         content = disk.read(PATH)
     except FileNotFoundError:

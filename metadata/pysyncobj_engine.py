@@ -38,7 +38,7 @@ from . import quorum_messages as messages
 from .engine import Ready
 from .journal import Journal
 from .journal_face import JournalFace
-from .journal_snapshot import Snapshot, load_snapshot, reconcile, save_snapshot
+from .journal_snapshot import Snapshot, load_snapshot, reconcile, save_in_steps, save_snapshot
 from .pysyncobj_core import _SyncObj
 from .pysyncobj_ports import Ports, install_dispatchers, running
 from .quorum_changes import ObserverState, QuorumFacts
@@ -188,8 +188,7 @@ class PySyncObjEngine:
         self._outbox = Outbox()
         self._timing = timing
         self._membership = self._outbox.membership = Membership(identity, self._journal)
-        commit_index = snapshot.index if snapshot is not None else self._journal.base_index
-        self._ports.journal = JournalFace(self._journal, commit_index)
+        self._ports.journal = JournalFace(self._journal, snapshot.index if snapshot else self._journal.base_index)
         with self._running():
             self._core = _SyncObj(
                 Node(int(identity.node_id)),
@@ -282,16 +281,17 @@ class PySyncObjEngine:
         """See `Engine`."""
         self._core.held_back = held_back
 
-    def compact(self, state: bytes, applied_index: int) -> None:
+    def compact(self, state: bytes, applied_index: int) -> Iterator[None]:
         """See `Engine`."""
-        term = self._journal.term_at(applied_index)
-        if term is None or applied_index > self._core.raftLastApplied:
+        if (term := self._journal.term_at(applied_index)) is None or applied_index > self._core.raftLastApplied:
             raise InvariantViolation(f"a snapshot at {applied_index}, applied is {self._core.raftLastApplied}")
         self._journal.sync()
-        snapshot = Snapshot.of(
-            applied_index, term, state, encode_configuration(self._journal.configuration_at(applied_index))
-        )
-        save_snapshot(self._disk, self._identity, snapshot)
+        configuration = encode_configuration(self._journal.configuration_at(applied_index))
+        snapshot = Snapshot.of(applied_index, term, state, configuration)
+        for _ in save_in_steps(self._disk, self._identity, snapshot, save_snapshot):
+            yield
+            if (self._core.snapshot or snapshot).index > applied_index:
+                return  # the leader sent a newer one meanwhile
         self._core.snapshot = snapshot
         self._journal.drop_before(self._journal.trailing_base(applied_index, TRAILING_ENTRIES, TRAILING_BYTES))
 

@@ -62,6 +62,7 @@ from .quorum_protocol import (
     VotersChanged,
 )
 from .quorum_questions import Barriers, StatusQuestions
+from .quorum_snapshots import Snapshots
 from .quorum_voters import VoterDirectories
 
 __all__ = ["FOLDER", "QuorumIdentity", "QuorumLimits", "QuorumNode", "prepare_quorum"]
@@ -107,6 +108,7 @@ class QuorumNode:
         needed = not self._engine.base_configuration.is_pinned
         self._directories = VoterDirectories(disk, identity, needed=needed)
         self._machine = StateMachine(on_events)
+        self._snapshots = Snapshots(self._machine, self._engine, self._limits)
         self._lanes = Lanes(self._engine.propose)
         # An answer to a question of this node's former life must not find one of this life.
         first_id = int.from_bytes(random.randbytes(7), "big")
@@ -276,7 +278,7 @@ class QuorumNode:
             self._tell_controller(now)
             self._desk.pin(now)
             self._notice_configuration()
-            self._snapshot_if_due()
+            self._snapshots.go_on()
             frames, self._frames = self._frames, []
             for peer, frame in frames:
                 self._send(peer, protocol.encode(frame))
@@ -331,13 +333,6 @@ class QuorumNode:
             self._configuration = self._engine.configuration
             if self._on_configuration is not None:
                 self._on_configuration(self._configuration)
-
-    def _snapshot_if_due(self) -> None:
-        entries = self._machine.entries_since_snapshot
-        due = entries >= self._limits.snapshot_entries or self._engine.journal_bytes >= self._limits.snapshot_bytes
-        taken = self._machine.snapshot_step(begin=due and entries > 0)
-        if taken is not None:
-            self._engine.compact(*taken)
 
     def _propose_barrier(self, deadline: float, done: Done) -> None:
         self._proposals.add(encode(NoOp()), urgent=True, deadline=deadline, done=done)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from itertools import islice
 
 from raftlog.ports import Scheduler, Worker
 
@@ -20,6 +21,9 @@ from .log import PartitionLog
 from .log_job import LogJob
 
 FULL_DISK_RETRY_S = 1.0
+
+JOBS_PER_TURN = 64
+"""Jobs taken in one turn of the loop, some thirty microseconds each; a round with more is taken in several turns."""
 
 OnStable = Callable[[], None]
 
@@ -42,6 +46,7 @@ class LogWriter:
         self._forgotten: dict[PartitionLog, list[Callable[[], None]]] = {}
         """Forgotten while their last job ran, and who waits for its end."""
         self._starting = False
+        """A round is about to begin, or not all of its jobs were taken yet."""
         self._when_idle: list[Callable[[], None]] = []
         self.rounds = 0
         self.jobs = 0
@@ -96,16 +101,30 @@ class LogWriter:
             self._scheduler.call_soon(self._start_round)
 
     def _start_round(self) -> None:
+        jobs = self.jobs
+        self._take(len(self._dirty))
+        self.rounds += self.jobs > jobs
+
+    def _take(self, left: int) -> None:
+        """The next jobs of a round that has this many left to take, and the others in a later turn of the loop."""
+        some = list(islice(self._dirty.items(), min(left, JOBS_PER_TURN)))
+        for log, on_stable in some:
+            del self._dirty[log]
+            job = log.take_job()
+            if job is not None:
+                self._running.add(log)
+                self.jobs += 1
+                self._submit(log, job, on_stable)
+        left -= len(some)
+        if left and self._dirty:
+            self._scheduler.call_soon(lambda: self._take(left))
+            return
         self._starting = False
-        dirty, self._dirty = self._dirty, {}
-        taken = [(log, job, on_stable) for log, on_stable in dirty.items() if (job := log.take_job()) is not None]
-        self._running.update(log for log, _, _ in taken)
-        self.rounds += bool(taken)
-        self.jobs += len(taken)
-        for log, job, on_stable in taken:
-            self._submit(log, job, on_stable)
-        if not taken:
-            self._tell_idle()
+        if not self._running:
+            if self._dirty:
+                self._start_soon()
+            else:
+                self._tell_idle()
 
     def _submit(self, log: PartitionLog, job: LogJob, on_stable: OnStable) -> None:
         def done(_: None, error: BaseException | None) -> None:
@@ -114,7 +133,7 @@ class LogWriter:
             forgotten = None if log in self._held else self._forgotten.pop(log, None)
             if forgotten is None and log not in self._forgotten:
                 self._look_again(log, on_stable)
-            if not self._running:
+            if not self._running and not self._starting:
                 if self._dirty:
                     self._start_soon()
                 else:

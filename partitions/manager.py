@@ -45,6 +45,7 @@ from .replica_ticks import ReplicaTicks
 from .replication_client import Dialer, ReplicationClient
 from .replication_server import ReplicationServer
 from .retention import RetentionClock
+from .turns import in_turns
 
 __all__ = ["Cancellable", "Dialer", "Logger", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
 
@@ -93,10 +94,10 @@ class PartitionManager:
         self._writer = LogWriter(log_worker, scheduler)
         self._retention_clock = RetentionClock(clock)
         self._shelf = ReplicaShelf(
-            disk, scheduler, worker, self._writer, logger, self._on_shelf, cache_bytes=fetch_cache_bytes
+            disk, scheduler, worker, self._writer, logger, self._place_late, cache_bytes=fetch_cache_bytes
         )
         self.repairs = ReplicaRepairs(
-            self._drivers, scheduler, logger, self._shelf, report_loss, self.place, on_replica_offline
+            self._drivers, scheduler, logger, self._shelf, report_loss, self._place_late, on_replica_offline
         )
         self.compactor = Compactor(
             scheduler, worker, self._writer, RetentionClock(clock), logger, lambda: list(self._drivers.values())
@@ -263,7 +264,7 @@ class PartitionManager:
         if self._active or self._closing or own is None or own.incarnation != self._registered:
             return
         self._active = True
-        self._shelf.losses_are_reported()
+        yield from self._while_serving(self._shelf.losses_are_reported())
         yield from self._while_serving(partial(self.place, tp) for tp in self._view.all_sorted())
         self._begun()
 
@@ -271,7 +272,7 @@ class PartitionManager:
         if self._closing:
             return
         self._shelf.set_strays_aside(self._view.partitions)
-        self._server.on_view()
+        self._server.on_view(self._drivers)
         self.compactor.start()
         # Nodes that start together do not pass over their disks together.
         self._scheduler.call_later(self._retention_seconds * self._random.uniform(0.5, 1.0), self._retain)
@@ -284,7 +285,7 @@ class PartitionManager:
             self._close_drivers(RetriableError("leadership_lost", "another process runs under this broker's name"))
             return
         yield from self._while_serving(consequences(touched, self._view, self._drivers, self))
-        self._server.on_view()
+        self._server.on_view(touched.partitions)
 
     def _while_serving(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:
         for step in steps:
@@ -345,8 +346,9 @@ class PartitionManager:
         elif self._active:
             self._shelf.remove(tp, None, keep_seconds=keep)
 
-    def _on_shelf(self, tp: TopicPartition) -> None:
-        """A log was opened, or a folder is gone: whatever the view says of it can be done now."""
+    def _place_late(self, tp: TopicPartition) -> None:
+        """A log was opened, or could not be, a folder is gone, or a replica may hear of newer records again: what the
+        view says of it can be done now."""
         if self._active and not self._closing:
             self.place(tp)
             self._server.on_replica(tp)
@@ -368,8 +370,7 @@ class PartitionManager:
         now_ms, doubt = self._retention_clock.now_ms()
         if doubt:
             self._logger.warning(doubt)
-        for driver in list(self._drivers.values()):
-            driver.log_start.retain(now_ms)
+        in_turns(self._scheduler, list(self._drivers.values()), lambda driver: driver.log_start.retain(now_ms))
 
     # --- For people and for tests ---
 

@@ -12,8 +12,9 @@ What is *not* here: the folders themselves (`replica_folders.py`), who may have 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
+from typing import TypeVar
 
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
@@ -46,9 +47,11 @@ disk full."""
 
 DISK_FULL_RETRY_SECONDS = 5.0
 
+T = TypeVar("T")
+
 
 class ReplicaShelf:
-    """See the module. `on_change` is told of a replica that can be taken, or begun anew, now."""
+    """See the module. `on_change` is told of a replica that can be taken, or begun anew, or could not be opened."""
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class ReplicaShelf:
                 self._could_not_open(tp, error)
         for path in find_set_aside(self._disk):
             self._scheduler.call_later(STRAY_SECONDS, partial(self._delete, path))
-        return [opened.report for _, opened in sorted(self._loaded.items())]
+        return [opened.report for opened in in_order(self._loaded)]
 
     def take(self, tp: TopicPartition, config: TopicConfig) -> OpenedReplica | None:
         """The replica's open log, which is the caller's now. None: `on_change` tells when to ask again, if ever."""
@@ -115,12 +118,16 @@ class ReplicaShelf:
         if names:
             self._worker.submit(partial(prune_quarantined, self._disk, path, names), self._note_error(path, "pruning"))
 
-    def losses_are_reported(self) -> None:
-        """The quorum has accepted a registration with this shelf's reports: no later start need repeat them."""
-        for _, opened in sorted(self._loaded.items()):
+    def losses_are_reported(self) -> Iterator[Callable[[], None]]:
+        """The quorum has accepted a registration with this shelf's reports: no later start need repeat them. In steps,
+        each to be called."""
+        for opened in in_order(self._loaded):
             if opened.recovery.cut_or_quarantined:
-                opened.log.loss_is_reported()
-                self._writer.dirty(opened.log, lambda: None)
+                yield partial(self._loss_is_reported, opened)
+
+    def _loss_is_reported(self, opened: OpenedReplica) -> None:
+        opened.log.loss_is_reported()
+        self._writer.dirty(opened.log, lambda: None)
 
     def failure(self, tp: TopicPartition) -> str:
         """Why the replica could not be opened; empty where it was, or will be."""
@@ -171,8 +178,8 @@ class ReplicaShelf:
     def close(self, done: Callable[[bool], None], *, clean: bool) -> None:
         """Close every log; `done(True)` when each was closed as asked."""
         self._closing = True
-        logs = [opened.log for _, opened in sorted(self._loaded.items())]
-        logs += [log for _, log in sorted(self._returned.items())]
+        logs = [opened.log for opened in in_order(self._loaded)]
+        logs += in_order(self._returned)
         left, good = len(logs) + 1, True
 
         def closed(_: None, error: BaseException | None) -> None:
@@ -211,6 +218,7 @@ class ReplicaShelf:
             if isinstance(error, DiskFull):
                 self._again[tp] = work
                 self._scheduler.call_later(DISK_FULL_RETRY_SECONDS, lambda: self._retry(tp))
+            self._on_change(tp)
 
         self._worker.submit(work, opened)
 
@@ -250,3 +258,9 @@ class ReplicaShelf:
                 self._logger.error(f"{doing} failed", what=str(what), error=str(error))
 
         return done
+
+
+def in_order(by_partition: Mapping[TopicPartition, T]) -> list[T]:
+    """The values, by topic and number: the keys are compared as tuples, and the values never."""
+    keys = sorted(by_partition, key=lambda tp: (tp.topic_id, tp.partition))
+    return [by_partition[tp] for tp in keys]

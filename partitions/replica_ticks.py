@@ -11,6 +11,7 @@ from __future__ import annotations
 from raftlog.ports import Clock, Scheduler
 
 from .driver import PartitionDriver
+from .turns import in_turns
 
 TICK_SECONDS = 0.1
 """How precisely deadlines, lag and retries are kept."""
@@ -24,6 +25,8 @@ class ReplicaTicks:
         self._clock = clock
         self._waiting: dict[PartitionDriver, None] = {}
         self._due = False
+        self._passing = False
+        """A tick of many is not through with all of them."""
 
     def want(self, driver: PartitionDriver) -> None:
         """Tick it until it is quiet."""
@@ -47,8 +50,15 @@ class ReplicaTicks:
         self._due = False
         # First the next one: time must not stand still for all because of a bug in one.
         self._arm()
-        now = self._clock.monotonic()
-        for driver in list(self._waiting):
-            driver.on_tick(now)
+        if not self._passing:
+            self._passing = True
+            in_turns(self._scheduler, list(self._waiting), self._tick_one, self._passed)
+
+    def _tick_one(self, driver: PartitionDriver) -> None:
+        if driver in self._waiting:
+            driver.on_tick(self._clock.monotonic())
             if driver.quiet:
                 self._waiting.pop(driver, None)
+
+    def _passed(self) -> None:
+        self._passing = False

@@ -11,7 +11,7 @@ What is *not* here: pushing (`replication_pushes.py`), what a subscription means
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from raftlog.errors import RemoteProtocolError
@@ -75,6 +75,23 @@ class FollowerLink:
         self.last_slot = -1
         self.waiting: dict[int, Subscription] = {}
         """Subscriptions in an epoch, or of a partition, that this broker has not heard of yet."""
+        self.waiting_for: dict[TopicPartition, list[int]] = {}
+        """Their slots, by what they wait for: many may wait for many that come one by one."""
+
+    def wait(self, subscription: Subscription) -> None:
+        """It cannot be answered yet."""
+        self.waiting[subscription.slot] = subscription
+        self.waiting_for.setdefault(_wanted(subscription), []).append(subscription.slot)
+
+    def end_wait(self, slot: int) -> Subscription | None:
+        """It is to be answered, or is over."""
+        subscription = self.waiting.pop(slot, None)
+        if subscription is not None:
+            slots = self.waiting_for[_wanted(subscription)]
+            slots.remove(slot)
+            if not slots:
+                del self.waiting_for[_wanted(subscription)]
+        return subscription
 
     def __str__(self) -> str:
         return f"from {self.broker_id}@{self.incarnation} slots={len(self.slots)} waiting={len(self.waiting)}"
@@ -152,8 +169,10 @@ class ReplicationServer:
 
     # --- The view ---
 
-    def on_view(self) -> None:
-        """The view moved on: somebody may be welcome now, or no longer, and subscriptions may be answered."""
+    def on_view(self, touched: Iterable[TopicPartition]) -> None:
+        """The view moved on: somebody may be welcome now, or no longer, and who waits for the partitions that changed
+        may be answered. Nobody else is looked at, for many may wait."""
+        touched = list(touched)
         for follower in list(self._links.values()):
             if follower.incarnation < 0:
                 continue
@@ -162,24 +181,25 @@ class ReplicationServer:
             except RemoteProtocolError as error:
                 self._drop(follower, error.detail)
             else:
-                self._answer_waiting(follower, list(follower.waiting.values()))
+                found = (follower.waiting_for.get(tp, ()) for tp in touched) if follower.waiting_for else ()
+                self._answer_waiting(follower, sorted(slot for slots in found for slot in slots))
 
     def on_moves(self, throttle: ReplicationThrottle, leaders_of: Mapping[BrokerId, int]) -> None:
         """How fast moves may copy, and for each broker that receives how many send to it."""
         self._throttle.update(throttle, leaders_of, self._clock.monotonic())
 
     def on_replica(self, topic_partition: TopicPartition) -> None:
-        """This replica is in service now: whoever waits for it is answered, and nobody else looked at, for many may
-        wait for many that are opened one by one."""
-        wanted = (topic_partition.topic_id, topic_partition.partition)
+        """This replica was opened, or could not be, or was told its record late: whoever waits for it is answered."""
         for follower in list(self._links.values()):
-            ready = [found for found in follower.waiting.values() if (found.topic_id, found.partition) == wanted]
-            self._answer_waiting(follower, ready)
+            slots = follower.waiting_for.get(topic_partition)
+            if slots:
+                self._answer_waiting(follower, list(slots))
 
-    def _answer_waiting(self, follower: FollowerLink, subscriptions: list[Subscription]) -> None:
+    def _answer_waiting(self, follower: FollowerLink, slots: list[int]) -> None:
         try:
-            for subscription in subscriptions:
-                if follower.waiting.pop(subscription.slot, None) is not None:
+            for slot in slots:
+                subscription = follower.end_wait(slot)
+                if subscription is not None:
                     self._subscribe(follower, subscription)
         except RemoteProtocolError as error:
             self._drop(follower, error.detail)
@@ -228,17 +248,17 @@ class ReplicationServer:
         self._subscribe(follower, subscription)
 
     def _subscribe(self, follower: FollowerLink, subscription: Subscription) -> None:
-        tp = TopicPartition(TopicId(subscription.topic_id), subscription.partition)
+        tp = _wanted(subscription)
         driver = self._drivers.driver(tp)
         if driver is None:
             code = self._drivers.refusal(tp)
             if code:
                 follower.pusher.answer(subscription.slot, Refused(code))
             else:
-                follower.waiting[subscription.slot] = subscription
+                follower.wait(subscription)
             return
         if driver.leader_epoch < subscription.leader_epoch:
-            follower.waiting[subscription.slot] = subscription
+            follower.wait(subscription)
             return
         slot = FollowerSlot(follower.pusher, subscription, driver, follower.broker_id)
         slot.on_over = lambda: follower.slots.pop(subscription.slot, None)
@@ -260,7 +280,7 @@ class ReplicationServer:
         )
 
     def _forget_slot(self, follower: FollowerLink, number: int) -> None:
-        follower.waiting.pop(number, None)
+        follower.end_wait(number)
         slot = follower.slots.pop(number, None)
         if slot is not None:
             slot.close()
@@ -280,3 +300,7 @@ class ReplicationServer:
     def status(self) -> list[str]:
         """One line a link."""
         return sorted(f"{follower} {follower.pusher}" for follower in self._links.values())
+
+
+def _wanted(subscription: Subscription) -> TopicPartition:
+    return TopicPartition(TopicId(subscription.topic_id), subscription.partition)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from metadata import controller, image_brokers, image_elections, image_partitions, image_reassignments
 from metadata.controller import Controller
 from metadata.image_elections import is_live, members, recovery_participants
@@ -30,7 +32,7 @@ def _settle_without_epochs(state: Any, broker: Any, former_directory: Any, repor
         record = state.partitions[topic_partition]
         if record.leader == broker.broker_id:
             epoch = PartitionEpoch(record.partition_epoch + 1)
-            again = replace(record, leader_incarnation=broker.incarnation, partition_epoch=epoch)
+            again = msgspec.structs.replace(record, leader_incarnation=broker.incarnation, partition_epoch=epoch)
             state.put_partition(again, state.tickets_of(topic_partition))
 
 
@@ -83,7 +85,7 @@ def _commit_set_follows_the_isr(state: Any, record: Any, **changes: Any) -> Any:
     """The last ISR, however small."""
     revised = _revise(state, record, **changes)
     if revised.commit_set != revised.isr:
-        revised = replace(revised, commit_set=revised.isr)
+        revised = msgspec.structs.replace(revised, commit_set=revised.isr)
         kept = (t for t in state.tickets_of(revised.topic_partition) if t.broker_id in revised.isr)
         state._events.pop()
         state.put_partition(revised, tuple(kept))

@@ -13,7 +13,7 @@ from .records import CommittedOffset, GroupRecord, MemberRecord, in_order
 from .state import GroupsState
 
 
-class _Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+class _Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):
     """Base of everything here."""
 
 

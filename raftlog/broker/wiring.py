@@ -177,16 +177,19 @@ class Broker:
     def _take_over(self, index: int, events: Sequence[MetadataEvent]) -> Iterator[None]:
         """The view goes before the partitions, slice by slice; it is at `index` with the last of them. What it shows of
         a topic is whole: its record comes after those of its partitions."""
-        whole = len(events) <= EVENTS_PER_STEP
-        for start in range(0, 0 if whole else len(events), EVENTS_PER_STEP):
-            some = events[start : start + EVENTS_PER_STEP]
-            self.view.on_events(self.view.index, [event for event in some if not isinstance(event, TopicChanged)])
-            yield from self._tell_partitions(some)
-        if whole:
+        if len(events) <= EVENTS_PER_STEP:
             self.view.on_events(index, events)
             yield from self._tell_partitions(events)
         else:
-            self.view.on_events(index, [event for event in events if isinstance(event, TopicChanged)])
+            left, topics = list(reversed(events)), list[MetadataEvent]()
+            del events  # Nobody else holds them by now: they go slice by slice, too.
+            while left:
+                some = left[: -EVENTS_PER_STEP - 1 : -1]
+                del left[-EVENTS_PER_STEP:]
+                topics += [event for event in some if isinstance(event, TopicChanged)]
+                self.view.on_events(self.view.index, [event for event in some if not isinstance(event, TopicChanged)])
+                yield from self._tell_partitions(some)
+            self.view.on_events(index, topics)
         self._followed_index = index
         while self._waiting and self._waiting[0][0] <= index:
             heapq.heappop(self._waiting)[2]()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,7 +65,7 @@ def carried_out(partitions: list[PartitionRecord], moves: list[PlannedMove]) -> 
         if move is not None:
             assert move.replicas == record.replicas != move.target
             assert len(set(move.target)) == len(record.replicas)
-            record = replace(record, replicas=move.target)
+            record = msgspec.structs.replace(record, replicas=move.target)
         after.append(record)
     return after
 
@@ -151,7 +152,7 @@ def test_a_rack_that_holds_a_partition_twice_gives_one_replica_to_an_empty_rack(
 
 def test_what_is_under_reassignment_counts_where_it_will_be_and_is_left_alone() -> None:
     brokers = [broker(n) for n in range(2)]
-    going = [replace(partition(n, 0), target_replicas=(BrokerId(1),)) for n in range(2)]
+    going = [msgspec.structs.replace(partition(n, 0), target_replicas=(BrokerId(1),)) for n in range(2)]
     assert balance(brokers, [*going, partition(2, 0), partition(3, 0)]) == []
     with pytest.raises(InvalidRequest, match="being moved"):
         drain(brokers, going, [BrokerId(1)])

@@ -7,10 +7,10 @@ the walks to find a lost record: a search that finds nothing must be shown to be
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from metadata import image_brokers, image_partitions, image_reassignments
 from metadata.image import ClusterImage

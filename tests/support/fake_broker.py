@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import msgspec
+
 from http_api.service import Health
 from metadata.view import BrokerChanged, ClusterView, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.config import check_topic_name, parse_topic_config
@@ -175,7 +177,7 @@ class FakeBroker:
         assert topic is not None
         record = self.view.partition(TopicPartition(topic.topic_id, partition))
         assert record is not None
-        self._event(PartitionChanged(replace(record, leader=BrokerId(leader))))
+        self._event(PartitionChanged(msgspec.structs.replace(record, leader=BrokerId(leader))))
 
     def log(self, name: str, partition: int = 0) -> FakeLog:
         topic = self.view.topic(name)
@@ -436,6 +438,4 @@ class FakeBroker:
 
 
 def _replace(answer: FetchedPartition, **changes: object) -> FetchedPartition:
-    import msgspec
-
     return msgspec.structs.replace(answer, **changes)

@@ -348,7 +348,7 @@ class World:
         node = self.nodes[number]
         if node.engine is not None and node.applied_index > node.engine._journal.base_index:
             try:
-                node.engine.compact(node.state(), node.applied_index)
+                list(node.engine.compact(node.state(), node.applied_index))
             except SimulatedCrash:
                 self.crash(number, power=True)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_struct
 
 from metadata.commands import AddPartitions, Command, CreateTopic, DeleteTopic, Done, Refused

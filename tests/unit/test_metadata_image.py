@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import pathlib
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 import metadata
 from metadata import image_sessions, image_topics

@@ -80,7 +80,7 @@ def test_a_damaged_chunk_is_refused_and_a_damaged_whole_begins_again() -> None:
 def test_a_damaged_snapshot_on_disk_is_fatal() -> None:
     bench = Bench()
     bench.hear(2, bench.append(2, 5, 5, 5, commit=4))
-    bench.engine.compact(b"state", 4)
+    assert not list(bench.engine.compact(b"state", 4)), "a small one in one go"
     bench.disk.flip(PATH, 30, 1)
     with pytest.raises(InvariantViolation, match="damaged"):
         bench.start()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from jepsen_like.simulator.disk import SimFile
 from partitions import quarantine, replication_pushes

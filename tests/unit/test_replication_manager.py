@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from partitions.checkpoint import FLUSH_OS_NAME
@@ -324,7 +325,7 @@ def test_a_disk_that_cannot_open_a_replica_says_so() -> None:
     newcomer = cluster.start(2, disk)
     disk.full = True
     cluster.replicas = (*cluster.replicas, newcomer.manager._node_id)
-    widened = replace(cluster.records[0], replicas=cluster.replicas, partition_epoch=PartitionEpoch(2))
+    widened = msgspec.structs.replace(cluster.records[0], replicas=cluster.replicas, partition_epoch=PartitionEpoch(2))
     newcomer.manager.on_metadata([broker(0), broker(1), broker(2), cluster.topic, widened])
     cluster.settle()
     assert any("failed" in line for line in newcomer.manager.status())
@@ -369,7 +370,7 @@ def test_a_new_life_of_the_leader_is_followed_on_a_new_link() -> None:
     cluster.settle()
     member = cluster.start(0, disk, clean_shutdown=False)
     member.manager.on_registered(Incarnation(2))
-    record = replace(
+    record = msgspec.structs.replace(
         cluster.records[0],
         leader_incarnation=Incarnation(2),
         leader_epoch=LeaderEpoch(2),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from partitions.manager import TopicRemoved
 from partitions.partition_view import PartitionView

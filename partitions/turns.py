@@ -1,0 +1,40 @@
+"""Something done for each of many replicas, some at a time, so that no turn of the loop is as long as all of them.
+
+Whoever is next is looked at when its turn has come: what is done must be right whatever happened since it was asked for
+(a driver that was closed meanwhile does nothing). So few that one turn is enough are done at once.
+
+What is *not* here: order among several such passes, and work that is an iterator of its own (`Following`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from raftlog.ports import Scheduler
+
+T = TypeVar("T")
+
+PER_TURN = 128
+"""Some tens of microseconds each: a few milliseconds."""
+
+
+def in_turns(
+    scheduler: Scheduler, items: Sequence[T], do: Callable[[T], None], done: Callable[[], None] = lambda: None
+) -> None:
+    """Call `do` for each item, in order: the first `PER_TURN` now, the others in later turns of the loop; then `done`,
+    also where `do` raised and so ended the pass."""
+
+    def turn(start: int) -> None:
+        try:
+            for item in items[start : start + PER_TURN]:
+                do(item)
+        except BaseException:
+            done()
+            raise
+        if start + PER_TURN < len(items):
+            scheduler.call_soon(lambda: turn(start + PER_TURN))
+        else:
+            done()
+
+    turn(0)
