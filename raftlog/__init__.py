@@ -4,7 +4,8 @@ The ground floor is here: the vocabulary (`model`, `errors`, `config`, `ports`, 
 the data plane (`http2/`) and the client library (`client/`). None of it imports `metadata`, `partitions`, `http_api`,
 `spark_source` or `jepsen_like`. The top floor puts everything together: `broker/` and `cli/`.
 
-Importing this package loads nothing heavy; `Producer`, `Consumer` and `Admin` are loaded when first named.
+Importing this package loads nothing heavy; `Producer`, `Consumer`, `Admin` and `commit_together` are loaded when first
+named.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
     from .client.admin import Admin
     from .client.consumer import Consumer
     from .client.producer import Producer
+    from .client.transaction_commit import commit_together
 
-__all__ = ["Admin", "Consumer", "Producer", "__version__"]
+__all__ = ["Admin", "Consumer", "Producer", "__version__", "commit_together"]
 
 
 def __getattr__(name: str) -> Any:
-    """The client's classes, loaded when first named (PEP 562)."""
+    """Of the client, loaded when first named (PEP 562)."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import client

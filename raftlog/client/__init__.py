@@ -12,10 +12,15 @@ from .delivery import Delivery, DeliveryFuture, RecordMetadata
 from .group_api import GroupPartition
 from .group_consumer import GroupConsumer
 from .producer import Producer
+from .transaction import Transaction, TransactionState
+from .transaction_api import ConsumedOffsets, ConsumedRange, ProducerIdBlock, TransactionInfo, TransactionOutput
+from .transaction_commit import commit_together
 
 __all__ = [
     "Admin",
     "ConsumedBatch",
+    "ConsumedOffsets",
+    "ConsumedRange",
     "Consumer",
     "ConsumerRecord",
     "Delivery",
@@ -23,5 +28,11 @@ __all__ = [
     "GroupConsumer",
     "GroupPartition",
     "Producer",
+    "ProducerIdBlock",
     "RecordMetadata",
+    "Transaction",
+    "TransactionInfo",
+    "TransactionOutput",
+    "TransactionState",
+    "commit_together",
 ]

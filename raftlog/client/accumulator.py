@@ -218,6 +218,13 @@ class Accumulator(Generic[D]):
         self._sealed = [batch for batch in self._sealed if batch.topic != topic]
         return gone, self._unpark(topic)
 
+    def drop_all(self) -> tuple[list[Batch[D]], list[ParkedRecord[D]]]:
+        """Hand back all that waits, for every topic. Batches stay reserved until `release`."""
+        self.seal_all()
+        dropped, self._sealed = self._sealed, []
+        self._unknown.clear()
+        return dropped, [record for topic in list(self._parked) for record in self._unpark(topic)]
+
     def topics_wanted(self) -> list[str]:
         """Topics that records wait for and that are not known yet."""
         return list(self._unknown)

@@ -25,6 +25,7 @@ from raftlog.wire import ErrorResponse, ProducedPartition, ProducePartition, Pro
 
 from .accumulator_batch import Batch
 from .delivery import DeliveryFuture
+from .producer_settings import ProducerSettings
 from .transport import PRODUCE_PATH, Connection
 
 ANSWER_GRACE = 5.0
@@ -67,15 +68,14 @@ class Lane:
     _arrow_loaded: ClassVar[bool] = False
     """In this process."""
 
-    def __init__(
-        self, owner: LaneOwner, topic_ids: dict[str, bytes], acks: Acks, codec: Codec, request_timeout: float
-    ) -> None:
-        """`topic_ids` is the owner's and current; `request_timeout` in seconds."""
+    def __init__(self, owner: LaneOwner, topic_ids: dict[str, bytes], settings: ProducerSettings) -> None:
+        """`topic_ids` is the owner's and current."""
         self._owner = owner
         self._topic_ids = topic_ids
-        self._acks = acks
-        self._codec = codec
-        self._request_timeout = request_timeout
+        self._acks = settings.acks
+        self._codec = settings.codec
+        self._request_timeout = settings.request_timeout
+        self._transactional = settings.transactional
         self._outgoing: deque[_Outgoing] = deque()
         self.requests = 0
         """Given to this lane and not answered."""
@@ -85,7 +85,7 @@ class Lane:
         outgoing = _Outgoing(connection, [(batch, batch.attempt) for batch in batches])
         self.requests += 1
         self._outgoing.append(outgoing)
-        work = [_encoding(batch, self._codec) for batch in batches]
+        work = [_encoding(batch, self._codec, self._transactional) for batch in batches]
         small = self._codec is Codec.NONE or sum(batch.size_bytes for batch in batches) <= INLINE_COMPRESSION_BYTES
         loads = not Lane._arrow_loaded and any(batch.count >= ARROW_FROM for batch in batches)
         if small and not loads:
@@ -164,7 +164,7 @@ class Lane:
         self._owner.lost(attempts, error)
 
 
-def _encoding(batch: Batch[DeliveryFuture], codec: Codec) -> Callable[[], bytes]:
+def _encoding(batch: Batch[DeliveryFuture], codec: Codec, transactional: bool) -> Callable[[], bytes]:
     values, keys, timestamps, headers = batch.columns()
     return partial(
         encode,
@@ -177,6 +177,7 @@ def _encoding(batch: Batch[DeliveryFuture], codec: Codec) -> Callable[[], bytes]
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,
+        transactional=transactional,
     )
 
 

@@ -14,6 +14,10 @@ DEFAULT_BUFFER_BYTES = 64 * MIB
 DEFAULT_DELIVERY_TIMEOUT_MS = 120_000
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 MAX_IN_FLIGHT = 64
+DEFAULT_TRANSACTION_TIMEOUT_MS = 60_000
+MIN_TRANSACTION_TIMEOUT_MS = 100
+MAX_TRANSACTION_TIMEOUT_MS = 3_600_000
+MAX_TRANSACTIONAL_ID = 512
 
 _ACKS = {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "leader": Acks.LEADER, "0": Acks.NONE, "none": Acks.NONE}
 
@@ -31,6 +35,8 @@ class ProducerSettings:
     delivery_timeout: float
     request_timeout: float
     idempotent: bool
+    transactional: bool = False
+    """Every batch is a transaction's."""
 
     def __post_init__(self) -> None:
         _check("batch_bytes", self.batch_bytes, 1024, MAX_BATCH_BYTES)
@@ -39,6 +45,25 @@ class ProducerSettings:
         _check("max_in_flight", self.max_in_flight, 1, MAX_IN_FLIGHT)
         _check("delivery_timeout_ms", self.delivery_timeout, 0.001, 86_400)
         _check("request_timeout_ms", self.request_timeout, 0.001, 86_400)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSettings:
+    """What a producer's transactions are to be."""
+
+    transactional_id: str | None
+    """The name under which they fence those of earlier producers; None: they fence nobody."""
+    timeout_ms: int
+
+    def check(self, settings: ProducerSettings) -> None:
+        """Raises `InvalidRequest` where a producer of these settings can have no transactions."""
+        name = self.transactional_id
+        if name is not None and not (0 < len(name) <= MAX_TRANSACTIONAL_ID and name.isprintable()):
+            what = f"1 to {MAX_TRANSACTIONAL_ID} printable characters"
+            raise InvalidRequest("invalid_config", f"a transactional_id has {what}, not {name[:64]!r}")
+        _check("transaction_timeout_ms", self.timeout_ms, MIN_TRANSACTION_TIMEOUT_MS, MAX_TRANSACTION_TIMEOUT_MS)
+        if not settings.idempotent:
+            raise InvalidRequest("invalid_config", "transactions need acks=all and an idempotent producer")
 
 
 def parse_acks(acks: Acks | int | str) -> Acks:

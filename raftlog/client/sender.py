@@ -93,7 +93,7 @@ class Sender:
         self._pumping = False
         self._closed = False
         if settings.idempotent:
-            self._identities.ask()
+            self._ask_identity()
 
     # --- For the producer ---------------------------------------------------------------------------------------------
 
@@ -158,6 +158,17 @@ class Sender:
         waiting = [*self.accumulator.waiting(), *self.sequencer.unfinished()]
         return [batch.delivery for batch in waiting] + [record.delivery for record in self.accumulator.parked()]
 
+    def drop(self, error: RaftlogError) -> None:
+        """Nothing that was sent is sent or awaited any more: it fails as `outcome_unknown`, or with this error."""
+        batches, parked = self.accumulator.drop_all()
+        self._waiting_since.clear()
+        self._decide([*(Undelivered(batch, error) for batch in batches), *self.sequencer.abandon(error)])
+        for record in parked:
+            self._fail(record.delivery, error)
+        for topic in list(self._topic_waiters):
+            self._topic_waiters.pop(topic).fail(error)
+        self._room_waiters.wake()
+
     async def close(self) -> None:
         """Stop. What is not acknowledged fails before anything is waited for, as `shutting_down` or
         `outcome_unknown`."""
@@ -165,11 +176,7 @@ class Sender:
         for timer in (self._timer, self._watch):
             if timer is not None:
                 timer.cancel()
-        error = RetriableError("shutting_down", "the producer was closed before this was sent")
-        for topic in list(dict.fromkeys([*self.accumulator.topics(), *self._topic_waiters])):
-            self._fail_unsent(topic, error)
-        self._decide(self.sequencer.abandon(error))
-        self._room_waiters.wake()
+        self.drop(RetriableError("shutting_down", "the producer was closed before this was sent"))
         async with AsyncExitStack() as stack:
             for part in (self._identities, self._refresher, self._transport):
                 stack.push_async_callback(part.close)
@@ -187,9 +194,7 @@ class Sender:
             return
         lane = self._lanes.get(leader)
         if lane is None:
-            settings = self._settings
-            lane = Lane(self, self._topic_ids, settings.acks, settings.codec, settings.request_timeout)
-            self._lanes[leader] = lane
+            lane = self._lanes[leader] = Lane(self, self._topic_ids, self._settings)
         while lane.requests < self._settings.max_in_flight:
             if self._settings.acks is Acks.NONE and connection.congested:
                 return  # no answers hold us back
@@ -255,7 +260,10 @@ class Sender:
             self._refresher.ask([*stale, *unknown])
             stale.clear()
         if self.sequencer.identity_wanted:
-            self._identities.ask()
+            self._ask_identity()
+
+    def _ask_identity(self) -> None:
+        self._identities.ask()
 
     def _identity_granted(self, producer_id: int, producer_epoch: int) -> None:
         self.sequencer.grant_identity(producer_id, producer_epoch)
@@ -319,16 +327,12 @@ class Sender:
     def _fail_topic(self, topic: str, error: RaftlogError) -> None:
         for known in (self._topic_ids, self._unknown_since, self._waiting_since):
             known.pop(topic, None)
-        self._fail_unsent(topic, error)
-        self._decide(self.sequencer.fail_topic(topic, error))
-
-    def _fail_unsent(self, topic: str, error: RaftlogError) -> None:
-        """What no queue has yet, and who waits for the topic."""
         batches, parked = self.accumulator.topic_gone(topic)
         self._decide([Undelivered(batch, error) for batch in batches])
         for record in parked:
             self._fail(record.delivery, error)
         self._topic_waiters.pop(topic, Waiters()).fail(error)
+        self._decide(self.sequencer.fail_topic(topic, error))
 
     def _world_failed(self, error: RaftlogError) -> None:
         """The cluster could not be asked; whoever asked tries again, until deliveries time out."""

@@ -68,6 +68,17 @@ class Sequencer(Generic[D]):
                 queue.next_sequence = 0
                 self._mark(queue)
 
+    def start_over(self, producer_id: int, producer_epoch: int) -> None:
+        """This name, which nobody used yet, for everything from now on, counting from 0 in every partition. Nothing may
+        be unfinished."""
+        self._identity = (producer_id, producer_epoch)
+        self.identity_wanted = False
+        for queue in self.queues():
+            assert not queue.backlog, str(queue)
+            queue.producer_id, queue.producer_epoch = self._identity
+            queue.next_sequence, queue.not_before = 0, 0.0
+            self._sleeping.pop(queue, None)
+
     def set_leader(self, topic: str, partition: int, leader: int, leader_epoch: int) -> None:
         """This broker leads (-1: nobody), as metadata has it. An older epoch than known is ignored.
 
@@ -256,6 +267,10 @@ class Sequencer(Generic[D]):
         for queue in self.queues():
             yield from queue.in_flight
             yield from queue.ready
+
+    def topics_unfinished(self) -> set[str]:
+        """Topics that batches here are of."""
+        return {batch.topic for batch in self.unfinished()}
 
     def check_invariants(self) -> None:
         """For tests: besides the queues' own, no queue that may send is forgotten."""

@@ -41,6 +41,8 @@ from raftlog.wire import (
     split_body,
 )
 
+from .fake_transactions import FakeMarkers, FakeTransactions
+
 WINDOW = 5
 
 
@@ -66,7 +68,7 @@ OK = Fate()
 
 
 @dataclass
-class FakePartition:
+class FakePartition(FakeMarkers):
     """A log that all nodes share, and who leads it."""
 
     number: int
@@ -75,7 +77,9 @@ class FakePartition:
     batches: list[bytes] = field(default_factory=list)
     start_offset: int = 0
     end_offset: int = 0
-    windows: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    windows: dict[tuple[int, int], list[tuple[int, int, int]]] = field(default_factory=dict)
+    open: dict[tuple[int, int], int] = field(default_factory=dict)
+    aborted: list[tuple[int, int, int, int]] = field(default_factory=list)
     duplicates: int = 0
     """Repeats that were answered from memory."""
 
@@ -83,7 +87,7 @@ class FakePartition:
         """The base offset, or an error's code."""
         header = validate(batch, max_batch_bytes=1 << 20)
         if header.producer_id >= 0:
-            window = self.windows.setdefault(header.producer_id, [])
+            window = self.windows.setdefault((header.producer_id, header.producer_epoch), [])
             for sequence, count, offset in window:
                 if (sequence, count) == (header.base_sequence, header.record_count):
                     self.duplicates += 1
@@ -94,6 +98,8 @@ class FakePartition:
             window.append((header.base_sequence, header.record_count, self.end_offset))
             del window[:-WINDOW]
         offset = self.end_offset
+        if header.is_transactional:
+            self.open.setdefault((header.producer_id, header.producer_epoch), offset)
         self.put(b"".join(map(bytes, stamp(batch, Offset(offset), LeaderEpoch(self.leader_epoch)))))
         return offset
 
@@ -102,9 +108,11 @@ class FakePartition:
         self.batches.append(batch)
         self.end_offset = parse_header(batch).end_offset
 
-    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool) -> list[bytes]:
+    def read(self, offset: int, max_bytes: int, *, min_one_batch: bool, committed: bool = False) -> list[bytes]:
         found: list[bytes] = []
         for batch in self.batches:
+            if committed and parse_header(batch).end_offset > self.last_stable_offset:
+                break
             if parse_header(batch).end_offset > offset:
                 if (found or not min_one_batch) and sum(map(len, found)) + len(batch) > max_bytes:
                     break
@@ -116,7 +124,7 @@ class FakePartition:
         return [v for batch in self.batches if not parse_header(batch).is_control for v in RecordBatch(batch).values()]
 
     def keys(self) -> list[bytes | None]:
-        return [record.key for batch in self.batches for record in RecordBatch(batch).records()]
+        return [key for batch in self.batches for key in RecordBatch(batch).keys()]
 
 
 @dataclass
@@ -136,6 +144,7 @@ class FakeCluster:
         self.nodes = {number: FakeNode(self, number) for number in range(1, nodes + 1)}
         self.topics: dict[str, FakeTopic] = {}
         self.producer_ids = 0
+        self.transactions = FakeTransactions(self)
         self.describes = 0
         self.changed = asyncio.Event()
         """Set and replaced whenever a request has come, or a stream has closed."""
@@ -154,8 +163,7 @@ class FakeCluster:
         return ",".join(node.api_address for node in self.nodes.values())
 
     def create_topic(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> FakeTopic:
-        numbers = sorted(self.nodes)
-        made = [FakePartition(p, numbers[p % len(numbers)]) for p in range(partitions)]
+        made = [FakePartition(p, sorted(self.nodes)[p % len(self.nodes)]) for p in range(partitions)]
         topic = self.topics[name] = FakeTopic(name, made, configs=configs or {})
         return topic
 
@@ -340,12 +348,14 @@ class FakeNode:
             elif not partition.start_offset <= asked.offset <= partition.end_offset:
                 code = code or "offset_out_of_range"
             if not code and (room := request.max_bytes - sum(map(len, body))) > 0:
-                found = partition.read(asked.offset, min(room, asked.max_bytes), min_one_batch=not body)
+                most, committed = min(room, asked.max_bytes), request.isolation == 1
+                found = partition.read(asked.offset, most, min_one_batch=not body, committed=committed)
             body += found
             answers.append(
                 FetchedPartition(
-                    asked.topic_id, asked.partition, code, "from the fake", partition.end_offset, partition.end_offset,
-                    partition.start_offset, partition.leader_epoch, sum(map(len, found)), partition.leader,
+                    asked.topic_id, asked.partition, code, "from the fake", partition.end_offset,
+                    partition.last_stable_offset, partition.start_offset, partition.leader_epoch, sum(map(len, found)),
+                    partition.leader,
                 )
             )  # fmt: skip
         return answers, body
@@ -379,6 +389,8 @@ class FakeNode:
             return web.json_response({"producer_id": self.cluster.producer_ids, "producer_epoch": 0})
         if (method, path) == ("POST", ["offsets"]):
             return self._offsets(await request.read())
+        if method == "POST" and path[0] == "transactions":
+            return await self.cluster.transactions.route(request, path[1:])
         if method == "GET" and path[0] == "topics" and len(path) == 2:
             self.cluster.describes += 1
             topic = self.cluster.topics.get(path[1])

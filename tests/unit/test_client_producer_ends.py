@@ -14,8 +14,6 @@ from raftlog import Producer
 from raftlog.client import lanes, sender
 from raftlog.client.delivery import DeliveryFuture
 from raftlog.errors import Applied, InvalidRequest, RaftlogError, RetriableError
-from raftlog.model import Acks
-from raftlog.record_batch import Codec
 from tests.support.fake_cluster import FakeCluster, FakePartition, Fate
 
 
@@ -276,7 +274,7 @@ async def test_nothing_is_unknown_of_what_never_left(cluster: FakeCluster) -> No
             raise RetriableError("connection_lost", "it is closed")
 
     owner = Owner()
-    lane = lanes.Lane(owner, {}, Acks.ALL, Codec.NONE, 1.0)
+    lane = lanes.Lane(owner, {}, Producer("127.0.0.1:1")._settings)
     batch: Any = sender.Accumulator(
         batch_bytes=2000, max_batch_bytes=2000, buffer_bytes=4000, linger=0, new_delivery=DeliveryFuture
     ).append("t", b"x", None, 0, None, None, 0.0, 1)

@@ -1,0 +1,349 @@
+"""`Transaction`: records of many partitions, offsets of groups, named positions: all of it shows, or nothing (S13).
+
+    async with producer.transaction() as transaction:
+        transaction.send("invoices", b"...")
+        transaction.send_offsets(consumer)
+
+The end of the block commits, an exception (a cancelled task's too) aborts. One command of the metadata quorum decides;
+`commit_together` has it decide over several writers at once.
+
+What can be committed is certain beforehand: everything that was sent is acknowledged, and a record that failed, or
+whose fate is not known, breaks the transaction. So three things can happen at the end. It is **committed**; it is
+**aborted**, told by an `InvalidRequest` (nothing of it will ever show); or, because no answer came in time, it is
+**unknown** (`outcome_unknown`), and `commit` may be asked again until somebody answers. `producer_fenced` tells no
+outcome: another producer has taken the name over, so this one must stop and leave it to that one.
+
+What is *not* here: keys and their order (`transaction_manager.py`), records (`transaction_sender.py`).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Protocol, TypeAlias
+
+from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.transactions import TransactionKey
+
+from .delivery import DeliveryFuture
+from .record_sending import KeyPartitions, RecordSending
+from .transaction_api import ConsumedOffsets, PositionMove, TransactionOutput
+from .transaction_commit import DECISION_TIMEOUT, Decision, Wait
+from .transaction_manager import TransactionManager
+from .transaction_sender import TransactionSender, aborted_because
+from .waiters import Waiters
+
+
+class TransactionState(enum.Enum):
+    """Where a transaction stands, as far as its producer knows."""
+
+    NEW = "new"
+    """Not begun."""
+    OPEN = "open"
+    PREPARED = "prepared"
+    """It sends no more; whoever has its output decides."""
+    ENDING = "ending"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+    """No answer came in time, or the producer was replaced."""
+
+
+_MAY_COMMIT = (TransactionState.OPEN, TransactionState.PREPARED, TransactionState.UNKNOWN)
+
+
+class OffsetsSource(Protocol):
+    """A consumer whose offsets a transaction takes along."""
+
+    def consumed(self) -> ConsumedOffsets:
+        """Everything that it has handed out and its group has not committed."""
+        ...
+
+    def consumed_is_committed(self, offsets: ConsumedOffsets) -> None:
+        """That is committed now."""
+        ...
+
+
+Offsets: TypeAlias = "OffsetsSource | ConsumedOffsets"
+
+
+class Transaction(RecordSending):
+    """Made by `Producer.transaction`; belongs to that producer's loop."""
+
+    def __init__(
+        self, manager: TransactionManager, linger: float, key_partitions: KeyPartitions, wait: Wait, timeout: float
+    ) -> None:
+        """`wait`, `timeout`: for the commit at the end of its block."""
+        super().__init__(linger, key_partitions)
+        self.manager = manager
+        self._wait = wait
+        self._timeout = timeout
+        self._state = TransactionState.NEW
+        self._key: TransactionKey | None = None
+        self._used = False
+        """Something was sent, or tried."""
+        self._error: RaftlogError | None = None
+        """Why it is broken, or over."""
+        self._offsets: dict[str, ConsumedOffsets] = {}
+        """By group."""
+        self._sources: dict[int, tuple[OffsetsSource, ConsumedOffsets]] = {}
+        self._positions: dict[str, PositionMove] = {}
+        self._output: TransactionOutput | None = None
+        self._sending = 0
+        """Calls under way that send."""
+        self._idle = Waiters()
+
+    @property
+    def state(self) -> TransactionState:
+        return self._state
+
+    @property
+    def key(self) -> TransactionKey:
+        """Its name in the cluster. Raises `InvalidRequest` before it is begun."""
+        if self._key is None:
+            raise InvalidRequest("invalid_request", "this transaction was not begun: use `async with`")
+        return self._key
+
+    # --- What goes into it --------------------------------------------------------------------------------------------
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None] | Any,
+        *,
+        keys: Sequence[bytes | None] | Any = None,
+        partition: int | None = None,
+        timestamps: Sequence[int] | Any = None,
+    ) -> list[DeliveryFuture]:
+        self._sending += 1
+        try:
+            return await super().send_many(topic, values, keys=keys, partition=partition, timestamps=timestamps)
+        finally:
+            self._sending -= 1
+            self._idle.wake()
+
+    send_many.__doc__ = RecordSending.send_many.__doc__
+
+    def send_offsets(self, consumed: Offsets) -> None:
+        """Commit with it what a consumer of a group has handed out up to now (its automatic commits must be off), or
+        these offsets. Refused, and the transaction with it, unless each group is where the offsets begin
+        (`offset_moved`) and the consumer still owns the partitions (`stale_generation`). Raises `InvalidRequest`."""
+        self._check_open()
+        offsets = consumed if isinstance(consumed, ConsumedOffsets) else consumed.consumed()
+        if not isinstance(consumed, ConsumedOffsets):
+            self._sources[id(consumed)] = (consumed, offsets)
+        before = self._offsets.get(offsets.group)
+        self._offsets[offsets.group] = offsets if before is None else offsets.over(before)
+
+    def set_position(self, name: str, current: int, new: int) -> None:
+        """Commit with it that a named counter goes from `current` (-1: there is none) up to `new`. Where it is not at
+        `current` the transaction is refused (`position_taken`): what was to be published is published already."""
+        self._check_open()
+        self._positions[name] = PositionMove(name, current, new)
+
+    def doom(self, error: RaftlogError) -> None:
+        """It cannot be committed any more, because of this error, and nothing of it is sent."""
+        if self._state is TransactionState.OPEN:
+            self._sender.stop(error)
+
+    # --- The end ------------------------------------------------------------------------------------------------------
+
+    async def commit(self, *, wait: Wait = "decided", timeout: float = DECISION_TIMEOUT) -> None:
+        """Wait for all acknowledgements, then have the cluster decide. Nothing is done where it is committed already.
+
+        `wait`: `"decided"`, or `"visible"`: until every reader that asks gets to see it. `timeout`: seconds for the
+        decision.
+
+        Raises `InvalidRequest`: `transaction_aborted` where a record failed (the cause tells why), `offset_moved`,
+        `position_taken`, `stale_generation`, ... where it was refused: it is aborted; `producer_fenced`: this producer
+        was replaced and must stop. Raises `RetriableError`: `outcome_unknown` where no answer came, ask again;
+        `request_timed_out` where it is committed and, with `wait="visible"`, not to be seen everywhere in time.
+        """
+        if self._state is not TransactionState.COMMITTED:
+            await Decision([self]).commit(wait, timeout)
+
+    async def abort(self) -> None:
+        """Nothing of it will ever show. Nothing is done where it is aborted already. Raises `InvalidRequest`
+        (`transaction_committed`; `producer_fenced`)."""
+        if self._state is TransactionState.ABORTED:
+            return
+        if self._state not in _MAY_COMMIT:
+            raise self._over()
+        await self.manager.finish(self._abort(InvalidRequest("transaction_aborted", "the program aborted it")))
+
+    async def prepare(self) -> TransactionOutput:
+        """Wait for all acknowledgements and send no more: what `commit_together` needs of this transaction, wherever
+        that is called. Raises `InvalidRequest` (`transaction_aborted`; `invalid_request` for a named producer, whose
+        own process has to learn how it goes on)."""
+        if self.manager.is_named:
+            raise InvalidRequest("invalid_request", "only a transaction without a name is decided by another process")
+        await self.settle()
+        self.manager.leave(self)
+        return self.output
+
+    async def __aenter__(self) -> Transaction:
+        if self._state is not TransactionState.NEW:
+            raise InvalidRequest("invalid_request", "a transaction begins once: `producer.transaction()` makes another")
+        self._key = await self.manager.begin(self)
+        self._state = TransactionState.OPEN
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._state is not TransactionState.OPEN:
+            return
+        if error is None:
+            await self.commit(wait=self._wait, timeout=self._timeout)
+            return
+        why = f"its block ended with {type(error).__name__}: {error}"
+        try:
+            await self.manager.finish(self._abort(InvalidRequest("transaction_aborted", why)))
+        except RaftlogError as unended:
+            error.add_note(f"aborting the transaction: {unended}")
+
+    # --- For the manager and for decisions ----------------------------------------------------------------------------
+
+    def broken(self, error: RaftlogError) -> None:
+        self._open = {}
+        self._error = error
+
+    async def abandon(self, error: RaftlogError) -> None:
+        await self._abort(error)
+
+    @property
+    def offsets(self) -> list[ConsumedOffsets]:
+        """Of each group once."""
+        return list(self._offsets.values())
+
+    @property
+    def positions(self) -> list[PositionMove]:
+        return list(self._positions.values())
+
+    @property
+    def output(self) -> TransactionOutput:
+        """What it wrote, once it is prepared."""
+        assert self._output is not None
+        return self._output
+
+    @property
+    def is_used(self) -> bool:
+        """It has, or may have, written something."""
+        return self._used
+
+    async def settle(self) -> None:
+        """Send no more, and have everything acknowledged: then it is prepared. Raises `InvalidRequest`
+        (`transaction_aborted`), and aborts it, where a record failed; aborts it too where this is cancelled."""
+        if self._state in (TransactionState.PREPARED, TransactionState.UNKNOWN):
+            return
+        if self._state is not TransactionState.OPEN:
+            raise self._over()
+        self._open = {}
+        self._state = TransactionState.ENDING
+        sender = self._sender
+        try:
+            await self._until_idle()
+            sender.accumulator.seal_all()
+            sender.pump()
+            for delivery in sender.unfinished():
+                await delivery.settled()
+            if self._error is not None:
+                raise aborted_because(self._error)
+        except BaseException as error:
+            why = error if isinstance(error, RaftlogError) else InvalidRequest("transaction_aborted", repr(error))
+            self._state = TransactionState.OPEN
+            await self.manager.finish(self._abort(why))
+            raise
+        self._output = sender.finish()
+        self._state = TransactionState.PREPARED
+
+    def deciding(self) -> None:
+        """It is asked for now."""
+        self._state = TransactionState.ENDING
+
+    def committed(self, next_key: TransactionKey | None) -> None:
+        """So it was decided. `next_key`: what a named producer goes on with."""
+        self._state = TransactionState.COMMITTED
+        self.manager.go_on(next_key)
+        self.manager.leave(self)
+        for source, offsets in self._sources.values():
+            source.consumed_is_committed(offsets)
+
+    def unanswered(self) -> None:
+        """Whether it is committed is not known."""
+        self._state = TransactionState.UNKNOWN
+        self.manager.lost(self.key)
+        self.manager.leave(self)
+
+    async def refused(self, error: RaftlogError) -> bool:
+        """It was not committed, and cannot be any more: see to that. True where it turns out that it was."""
+        fenced = error.code == "producer_fenced"
+        self._error = error
+        try:
+            await self.manager.end(self.key)
+        except InvalidRequest as unended:
+            if unended.code == "transaction_committed":
+                return True
+            fenced = fenced or unended.code == "producer_fenced"
+        finally:
+            self.manager.leave(self)
+        self._state = TransactionState.UNKNOWN if fenced else TransactionState.ABORTED
+        return False
+
+    @property
+    def may_abort(self) -> bool:
+        """It is neither decided nor being decided."""
+        return self._state in (TransactionState.OPEN, TransactionState.PREPARED)
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _sender(self) -> TransactionSender:
+        return self.manager.sender
+
+    def _check_open(self) -> None:
+        if self._state is not TransactionState.OPEN:
+            raise self._over()
+        if self._error is not None:
+            raise aborted_because(self._error)
+
+    def _started(self) -> TransactionSender:
+        self._check_open()
+        self._used = True
+        sender = self._sender
+        self._open = sender.accumulator.open
+        return sender
+
+    def _over(self) -> RaftlogError:
+        if self._state is TransactionState.NEW:
+            return InvalidRequest("invalid_request", "this transaction was not begun: use `async with`")
+        if self._state is TransactionState.ABORTED and self._error is not None:
+            return aborted_because(self._error)
+        return InvalidRequest("invalid_request", f"this transaction is {self._state.value}: it takes nothing more")
+
+    async def _until_idle(self) -> None:
+        while self._sending:
+            await self._idle.wait()
+
+    async def _abort(self, why: RaftlogError) -> None:
+        was_open = self._state is TransactionState.OPEN
+        self._open = {}
+        self._state = TransactionState.ENDING
+        if was_open:
+            sender = self._sender
+            sender.stop(why)
+            await self._until_idle()
+            sender.finish()
+        self._error = self._error or why
+        self._state = TransactionState.ABORTED if was_open else TransactionState.UNKNOWN  # also where this is cancelled
+        try:
+            if self._used or not was_open:
+                await self.manager.end(self.key)
+            self._state = TransactionState.ABORTED
+        except InvalidRequest as error:
+            committed = error.code == "transaction_committed"
+            self._state = TransactionState.COMMITTED if committed else TransactionState.UNKNOWN
+            raise
+        finally:
+            self.manager.leave(self)

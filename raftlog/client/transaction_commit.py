@@ -1,0 +1,166 @@
+"""Deciding over transactions: one, or several writers' together, in one command of the metadata quorum.
+
+All of it is prepared before anybody is asked: each writer has every acknowledgement. A commit whose answer was lost is
+asked for again, of node after node, until one of them knows; who decided first gave the answer, and it comes again. A
+refusal is an answer: then nothing of it shows, for any of the writers.
+
+What is *not* here: how a writer becomes prepared, and goes on (`transaction.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.transactions import TransactionKey
+
+from .api import HttpApi
+from .transaction_api import CommitRequest, ConsumedOffsets, PositionMove, TransactionApi, TransactionOutput
+
+if TYPE_CHECKING:
+    from .transaction import Offsets, Transaction
+
+Wait: TypeAlias = Literal["decided", "visible"]
+
+DECISION_TIMEOUT = 30.0
+VISIBLE_TURN = 5.0
+"""Seconds for which one request waits for markers."""
+
+
+async def commit_together(
+    transactions: Sequence[Transaction | TransactionOutput],
+    *,
+    positions: Mapping[str, tuple[int, int]] | None = None,
+    offsets: Iterable[Offsets] = (),
+    block: str = "",
+    wait: Wait = "decided",
+    timeout: float = DECISION_TIMEOUT,
+    bootstrap: str | Sequence[str] = "",
+) -> None:
+    """All of these transactions, or none of them (S13): open ones of producers of this program, or what `prepare` gave
+    in others. `positions`: name → (current, new); `offsets`: as for `Transaction.send_offsets`; both beside what the
+    transactions have of their own. `block`: a named block of producer ids that is retired with it. `bootstrap`: API
+    addresses, needed where no producer is here.
+
+    Raises as `Transaction.commit` does, for all of them: what is refused is aborted as a whole.
+    """
+    decision = Decision([one for one in transactions if not isinstance(one, TransactionOutput)])
+    decision.outputs = [one for one in transactions if isinstance(one, TransactionOutput)]
+    decision.positions = [PositionMove(name, *move) for name, move in (positions or {}).items()]
+    decision.take_offsets(offsets)
+    decision.block = block
+    if decision.writers:
+        await decision.commit(wait, timeout)
+        return
+    api = HttpApi(bootstrap)
+    try:
+        await decision.decide(TransactionApi(api), wait, timeout)
+    finally:
+        await api.close()
+
+
+class Decision:
+    """One commit."""
+
+    def __init__(self, writers: Sequence[Transaction]) -> None:
+        self.writers = list(writers)
+        self.outputs: list[TransactionOutput] = []
+        """Of writers that are elsewhere."""
+        self.positions: list[PositionMove] = []
+        self.block = ""
+        self._offsets: list[ConsumedOffsets] = []
+        self._sources: list[tuple[Offsets, ConsumedOffsets]] = []
+
+    def take_offsets(self, offsets: Iterable[Offsets]) -> None:
+        """As for `Transaction.send_offsets`."""
+        for one in offsets:
+            taken = one if isinstance(one, ConsumedOffsets) else one.consumed()
+            self._offsets.append(taken)
+            self._sources.append((one, taken))
+
+    async def commit(self, wait: Wait, timeout: float) -> None:
+        """Of writers that are here. Raises as `Transaction.commit` does."""
+        await self._settle()
+        first = self.writers[0].manager
+        await first.finish(self.decide(first.api, wait, timeout))
+
+    async def _settle(self) -> None:
+        try:
+            for writer in self.writers:
+                await writer.settle()
+        except BaseException:
+            # One of them is aborted, so none is committed.
+            unsettled = [writer for writer in self.writers if writer.may_abort]
+            await asyncio.gather(*(writer.abort() for writer in unsettled), return_exceptions=True)
+            raise
+
+    async def decide(self, api: TransactionApi, wait: Wait, timeout: float) -> None:
+        """Raises as `Transaction.commit` does."""
+        request = self._request()
+        if request is None:
+            for writer in self.writers:
+                writer.committed(None)
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        visible = min(VISIBLE_TURN, timeout / 2) if wait == "visible" else 0.0
+        request = msgspec.structs.replace(request, visible_within_ms=int(visible * 1000))
+        for writer in self.writers:
+            writer.deciding()
+        try:
+            keys, seen = await api.commit(request, timeout=timeout)
+        except InvalidRequest as error:
+            if not any(await asyncio.gather(*(writer.refused(error) for writer in self.writers))):
+                raise
+            keys, seen = [], not visible
+        except RaftlogError as error:
+            for writer in self.writers:
+                writer.unanswered()
+            told = f"no answer in {timeout:g} s, so it may be committed or not: ask again. The last error was {error}"
+            raise RetriableError("outcome_unknown", told) from error
+        except BaseException:
+            for writer in self.writers:
+                writer.unanswered()
+            raise
+        self._committed(keys)
+        while visible and not seen:
+            seen = await self._seen(api, request, deadline, timeout)
+
+    def _committed(self, keys: list[TransactionKey]) -> None:
+        named = iter(keys)
+        for writer in self.writers:
+            writer.committed(next(named, None) if writer.manager.is_named else None)
+        for source, offsets in self._sources:
+            if not isinstance(source, ConsumedOffsets):
+                source.consumed_is_committed(offsets)
+
+    async def _seen(self, api: TransactionApi, request: CommitRequest, deadline: float, timeout: float) -> bool:
+        """Asking again is answered as the first time, and waits for markers again."""
+        left = deadline - asyncio.get_running_loop().time()
+        if left <= 0:
+            told = f"it is committed, and {timeout:g} s later not to be seen in all partitions: some have no leader now"
+            raise RetriableError("request_timed_out", told)
+        request = msgspec.structs.replace(request, visible_within_ms=int(min(VISIBLE_TURN, left) * 1000))
+        try:
+            return (await api.commit(request, timeout=left))[1]
+        except RetriableError:
+            return False
+
+    def _request(self) -> CommitRequest | None:
+        """None where there is nothing to decide."""
+        offsets = [*self._offsets, *(one for writer in self.writers for one in writer.offsets)]
+        positions = [*self.positions, *(one for writer in self.writers for one in writer.positions)]
+        used = self.outputs or self.block or any(writer.is_used for writer in self.writers)
+        if not (used or positions or any(one.ranges for one in offsets)):
+            return None
+        groups: dict[str, ConsumedOffsets] = {}
+        for one in offsets:
+            groups[one.group] = one if one.group not in groups else one.over(groups[one.group])
+        # A writer that wrote nothing is named all the same: that is what fences one that was replaced.
+        outputs = [*(writer.output for writer in self.writers), *self.outputs]
+        moved = tuple(one for one in groups.values() if one.ranges)
+        return CommitRequest(tuple(outputs), moved, tuple(positions), self.block)
