@@ -122,7 +122,7 @@ class _Recovery:
         bases = self._inventory(names)
         start = self._read_small_files(bases)
         end = self._recover_segments(bases, start)
-        start, end = self._judge(start, end)
+        start, end = self._judge(bases, start, end)
         return self._finish(start, end)
 
     # --- Small files ---
@@ -273,19 +273,24 @@ class _Recovery:
 
     # --- The log as a whole ---
 
-    def _judge(self, start: Offset, end: Offset) -> tuple[Offset, Offset]:
+    def _judge(self, bases: list[Offset], start: Offset, end: Offset) -> tuple[Offset, Offset]:
+        """Where the log begins and ends. An empty one begins where a batch certainly did, at or below its start, which
+        may lie within a batch: a log is copied by whole ones. Its leader tells it the start again (S10)."""
         checkpoint = self.checkpoint
         emptying = checkpoint is not None and checkpoint.emptying
-        if not self.kept:
-            self._find(Finding.WAS_EMPTIED if emptying else Finding.NO_SEGMENT, f"offset {start}")
-        elif end < start:
-            self._find(Finding.WAS_EMPTIED if emptying else Finding.ENDS_BEFORE_START, f"{end} is below {start}")
-            if not emptying:
-                self._cannot_vouch(start)
+        if emptying and (not self.kept or end < start):
+            self._find(Finding.WAS_EMPTIED, f"offset {start}")
             for segment in self.kept:
                 self._act(Action.REMOVE, segment, whole=True)
             self.kept.clear()
             end = start
+        elif not self.kept:
+            self._find(Finding.NO_SEGMENT, f"offset {start}")
+            start = end = max((base for base in bases if base <= start), default=Offset(0))
+        elif end < start:
+            self._find(Finding.ENDS_BEFORE_START, f"{end} is below {start}")
+            self._cannot_vouch(start)
+            start = end
         if checkpoint is not None and end < checkpoint.recovery_point:
             self._find(Finding.ENDS_BEFORE_RECOVERY_POINT, f"{end} is below {checkpoint.recovery_point}")
         elif checkpoint is not None and checkpoint.closed_clean and end != checkpoint.recovery_point:

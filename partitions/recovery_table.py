@@ -162,7 +162,7 @@ class Finding(enum.Enum):
     EPOCHS_BEYOND_END = "leader epochs without a batch are dropped"
     ENDS_BEFORE_RECOVERY_POINT = "the log ends before its recovery point: fsynced batches are missing"
     NOT_AS_CLOSED = "the log was closed clean, and does not end where it was closed"
-    ENDS_BEFORE_START = "the log ends before its start: emptied"
+    ENDS_BEFORE_START = "the log ends before its start: it begins where it ends"
     NO_SEGMENT = "there is no segment where the log should be"
     WAS_EMPTIED = "the log was being emptied when it stopped: begun anew"
     UNREPORTED_LOSS = "an earlier recovery could not vouch for the log, and the quorum may not know"

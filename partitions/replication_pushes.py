@@ -285,11 +285,11 @@ class Pusher:
         if slot.loading:
             return None
         loaded, slot.loaded = slot.loaded, None
-        if loaded is not None and loaded.first_offset == slot.next_offset:
-            if loaded.length <= room or first:
-                return loaded
-            slot.loaded = loaded
-            return LogSlice(slot.next_offset, slot.next_offset)
+        if loaded is not None and loaded.length:
+            if loaded.length > room and not first:
+                slot.loaded = loaded
+                return LogSlice(slot.next_offset, slot.next_offset)
+            return self._from_where_it_is(slot, loaded)
         log = slot.driver.log
         try:
             piece = slot.driver.read(slot.next_offset, log.log_end_offset, room, min_one_batch=first, by=slot.reader)
@@ -302,7 +302,15 @@ class Pusher:
             # The replica went offline and told its followers; or this part of the log is damaged.
             self._refuse(slot)
             return None
-        return self._load(slot, piece) if piece.load is not None else piece
+        return self._load(slot, piece) if piece.load is not None else self._from_where_it_is(slot, piece)
+
+    def _from_where_it_is(self, slot: FollowerSlot, piece: LogSlice) -> LogSlice | None:
+        """Whole batches begin before a follower whose log ends within one: it cannot take them. None does that unless
+        it is broken, and then it must not keep this broker reading the same batch for ever."""
+        if piece.length and piece.first_offset != slot.next_offset:
+            self._refuse(slot)
+            return None
+        return piece
 
     def _load(self, slot: FollowerSlot, cold: LogSlice) -> LogSlice | None:
         """Let a worker bring the batches into memory; the slot waits, alone."""
