@@ -124,7 +124,7 @@ class FakePartition(FakeMarkers):
         return [v for batch in self.batches if not parse_header(batch).is_control for v in RecordBatch(batch).values()]
 
     def keys(self) -> list[bytes | None]:
-        return [key for batch in self.batches for key in RecordBatch(batch).keys()]
+        return [record.key for batch in self.batches for record in RecordBatch(batch).records()]
 
 
 @dataclass
