@@ -11,6 +11,7 @@ from raftlog.errors import RaftlogError, error_from_code
 from raftlog.model import ProducerId
 
 from .command_parts import IncarnationField, NaturalField, Part, PartitionEpochField
+from .groups.transaction_changes import Key
 
 
 class Done(Part, frozen=True, tag="done.1"):
@@ -73,6 +74,31 @@ class GroupsChanged(Part, frozen=True, tag="groups_changed.1"):
     refusals: tuple[RefusedChange, ...]
 
 
+class TransactionAnswer(Part, frozen=True):
+    """What there is to tell of one change of a `ChangeTransactions`, by its position: `code` says why it was not
+    carried out; otherwise `keys` and `count` say what was asked for."""
+
+    position: NaturalField
+    code: str
+    detail: str
+    keys: tuple[Key, ...]
+    count: NaturalField
+
+
+class TransactionsChanged(Part, frozen=True, tag="transactions_changed.1"):
+    """Every change that has no answer here was carried out, and there is nothing to tell."""
+
+    answers: tuple[TransactionAnswer, ...]
+
+
 CommandResult: TypeAlias = (
-    Done | Registered | IsrAltered | ProducerIdsGranted | Elected | Refused | ReassignmentsAltered | GroupsChanged
+    Done
+    | Registered
+    | IsrAltered
+    | ProducerIdsGranted
+    | Elected
+    | Refused
+    | ReassignmentsAltered
+    | GroupsChanged
+    | TransactionsChanged
 )

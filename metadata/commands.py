@@ -62,10 +62,12 @@ from .command_results import (
     Refused,
     RefusedChange,
     Registered,
+    TransactionsChanged,
 )
 from .commands_losses import ReportLoss
 from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, ThrottleReassignments, UnregisterBroker
 from .groups.changes import ChangeGroups
+from .groups.transaction_changes import ChangeTransactions
 
 __all__ = [
     "COMMAND_TYPES",
@@ -78,6 +80,7 @@ __all__ = [
     "AlterTopic",
     "BeginMoves",
     "ChangeGroups",
+    "ChangeTransactions",
     "ClientSession",
     "Command",
     "CommandResult",
@@ -106,6 +109,7 @@ __all__ = [
     "ReportLoss",
     "SetFeatureLevel",
     "ThrottleReassignments",
+    "TransactionsChanged",
     "UnfenceBroker",
     "UnknownCommand",
     "UnregisterBroker",
@@ -282,6 +286,7 @@ Command: TypeAlias = (
     | ReportLoss
     | ChangeGroups
     | ThrottleReassignments
+    | ChangeTransactions
 )
 
 

@@ -33,6 +33,7 @@ from .commands import (
     AlterTopic,
     BeginMoves,
     ChangeGroups,
+    ChangeTransactions,
     Command,
     CommandResult,
     CreateTopic,
@@ -55,6 +56,8 @@ from .commands import (
 )
 from .groups.image import change_groups, topic_removed
 from .groups.state import groups_diff
+from .groups.transaction_image import change_transactions, strike_topic
+from .groups.transaction_state import transactions_diff
 from .image_events import (
     BrokerChanged,
     BrokerRemoved,
@@ -122,10 +125,11 @@ class ClusterImage(ImageState):
             case CreateTopic():
                 return image_topics.create_topic(self, command)
             case DeleteTopic():
-                topic_removed(self, command.topic_id, index)
-                return image_topics.delete_topic(self, command)
+                return self._delete_topic(command, index)
             case ChangeGroups():
                 return change_groups(self, command, index, term)
+            case ChangeTransactions():
+                return change_transactions(self, command, index, term)
             case AlterTopic():
                 return image_topics.alter_topic(self, command)
             case AddPartitions():
@@ -148,6 +152,11 @@ class ClusterImage(ImageState):
                 return report_loss(self, command)
             case ThrottleReassignments():
                 return image_reassignments.throttle_reassignments(self, command)
+
+    def _delete_topic(self, command: DeleteTopic, index: int) -> Steps:
+        topic_removed(self, command.topic_id, index)
+        yield from strike_topic(self, command.topic_id)
+        return (yield from image_topics.delete_topic(self, command))
 
     def _grant_producer_ids(self, command: GrantProducerIds) -> CommandResult:
         broker = self.brokers.get(command.broker_id)
@@ -232,7 +241,11 @@ def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None,
         for records in new.slices_of_topic(topic):
             events += _changed(old, new, records)
             yield
-    return events + groups_diff(old, new)
+    events += groups_diff(old, new)
+    for event in transactions_diff(old.transactions, new.transactions):
+        events.append(event)
+        yield
+    return events
 
 
 def _changed(old: ClusterImage, new: ClusterImage, records: list[PartitionRecord]) -> Iterator[MetadataEvent]:

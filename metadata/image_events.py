@@ -23,6 +23,7 @@ from raftlog.model import (
 )
 
 from .groups.events import GroupEvent
+from .groups.transaction_events import TransactionEvent
 from .image_elections import RecoveryTicket
 
 INITIAL_FEATURE_LEVEL = 1
@@ -96,4 +97,5 @@ MetadataEvent: TypeAlias = (
     | TopicRemoved
     | PartitionChanged
     | GroupEvent
+    | TransactionEvent
 )

@@ -9,6 +9,7 @@ from raftlog.errors import InvariantViolation
 from raftlog.model import NO_INCARNATION, BrokerId, PartitionRecord, TopicPartition
 
 from .groups.state import check_groups
+from .groups.transaction_check import check_transactions
 from .image_state import ImageState
 
 
@@ -38,7 +39,7 @@ def check(state: ImageState) -> None:
     _require(known >= {*state.reassigning, *state.moving, *state.adding}, "a reassignment of no partition")
     for broker_id in sorted(state.starting):
         _require(state.brokers[broker_id].fenced, f"broker {broker_id} is starting but not fenced")
-    for wrong in check_groups(state):
+    for wrong in (*check_groups(state), *check_transactions(state)):
         raise InvariantViolation(wrong)
 
 

@@ -33,6 +33,8 @@ from raftlog.model import (
 from .commands import CommandResult
 from .groups.events import GroupEvent
 from .groups.state import GroupsState
+from .groups.transaction_events import ProducerIdsTaken, TransactionEvent
+from .groups.transaction_state import TransactionsState
 from .image_elections import RecoveryTicket
 from .image_events import (
     INITIAL_FEATURE_LEVEL,
@@ -70,8 +72,8 @@ class ImageState(GroupsState):
         self.index = 0
         """Of the last command applied."""
         self.feature_level = INITIAL_FEATURE_LEVEL
-        self.next_producer_id = ProducerId(0)
-        """The start of the next block of producer ids: all below were granted."""
+        self.transactions = TransactionsState(self.note)
+        """What is decided and known of them."""
         self.throttle = UNTHROTTLED
         """Of moves. Invariant: only while there is a reassignment."""
         self.brokers: dict[BrokerId, BrokerRecord] = {}
@@ -100,6 +102,16 @@ class ImageState(GroupsState):
         self._replicas_of: dict[BrokerId, dict[TopicId, set[int]]] = {}
         self._led_by: dict[BrokerId, dict[TopicPartition, None]] = {}
         self._events: list[MetadataEvent] = []
+
+    @property
+    def next_producer_id(self) -> ProducerId:
+        """The first that was not granted yet: named producers, blocks of ids and plain producers have theirs from one
+        counter, so that no id is ever used twice."""
+        return self.transactions.granted_below
+
+    @next_producer_id.setter
+    def next_producer_id(self, below: ProducerId) -> None:
+        self.transactions.change(ProducerIdsTaken(below))
 
     # --- Reading -----------------------------------------------------------------------------------------------------
 
@@ -145,7 +157,7 @@ class ImageState(GroupsState):
         events, self._events = self._events, []
         return events
 
-    def note(self, event: GroupEvent) -> None:
+    def note(self, event: GroupEvent | TransactionEvent) -> None:
         self._events.append(event)
 
     def put_feature_level(self, level: int) -> None:

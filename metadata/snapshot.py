@@ -26,9 +26,11 @@ from raftlog.model import ReplicationThrottle, TopicPartition, TopicRecord
 from raftlog.ports import Buffer
 
 from .groups.snapshot import PackedGroup, pack_group, unpack_group
+from .groups.transaction_snapshot import pack_transactions, unpack_transactions
 from .image_state import ImageState
 from .snapshot_format import (
     Body,
+    BodyWithTransactions,
     PackedAnswer,
     PackedPartition,
     PackedTopic,
@@ -44,10 +46,15 @@ from .snapshot_format import (
 T = TypeVar("T")
 
 MAGIC = b"RLMS"
-VERSION = 4
+VERSION = 8
 """1 knew no reassignments and no unclean elections: its partitions end with their tickets. 2 knew no groups and no
 throttle, not whether a replica was let go in a partition's leader epoch, and of client sessions their last answers
-only. There is no 3: one flipped bit, which the CRC does not cover, would make a 1 or 2 of it."""
+only. 4 knows no transactions. There are none between: one flipped bit, which the CRC does not cover, would make one of
+another."""
+VERSION_WITHOUT_TRANSACTIONS = 4
+"""Still written where there are none."""
+_KNOWN = (1, 2, VERSION_WITHOUT_TRANSACTIONS, VERSION)
+_UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 _HEADER = struct.Struct(">4sII")
 
 PARTITIONS_PER_STEP = 250
@@ -63,6 +70,7 @@ class UnknownSnapshot(RemoteProtocolError):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Body)
+_decoder_with_transactions = msgspec.msgpack.Decoder(BodyWithTransactions)
 _topic_decoder = msgspec.msgpack.Decoder(PackedTopic)
 _partition_decoder = msgspec.msgpack.Decoder(PackedPartition)
 _group_decoder = msgspec.msgpack.Decoder(PackedGroup)
@@ -91,6 +99,8 @@ class SnapshotEncoder:
         self._answers = list(state.sessions.answers.items())
         self._partitions = state.partitions.copy()
         self._tickets = state.tickets.copy()
+        # What knows no transactions can be read by nodes that know none.
+        self._transactions = None if state.transactions.is_empty else pack_transactions(state.transactions)
         self._body = Body(
             index=state.index,
             feature_level=state.feature_level,
@@ -123,9 +133,15 @@ class SnapshotEncoder:
                 yield
         yield
         whole = msgspec.structs.replace(self._body, topics=tuple(topics), answers=tuple(answers), groups=tuple(groups))
+        version = VERSION
+        if self._transactions is None:
+            version = VERSION_WITHOUT_TRANSACTIONS
+        else:
+            transactions = yield from self._transactions
+            whole = BodyWithTransactions(**msgspec.structs.asdict(whole), transactions=transactions)
         body = _encoder.encode(whole)
         yield
-        return b"".join((_HEADER.pack(MAGIC, VERSION, zlib.crc32(body)), body))
+        return b"".join((_HEADER.pack(MAGIC, version, zlib.crc32(body)), body))
 
     def _pack_topics(self) -> Generator[None, None, list[msgspec.Raw]]:
         topics: list[msgspec.Raw] = []
@@ -191,6 +207,8 @@ def decode_in_steps(state: ImageState, packed: Buffer) -> Generator[None, None, 
         state.sessions.answers[answer.session_id, answer.sequence] = (answer.index, answer.result)
         if number % ANSWERS_PER_STEP == 0:
             yield
+    if isinstance(body, BodyWithTransactions):
+        yield from _unpack_transactions(state, body)
     for session in body.sessions:
         state.sessions.seen[session.session_id] = unpack_session(session)
     if not body.sessions:
@@ -208,13 +226,28 @@ def _open(packed: Buffer) -> Body:
     if version > VERSION:
         raise UnknownSnapshot(f"a snapshot of version {version}, newer than {VERSION}; this node must be upgraded")
     body = view[_HEADER.size :]
-    if version < 1 or zlib.crc32(body) != crc:
+    if version not in _KNOWN or zlib.crc32(body) != crc:
         raise RemoteProtocolError("the snapshot is damaged")
+    if version == VERSION:
+        return _decode(_decoder_with_transactions, body)
     return _decode(_decoder, body)
+
+
+def _unpack_transactions(state: ImageState, body: BodyWithTransactions) -> Generator[None, None, None]:
+    steps = unpack_transactions(state.transactions, body.transactions)
+    while True:
+        try:
+            next(steps)
+        except StopIteration:
+            return
+        except _UNDECODABLE as error:
+            raise RemoteProtocolError(f"malformed snapshot: {error}") from None
+        state.take_events()
+        yield
 
 
 def _decode(decoder: msgspec.msgpack.Decoder[T], packed: Buffer) -> T:
     try:
         return decoder.decode(packed)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+    except _UNDECODABLE as error:
         raise RemoteProtocolError(f"malformed snapshot: {error}") from None

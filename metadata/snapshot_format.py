@@ -113,6 +113,11 @@ class Body(Part, frozen=True):
     sessions: tuple[PackedSession, ...] = ()
 
 
+class BodyWithTransactions(Body, frozen=True):
+    transactions: msgspec.Raw = msgspec.Raw()
+    """As `groups/transaction_snapshot.py` writes them."""
+
+
 def pack_session(session_id: bytes, seen: Seen) -> PackedSession:
     return PackedSession(session_id, seen.upto, tuple(sorted(seen.ahead)), seen.last_index, seen.floor_index)
 

@@ -28,6 +28,7 @@ from raftlog.model import (
 from .groups.events import GroupChanged, GroupRemoved, OffsetsCommitted, OffsetsRemoved
 from .groups.records import CommittedOffset, GroupRecord, GroupState, MemberRecord, in_order
 from .groups.state import GroupsView
+from .groups.transaction_state import Transactions
 from .image_config import settled_config
 from .image_elections import RecoveryTicket, explain_offline, is_live
 from .image_events import (
@@ -83,6 +84,8 @@ class ClusterView:
         """Who is thought to lead the quorum: a hint that the feeder keeps, not a part of the agreed state."""
         self.groups = GroupsView()
         """Consumer groups and their offsets."""
+        self.transactions = Transactions()
+        """What is decided of them; who holds their records asks it (`raftlog.transactions.TransactionVerdicts`)."""
         self._brokers: dict[BrokerId, BrokerRecord] = {}
         self._topics: dict[TopicId, TopicRecord] = {}
         self._topic_ids: dict[str, TopicId] = {}
@@ -207,6 +210,8 @@ class ClusterView:
                 self.feature_level = level
             case ThrottleChanged(throttle):
                 self.throttle = throttle
+            case _:
+                self.transactions.on_event(event)
 
     def _remove_topic(self, topic_id: TopicId, name: str) -> None:
         for number in range(self._topics.pop(topic_id).partition_count):

@@ -326,3 +326,5 @@ def _as_change(event: MetadataEvent) -> list[MetadataChange]:
             return []  # Who is unregistered has no replica: no partition asks about it again.
         case GroupChanged() | GroupRemoved() | OffsetsCommitted() | OffsetsRemoved():
             return []
+        case _:
+            return []  # Transactions: leaders ask the view itself.

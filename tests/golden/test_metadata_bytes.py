@@ -6,12 +6,17 @@
 from __future__ import annotations
 
 import pathlib
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from metadata import commands as c
 from metadata import commands_moves as m
+from metadata.command_results import TransactionAnswer
 from metadata.commands import decode, decode_result, encode, encode_result
 from metadata.groups import changes as g
+from metadata.groups import transaction_changes as t
 from metadata.image import ClusterImage
 from raftlog.model import BrokerId, Endpoint
 from tests.support.metadata_cluster import TOPIC, Cluster, directory, report
@@ -19,7 +24,8 @@ from tests.unit.test_metadata_snapshot import busy
 
 FOLDER = pathlib.Path(__file__).parent
 COMMANDS = FOLDER / "metadata_commands_v1.txt"
-SNAPSHOT = FOLDER / "metadata_snapshot_v4.txt"
+SNAPSHOT = FOLDER / "metadata_snapshot_v8.txt"
+SNAPSHOT_WITHOUT_TRANSACTIONS = FOLDER / "metadata_snapshot_v4.txt"
 OLD_SNAPSHOTS = (FOLDER / "metadata_snapshot_v1.txt", FOLDER / "metadata_snapshot_v2.txt")
 
 _N: Any = int
@@ -64,6 +70,31 @@ SAMPLES: list[c.Command] = [
         )
     ),
     c.ThrottleReassignments((m.Reassignment(TOPIC, 0, _N(4), (_N(1), _N(2))),), 10_000_000, None),
+    c.ChangeTransactions(
+        (
+            t.Commit(
+                (t.Output(_N(7), _N(2), (t.TopicEnds(TOPIC, (0, 3), (_N(70), _N(71))),)), t.Output(_N(8), _N(0), ())),
+                (t.GroupMoves("readers", "m-1", 17, 18, (t.Move(TOPIC, 1, -1, _N(5), 3, "here"),)),),
+                (t.Position("spark/q", 41, 42),),
+                "spark/q/42",
+                1_700_000_000_000,
+            ),
+            t.Abort((t.Key(_N(7), _N(2)), t.Key(_N(8), _N(0))), 1_700_000_000_000),
+            t.Marked(TOPIC, 0, _N(3), (t.Key(_N(7), _N(2)),)),
+            t.Initialize("app", 60_000, 1_700_000_000_000),
+            t.OpenBlock("spark/q/43", 1_000, 60_000),
+            t.RetireBlock("spark/q/43"),
+            t.AbortOverdue((t.Key(_N(9), _N(0)),)),
+            t.StagePart(b"commit-number-01", 0, t.encode_piece(t.Piece((t.Output(_N(8), _N(0), ()),), ()))),
+            t.CommitStaged(b"commit-number-01", 1, t.digest_of([b"piece"]), (), "", 1_700_000_000_000),
+            t.Expire(
+                6,
+                (t.ExpiredBlock(_N(1_000), 17),),
+                (t.ExpiredProducer("app", _N(7), _N(2)),),
+                (t.ExpiredParts(b"commit-number-01", 1),),
+            ),
+        )
+    ),
 ]
 ANSWERS: list[c.CommandResult] = [
     c.Done(),
@@ -74,6 +105,12 @@ ANSWERS: list[c.CommandResult] = [
     c.Refused("topic_exists", "it does"),
     c.ReassignmentsAltered((None, c.Refused("not_eligible", "it is fenced"))),
     c.GroupsChanged((c.RefusedChange(2, "member_fenced", "it joined again"),)),
+    c.TransactionsChanged(
+        (
+            TransactionAnswer(0, "", "", (t.Key(_N(7), _N(3)),), 0),
+            TransactionAnswer(1, "offset_moved", "the group is at 6", (), 0),
+        )
+    ),
 ]
 
 
@@ -88,6 +125,35 @@ def with_a_group() -> Cluster:
     offset = g.OffsetToCommit(TOPIC, 1, _N(7), 3, "here")
     cluster.do(
         c.ChangeGroups((g.Commit("readers", "m-1", incarnation, cluster.image.index, 1_700_000_000_000, (offset,)),))
+    )
+    return cluster
+
+
+def with_transactions() -> Cluster:
+    """And a state of transactions in which every field holds something."""
+    cluster = with_a_group()
+    end = (t.TopicEnds(TOPIC, (0, 1), (_N(70), _N(71))),)
+    staged = t.encode_piece(t.Piece((t.Output(_N(8), _N(0), ()),), ()))
+    begun = cluster.do(c.ChangeTransactions((t.Initialize("app", 60_000, 1_700_000_000_000),)))
+    assert isinstance(begun, c.TransactionsChanged)
+    app = begun.answers[0].keys[0]
+    first = cluster.image.next_producer_id
+    cluster.do(
+        c.ChangeTransactions(
+            (
+                t.OpenBlock("spark/q/42", 10, 60_000),
+                t.OpenBlock("spark/q/43", 10, 70_000),
+                t.Abort((t.Key(_N(first + 4), _N(0)),), 1_700_000_000_000),
+                t.Commit(
+                    (t.Output(app.producer_id, app.producer_epoch, end), t.Output(_N(first + 11), _N(0), end)),
+                    (),
+                    (t.Position("spark/q", -1, 42),),
+                    "spark/q/43",
+                    1_700_000_000_001,
+                ),
+                t.StagePart(b"commit-number-01", 1, staged),
+            )
+        )
     )
     return cluster
 
@@ -118,10 +184,15 @@ def test_commands_and_answers_are_read_as_ever() -> None:
     assert [decode_result(bytes.fromhex(packed)) for _, packed in lines[len(SAMPLES) + 1 :]] == ANSWERS
 
 
-def test_a_snapshot_is_written_and_read_as_ever() -> None:
-    packed = bytes.fromhex(SNAPSHOT.read_text())
-    assert with_a_group().image.snapshot() == packed
-    assert ClusterImage.from_snapshot(packed).snapshot() == packed
+@pytest.mark.parametrize(
+    ("path", "cluster"), [(SNAPSHOT, with_transactions), (SNAPSHOT_WITHOUT_TRANSACTIONS, with_a_group)]
+)
+def test_a_snapshot_is_written_and_read_as_ever(path: pathlib.Path, cluster: Callable[[], Cluster]) -> None:
+    packed = bytes.fromhex(path.read_text())
+    assert cluster().image.snapshot() == packed
+    read = ClusterImage.from_snapshot(packed)
+    assert read.snapshot() == packed
+    read.check_invariants()
 
 
 def test_snapshots_of_older_versions_are_read() -> None:
@@ -132,4 +203,5 @@ def test_snapshots_of_older_versions_are_read() -> None:
 
 if __name__ == "__main__":
     COMMANDS.write_text(render())
-    SNAPSHOT.write_text(with_a_group().image.snapshot().hex() + "\n")
+    SNAPSHOT.write_text(with_transactions().image.snapshot().hex() + "\n")
+    SNAPSHOT_WITHOUT_TRANSACTIONS.write_text(with_a_group().image.snapshot().hex() + "\n")

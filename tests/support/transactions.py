@@ -1,0 +1,125 @@
+"""A cluster with transactions: short names for what producers ask, and for what the image answers."""
+
+from __future__ import annotations
+
+from metadata.commands import TransactionsChanged
+from metadata.groups.transaction_changes import (
+    Abort,
+    AbortOverdue,
+    ChangeTransactions,
+    Commit,
+    GroupMoves,
+    Initialize,
+    Key,
+    Marked,
+    Move,
+    OpenBlock,
+    Output,
+    Position,
+    TopicEnds,
+    TransactionChange,
+    pack_keys,
+)
+from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
+from raftlog.transactions import Outcome, TransactionKey, Verdict
+
+from .groups import NOW_MS, GroupCluster
+from .metadata_cluster import TOPIC
+
+ABORTED = Verdict(Outcome.ABORTED)
+UNDECIDED = Verdict(Outcome.UNDECIDED)
+
+
+def committed(end_offset: int) -> Verdict:
+    return Verdict(Outcome.COMMITTED, Offset(end_offset))
+
+
+def key(producer_id: int, epoch: int = 0) -> TransactionKey:
+    return TransactionKey(ProducerId(producer_id), ProducerEpoch(epoch))
+
+
+def tp(number: int) -> TopicPartition:
+    return TopicPartition(TOPIC, number)
+
+
+def output(of: TransactionKey, ends: dict[int, int]) -> Output:
+    """Ends by partition of the one topic."""
+    named = (TopicEnds(TOPIC, tuple(ends), tuple(Offset(end) for end in ends.values())),) if ends else ()
+    return Output(*of, named)
+
+
+def moves(group: str, offsets: dict[int, tuple[int, int]]) -> GroupMoves:
+    """Of a group without members: partition → (start, end)."""
+    packed = tuple(Move(TOPIC, number, start, Offset(end)) for number, (start, end) in offsets.items())
+    return GroupMoves(group, "", 0, 0, packed)
+
+
+def commit(
+    *outputs: Output, groups: tuple[GroupMoves, ...] = (), positions: dict[str, tuple[int, int]] | None = None,
+    block: str = "",
+) -> Commit:  # fmt: skip
+    packed = tuple(Position(name, current, new) for name, (current, new) in (positions or {}).items())
+    return Commit(outputs, groups, packed, block, NOW_MS)
+
+
+class TransactionCluster(GroupCluster):
+    """Four partitions of `orders`. Everything that is asked goes through the image and its invariants."""
+
+    def ask(self, *changes: TransactionChange) -> TransactionsChanged:
+        result = self.apply(ChangeTransactions(changes))
+        assert isinstance(result, TransactionsChanged), result
+        return result
+
+    def do_change(self, change: TransactionChange) -> tuple[TransactionKey, ...]:
+        """It is carried out; the keys of its answer."""
+        answers = self.ask(change).answers
+        assert [one.code for one in answers] in ([], [""]), answers
+        return tuple(packed.key for one in answers for packed in one.keys)
+
+    def refuse(self, change: TransactionChange, code: str, *, changes_nothing: bool = False) -> str:
+        """It is refused with this code; the detail."""
+        before = self.state()
+        (answer,) = self.ask(change).answers
+        assert answer.code == code, answer
+        if changes_nothing:
+            assert self.state() == before
+            assert self.events == []
+        return answer.detail
+
+    def state(self) -> bytes:
+        """All but the index."""
+        index, self.image.index = self.image.index, 0
+        try:
+            return self.image.snapshot()
+        finally:
+            self.image.index = index
+
+    def initialize(self, name: str = "app", *, timeout_ms: int = 60_000, now_ms: int = NOW_MS) -> TransactionKey:
+        (first,) = self.do_change(Initialize(name, timeout_ms, now_ms))
+        return first
+
+    def open_block(self, name: str = "", count: int = 10, timeout_ms: int = 60_000) -> list[TransactionKey]:
+        """The keys of the block's ids."""
+        (answer,) = self.ask(OpenBlock(name, count, timeout_ms)).answers
+        assert not answer.code, answer
+        return [key(answer.keys[0].producer_id + number) for number in range(answer.count)]
+
+    def abort(self, *keys: TransactionKey) -> tuple[TransactionKey, ...]:
+        return self.do_change(Abort(pack_keys(keys), NOW_MS))
+
+    def overdue(self, *keys: TransactionKey) -> None:
+        self.do_change(AbortOverdue(pack_keys(keys)))
+
+    def mark(self, number: int, *keys: TransactionKey) -> None:
+        """The leader has their markers below the high watermark."""
+        epoch = self.image.partitions[tp(number)].leader_epoch
+        self.do_change(Marked(TOPIC, number, epoch, tuple(Key(*one) for one in keys)))
+
+    def verdict(self, of: TransactionKey, number: int) -> Verdict:
+        """What the view tells the leader of that partition; the image would tell the same."""
+        told = self.view.transactions.verdict(of, tp(number))
+        assert told == self.image.transactions.verdict(of, tp(number))
+        return told
+
+    def position(self, name: str) -> int:
+        return self.view.transactions.position(name)
