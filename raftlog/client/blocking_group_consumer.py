@@ -15,14 +15,17 @@ import asyncio
 import concurrent.futures
 import queue
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
+
+from raftlog.errors import RaftlogError
 
 from .blocking import LoopThread, blocking
 from .consumed import ConsumerRecord
 from .group_api import GroupPartition
 from .group_consumer import GroupConsumer as AsyncGroupConsumer
+from .reader import Start
 
 Result = TypeVar("Result")
 Callback: TypeAlias = Callable[[list[GroupPartition]], None]
@@ -56,15 +59,22 @@ class GroupConsumer:
             **settings,
         )
         self._ahead: deque[ConsumerRecord] = deque()
+        """Fetched by iterating, not given to the program yet."""
+        self._in_hand: ConsumerRecord | None = None
+        """What iterating gave last: processed once the next one is asked for."""
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         """For the thread that waits: callbacks, and None at the end."""
+        self._decided: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        """What commits without waiting have to tell, whenever the program calls next."""
         self._thread = LoopThread(self, "consumer")
 
     # --- Reading ---
 
     def poll(self, max_records: int = 500, timeout: float = 1.0) -> list[ConsumerRecord]:
         """As `raftlog`'s `GroupConsumer.poll`: what was handed out before counts as processed."""
+        self._in_hand = None
         if self._ahead:
+            self._wrapped.shows_life()
             return [self._ahead.popleft() for _ in range(min(max_records, len(self._ahead)))]
         return self._run(lambda: self._wrapped.poll(max_records, timeout))
 
@@ -73,9 +83,12 @@ class GroupConsumer:
         return self
 
     def __next__(self) -> ConsumerRecord:
+        self._in_hand = None
         while not self._ahead:
             self._ahead.extend(self._run(lambda: self._wrapped.poll(RECORDS_AHEAD, WAIT_SECONDS)))
-        return self._ahead.popleft()
+        self._wrapped.shows_life()
+        self._in_hand = self._ahead.popleft()
+        return self._in_hand
 
     # --- Positions and commits ---
 
@@ -114,22 +127,77 @@ class GroupConsumer:
         """As `raftlog`'s `GroupConsumer.commit`."""
         wanted = self.positions if offsets is None else offsets
         self._thread.run(lambda: self._wrapped.commit(wanted, timeout=timeout))
+        self._tell_decided()
 
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on from there, in a partition that it reads. Nothing is committed by it. Raises `InvalidRequest`."""
-        self._thread.run(lambda: self._wrapped.seek(topic, partition, offset))
+    def commit_soon(
+        self,
+        offsets: Mapping[GroupPartition, int] | None = None,
+        done: Callable[[RaftlogError | None], None] | None = None,
+    ) -> None:
+        """The same without waiting. `done` gets None or the error from a later `poll`, `commit` or `close`, in the
+        thread that calls that. Raises `RetriableError` (`overloaded`) while very many are under way."""
+        wanted = self.positions if offsets is None else dict(offsets)
+        told = None if done is None else (lambda error: self._decided.put(lambda: done(error)))
+
+        async def begin() -> None:
+            self._wrapped.commit_soon(wanted, told)
+
+        self._thread.run(begin)
+
+    def seek(self, topic: str, partition: int, start: Start) -> None:
+        """As `raftlog`'s `GroupConsumer.seek`."""
+        self._thread.run(lambda: self._wrapped.seek(topic, partition, start))
         self._ahead = deque(r for r in self._ahead if (r.topic, r.partition) != (topic, partition))
+
+    def pause(self, partitions: Iterable[GroupPartition]) -> None:
+        """As `raftlog`'s `GroupConsumer.pause`."""
+        wanted = list(partitions)
+        first = self._first_ahead()
+
+        async def hold() -> None:
+            self._wrapped.pause(wanted)
+            for one in wanted:
+                if (one.topic, one.partition) in first:
+                    await self._wrapped.seek(one.topic, one.partition, first[one.topic, one.partition])
+
+        self._thread.run(hold)
+        names = {(one.topic, one.partition) for one in wanted}
+        self._ahead = deque(r for r in self._ahead if (r.topic, r.partition) not in names)
+
+    def resume(self, partitions: Iterable[GroupPartition]) -> None:
+        """Go on with these where they were paused; the others are none of its business."""
+        wanted = list(partitions)
+
+        async def go_on() -> None:
+            self._wrapped.resume(wanted)
+
+        self._thread.run(go_on)
+
+    @property
+    def paused(self) -> list[GroupPartition]:
+        """What it reads and holds back."""
+
+        async def ask() -> list[GroupPartition]:
+            return self._wrapped.paused
+
+        return self._thread.run(ask)
 
     # --- The end ---
 
-    def close(self) -> None:
-        """Commit (where commits are automatic), leave the group, let go of all connections. Closing twice is fine."""
+    def close(self, *, processed: bool = True) -> None:
+        """Commit (where commits are automatic), leave the group, let go of all connections. Closing twice is fine.
+
+        Without `processed` what was given last (by iterating: one record; else by the last `poll`) is not committed,
+        so whoever follows reads it again. `with` closes so when an exception ends it."""
         if self._thread.closed:
             return
+        iterating, self._in_hand = self._in_hand, None
+        if iterating is not None and not processed:
+            self._ahead.appendleft(iterating)
         try:
             for (topic, partition), offset in self._first_ahead().items():
                 self.seek(topic, partition, offset)
-            self._run(self._wrapped.close)
+            self._run(lambda: self._wrapped.close(processed=processed or iterating is not None))
         finally:
             self._thread.stop()
 
@@ -139,7 +207,7 @@ class GroupConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(processed=kind is None)
 
     # --- Inside ---
 
@@ -162,10 +230,15 @@ class GroupConsumer:
         try:
             while (callback := calls.get()) is not None:
                 callback()
+            self._tell_decided()
         except BaseException:
             future.cancel()
             raise
         return self._thread.result(future)
+
+    def _tell_decided(self) -> None:
+        while not self._decided.empty():
+            self._decided.get()()
 
     def _by_caller(self, callback: Callback | None) -> Callable[[list[GroupPartition]], Any] | None:
         if callback is None:

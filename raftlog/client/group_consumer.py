@@ -7,17 +7,17 @@ again by whoever follows it. `commit` says so earlier.
 
 Callbacks are called from `poll` (and `close`), never beside it: `on_revoked` with what is about to be given up and may
 still be committed, `on_assigned` with what is new, `on_lost` with what was taken away without asking (the consumer was
-silent for its session): nothing of that can be committed any more.
+silent for its session, did not poll for `max_poll_interval_ms`, or a topic was deleted): nothing of that can be
+committed any more. A callback that raises does so from `poll`, after what it was told of has happened all the same.
 
 Positions are the offsets after the last record that was *handed out*. What is *not* here: membership
-(`group_membership.py`), reading itself, which one `Consumer` for each topic does.
+(`group_membership.py`), reading itself (`group_reading.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from ssl import SSLContext
@@ -28,15 +28,18 @@ from raftlog.model import EARLIEST, LATEST
 
 from .api import HttpApi
 from .consumed import ConsumerRecord
-from .consumer import DEFAULT_PREFETCH_BYTES, Consumer
-from .group_api import GroupApi, GroupPartition, unpack
+from .consumer import DEFAULT_PREFETCH_BYTES
+from .group_api import GroupApi, GroupPartition
 from .group_membership import GroupMembership, no_member
-from .group_starts import RebalanceCallback, call_back, find_starts
+from .group_reading import GroupReading
+from .group_starts import RebalanceCallback, call_back, find_start, find_starts
+from .reader import Start
 
 logger = logging.getLogger("raftlog.client")
 
-GONE = ("unknown_topic", "unknown_partition")
-"""Of a topic that was deleted: the group will say so."""
+REVOKED_COMMIT_TIMEOUT = 5.0
+MAX_COMMITS_UNDER_WAY = 1_000
+MIN_REBALANCE_TIMEOUT_MS, MAX_REBALANCE_TIMEOUT_MS = 1_000, 1_800_000
 
 
 class GroupConsumer:
@@ -58,7 +61,8 @@ class GroupConsumer:
         auto_commit_interval_ms: int = 5_000,
         session_timeout_ms: int = 45_000,
         heartbeat_interval_ms: int = 3_000,
-        rebalance_timeout_ms: int = 300_000,
+        max_poll_interval_ms: int = 300_000,
+        rebalance_timeout_ms: int | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
@@ -67,17 +71,18 @@ class GroupConsumer:
     ) -> None:
         """`pattern`: every topic whose whole name fits it (RE2), those to come included. `auto_offset_reset`: where to
         begin without a committed offset, or where that is no longer in the log: `"latest"`, `"earliest"` or `"error"`.
-        `instance_id`: of a static member. `ssl`: as for a `Consumer`. Raises `InvalidRequest`."""
+        `max_poll_interval_ms`: whoever does not poll for so long leaves the group. `rebalance_timeout_ms`: how long it
+        may take to give a partition up; by default the same. `instance_id`: of a static member. `prefetch_bytes`: of
+        all topics together. `ssl`: as for a `Consumer`. Raises `InvalidRequest`."""
         if not topics and not pattern:
             raise InvalidRequest("invalid_request", "a group's consumer subscribes to topics, or to a pattern")
         if auto_offset_reset not in (EARLIEST, LATEST, "error"):
             raise InvalidRequest("invalid_config", "auto_offset_reset must be earliest, latest or error")
         if not 0 < heartbeat_interval_ms < session_timeout_ms:
             raise InvalidRequest("invalid_config", "heartbeat_interval_ms must be shorter than session_timeout_ms")
-        self._bootstrap = bootstrap
-        self._ssl = ssl
+        if max_poll_interval_ms <= 0:
+            raise InvalidRequest("invalid_config", "max_poll_interval_ms must be positive")
         self._reset = auto_offset_reset
-        self._prefetch_bytes = prefetch_bytes
         self._callbacks = (on_assigned, on_revoked, on_lost)
         self._auto_commit = auto_commit_interval_ms / 1000 if enable_auto_commit else None
         self._api = HttpApi(bootstrap, ssl)
@@ -89,22 +94,23 @@ class GroupConsumer:
             "client_id": client_id,
             "assignor": assignor,
             "session_timeout_ms": session_timeout_ms,
-            "rebalance_timeout_ms": rebalance_timeout_ms,
+            "rebalance_timeout_ms": rebalance_timeout_ms
+            or min(max(max_poll_interval_ms, MIN_REBALANCE_TIMEOUT_MS), MAX_REBALANCE_TIMEOUT_MS),
         }
-        self._membership = GroupMembership(self._group, wanted, heartbeat_interval=heartbeat_interval_ms / 1000)
+        self._membership = GroupMembership(
+            self._group,
+            wanted,
+            heartbeat_interval=heartbeat_interval_ms / 1000,
+            max_poll_interval=max_poll_interval_ms / 1000,
+        )
+        self._reading = GroupReading(bootstrap, prefetch_bytes, auto_offset_reset, ssl)
         self._session = 0
         self._generation = 0
         """By which it reads now."""
-        self._positions: dict[GroupPartition, int] = {}
-        """What it reads → the next offset to hand out."""
+        self._processed: dict[GroupPartition, int] = {}
+        """Positions when the present `poll` was called: what was handed out before counts as processed."""
         self._committed: dict[GroupPartition, int] = {}
-        """What is known to be committed of it."""
-        self._readers: dict[str, Consumer] = {}
-        """By topic."""
-        self._former: set[asyncio.Task[None]] = set()
-        """Former readers that let go of their connections."""
-        self._ahead: deque[ConsumerRecord] = deque()
-        """Came with others that were handed out."""
+        """What is known to be committed of what it reads."""
         self._next_commit = 0.0
         self._commits: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -121,14 +127,19 @@ class GroupConsumer:
         self._check_open()
         if self._closing:
             raise RetriableError("shutting_down", "the consumer is being closed")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        self._processed = dict(self._reading.positions)
         self._membership.start()
-        deadline = asyncio.get_running_loop().time() + timeout
-        while True:
-            await self._reconcile()
-            self._commit_when_due()
-            records = self._hand_out(max_records)
-            if records or max_records <= 0 or not await self._more(max_records, deadline):
-                return records
+        with self._membership.polling():
+            while True:
+                await self._reconcile()
+                self._commit_when_due()
+                records = self._reading.hand_out(max_records)
+                if records or max_records <= 0:
+                    return records
+                if not await self._reading.wait(max_records, deadline, self._membership.changed):
+                    return records
 
     def __aiter__(self) -> GroupConsumer:
         """Every record, for ever."""
@@ -145,23 +156,17 @@ class GroupConsumer:
     @property
     def assignment(self) -> list[GroupPartition]:
         """What it reads now."""
-        return sorted(self._positions)
+        return sorted(self._reading.positions)
 
     @property
     def positions(self) -> dict[GroupPartition, int]:
         """What it reads → the offset of the next record to be handed out."""
-        return dict(self._positions)
+        return dict(self._reading.positions)
 
     @property
     def lag(self) -> dict[GroupPartition, int]:
         """How far its positions are behind what may be read, where a leader has told that."""
-        found = {}
-        for partition, position in self._positions.items():
-            reader = self._readers.get(partition.topic)
-            high_watermark = None if reader is None else reader.high_watermarks.get(partition.partition)
-            if high_watermark is not None:
-                found[partition] = max(0, high_watermark - position)
-        return found
+        return self._reading.lag
 
     async def committed(self) -> dict[GroupPartition, int]:
         """What the group has committed by now, of all its partitions."""
@@ -172,16 +177,19 @@ class GroupConsumer:
         """Commit these offsets, or all positions; returns when the quorum has decided. Raises `InvalidRequest`
         (`stale_generation`, `unknown_member`, `member_fenced`: a partition is another's by now) or `RetriableError`."""
         self._check_open()
-        await self._commit(dict(self._positions if offsets is None else offsets), timeout)
+        await self._commit(dict(self._reading.positions if offsets is None else offsets), timeout)
 
     def commit_soon(
         self,
         offsets: Mapping[GroupPartition, int] | None = None,
         done: Callable[[RaftlogError | None], None] | None = None,
     ) -> None:
-        """The same without waiting; `done` gets None or the error. Where nobody asks, a failure is logged."""
+        """The same without waiting; `done` gets None or the error. Where nobody asks, a failure is logged. Raises
+        `RetriableError` (`overloaded`) while very many are under way."""
         self._check_open()
-        wanted = dict(self._positions if offsets is None else offsets)
+        if len(self._commits) >= MAX_COMMITS_UNDER_WAY:
+            raise RetriableError("overloaded", f"{MAX_COMMITS_UNDER_WAY} commits wait for the quorum: slow down")
+        wanted = dict(self._reading.positions if offsets is None else offsets)
 
         async def run() -> None:
             failed: RaftlogError | None = None
@@ -198,27 +206,56 @@ class GroupConsumer:
         self._commits.add(task)
         task.add_done_callback(self._commits.discard)
 
-    async def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on from there, in a partition that it reads. Nothing is committed by it. Raises `InvalidRequest`."""
-        found = next((one for one in self._positions if (one.topic, one.partition) == (topic, partition)), None)
-        if found is None:
-            raise InvalidRequest("unknown_partition", f"{topic}/{partition} is not assigned to this consumer")
-        await self._readers[topic].seek(partition, offset)
-        self._ahead = deque(r for r in self._ahead if (r.topic, r.partition) != (topic, partition))
-        self._positions[found] = offset
+    async def seek(self, topic: str, partition: int, start: Start) -> None:
+        """Go on from there, in a partition that it reads: at an offset, `"earliest"`, `"latest"`, or `"@<milliseconds
+        since 1970>"`. Nothing is committed by it, and commits of offsets below the committed one change nothing (S8).
+        Raises `InvalidRequest`, or `RetriableError` where the offset has to be asked for and nobody answers."""
+        found = self._assigned(topic, partition)
+        offset = await find_start(self._api, found, start)
+        if found not in self._reading.positions:
+            raise InvalidRequest("unknown_partition", f"{found} was taken from this consumer meanwhile")
+        self._reading.seek(found, offset)
 
-    async def close(self) -> None:
-        """Commit (where commits are automatic), leave the group, let go of all connections. Closing twice is fine."""
+    def pause(self, partitions: Iterable[GroupPartition]) -> None:
+        """Hand out nothing of these until `resume`, and fetch nothing more of them. They stay its own (call `poll`
+        nevertheless), and their positions stay. A partition that is given up is not paused any more when it comes
+        back. Raises `InvalidRequest` for what it does not read; then nothing is paused."""
+        self._check_open()
+        self._reading.pause([self._assigned(one.topic, one.partition) for one in partitions])
+
+    def resume(self, partitions: Iterable[GroupPartition]) -> None:
+        """Go on with these where they were paused; the others are none of its business."""
+        self._check_open()
+        named = {(partition.topic, partition.partition) for partition in partitions}
+        self._reading.resume([one for one in self._reading.paused if (one.topic, one.partition) in named])
+
+    @property
+    def paused(self) -> list[GroupPartition]:
+        """What it reads and holds back."""
+        return sorted(self._reading.paused)
+
+    def shows_life(self) -> None:
+        """The program takes what an earlier `poll` gave: as if it polled, for `max_poll_interval_ms`. Any thread."""
+        self._membership.shows_life()
+
+    async def close(self, *, processed: bool = True) -> None:
+        """Commit (where commits are automatic), leave the group, let go of all connections. Closing twice is fine.
+
+        Without `processed` what the last `poll` gave is not committed, so whoever follows reads it again. `async with`
+        closes so when an exception ends it."""
         if self._closing:
             return
         self._closing = True
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._api.close)
-            stack.push_async_callback(self._close_readers)
+            stack.push_async_callback(self._reading.close)
             stack.push_async_callback(self._membership.close)
             stack.callback(self._end)  # until here `on_revoked` may commit
-            if self._positions and self._membership.session == self._session:
-                await self._give_up(list(self._positions), tell=True)
+            mine = list(self._reading.positions)
+            if self._membership.session != self._session:
+                await self._lose(mine)
+            elif mine:
+                await self._give_up(mine, processed=processed)
             if self._commits:
                 await asyncio.wait(self._commits)
 
@@ -228,7 +265,7 @@ class GroupConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.close(processed=kind is None)
 
     # --- What the group wants ----------------------------------------------------------------------------------------
 
@@ -242,52 +279,67 @@ class GroupConsumer:
         try:
             if membership.session != self._session:
                 self._session = membership.session
-                await self._lose(list(self._positions))
+                await self._lose(list(self._reading.positions))
             current = membership.current
             if current is None:
                 return
-            assigned = unpack(current.assigned)
-            gone = [partition for partition in self._positions if partition not in set(assigned)]
-            if gone:
-                await self._give_up(gone, tell=True)
-            membership.release({*gone, *unpack(current.revoking)})
-            new = [partition for partition in assigned if partition not in self._positions]
-            if new:
-                membership.keep(new)
-                await self._begin(new)
+            plan = membership.member.plan(self._reading.positions)
+            try:
+                await self._lose(plan.lost)
+                if plan.revoked:
+                    await self._give_up(plan.revoked)
+            finally:
+                if membership.session == self._session:
+                    membership.release(one for one in plan.free if one not in self._reading.positions)
             self._generation = current.generation
+            if plan.new:
+                await self._begin(plan.new)
         except BaseException:
             membership.changed.set()  # It is looked at again.
             raise
 
-    async def _give_up(self, partitions: list[GroupPartition], *, tell: bool) -> None:
-        """Commit what is processed, then read no more."""
-        if tell:
-            await call_back(self._callbacks[1], partitions)
-        if self._auto_commit is not None:
-            processed = {partition: self._positions[partition] for partition in partitions}
-            try:
-                await self._commit(processed, 5.0)
-            except RaftlogError as error:
-                logger.warning("committing what is given up failed: it will be read again. %s", error)
+    async def _give_up(self, partitions: list[GroupPartition], *, processed: bool = True) -> None:
+        """Commit what is processed, then read no more. Where the callback raises, nothing is committed."""
+        try:
+            await self._call_back(1, partitions)
+            if self._auto_commit is not None:
+                await self._commit_at_the_end(partitions, processed)
+        except Exception:
+            self._stop_reading(partitions)
+            raise
         self._stop_reading(partitions)
+
+    async def _commit_at_the_end(self, partitions: list[GroupPartition], processed: bool) -> None:
+        positions = self._reading.positions
+        ends = {one: positions[one] for one in partitions if one in positions}
+        if not processed:
+            ends = {one: min(offset, self._processed[one]) for one, offset in ends.items() if one in self._processed}
+        try:
+            await self._commit(ends, REVOKED_COMMIT_TIMEOUT)
+        except RaftlogError as error:
+            logger.warning("committing what is given up failed: it will be read again. %s", error)
 
     async def _lose(self, partitions: list[GroupPartition]) -> None:
         if partitions:
             self._stop_reading(partitions)
-            await call_back(self._callbacks[2], partitions)
+            await self._call_back(2, partitions)
 
     async def _begin(self, partitions: list[GroupPartition]) -> None:
         known = {one.group_partition: one for one in await self._group.committed()}
         starts = await find_starts(self._api, partitions, known, self._reset)
         for partition in partitions:
-            self._positions[partition] = starts[partition]
             committed = known[partition].offset if partition in known else None
             if committed is not None:
                 self._committed[partition] = committed
-        for topic in sorted({partition.topic for partition in partitions}):
-            self._read_anew(topic)
-        await call_back(self._callbacks[0], partitions)
+        self._processed.update(starts)
+        self._reading.begin(starts)
+        await self._call_back(0, partitions)
+
+    async def _call_back(self, which: int, partitions: Sequence[GroupPartition]) -> None:
+        callback = self._callbacks[which]
+        if callback is not None:
+            with self._membership.calling():
+                await call_back(callback, partitions)
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 
@@ -317,73 +369,18 @@ class GroupConsumer:
         if self._auto_commit is None or now < self._next_commit or self._commits:
             return
         self._next_commit = now + self._auto_commit
-        if self._positions and any(self._committed.get(p) != offset for p, offset in self._positions.items()):
+        positions = self._reading.positions
+        if any(self._committed.get(partition) != offset for partition, offset in positions.items()):
             self.commit_soon()
 
-    def _hand_out(self, max_records: int) -> list[ConsumerRecord]:
-        records: list[ConsumerRecord] = []
-        by_name = {(one.topic, one.partition): one for one in self._positions} if self._ahead else {}
-        while self._ahead and len(records) < max_records:
-            record = self._ahead.popleft()
-            partition = by_name.get((record.topic, record.partition))
-            if partition is not None:
-                self._positions[partition] = record.offset + 1
-                records.append(record)
-        return records
-
-    async def _more(self, max_records: int, deadline: float) -> bool:
-        """Wait until some reader has records, or the group wants something; false when the deadline passed."""
-        loop = asyncio.get_running_loop()
-        left = deadline - loop.time()
-        if left <= 0:
-            return False
-        reads = [loop.create_task(reader.poll(max_records, left)) for reader in self._readers.values()]
-        wanted = loop.create_task(self._membership.changed.wait())
-        try:
-            await asyncio.wait([*reads, wanted], timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            # Who is stopped while it waits has taken nothing; what the others have must not be lost.
-            for task in (*reads, wanted):
-                task.cancel()
-            outcomes = await asyncio.gather(*reads, wanted, return_exceptions=True)
-            for outcome in outcomes[:-1]:
-                if isinstance(outcome, list):
-                    self._ahead.extend(outcome)
-        for outcome in outcomes[:-1]:
-            if isinstance(outcome, Exception) and not (isinstance(outcome, RaftlogError) and outcome.code in GONE):
-                raise outcome
-        return bool(self._ahead) or loop.time() < deadline
-
-    # A call that is cancelled must leave positions and readers in step: these two never wait.
-
-    def _stop_reading(self, partitions: Iterable[GroupPartition]) -> None:
-        gone = set(partitions)
-        for partition in gone:
-            self._positions.pop(partition, None)
+    def _stop_reading(self, partitions: Sequence[GroupPartition]) -> None:
+        self._reading.stop(partitions)
+        for partition in partitions:
             self._committed.pop(partition, None)
-        for topic in sorted({partition.topic for partition in gone}):
-            self._read_anew(topic)
 
-    def _read_anew(self, topic: str) -> None:
-        """A reader of this topic for what is assigned now, at the positions of now. The former one closes by itself."""
-        before = self._readers.pop(topic, None)
-        if before is not None:
-            closing = asyncio.get_running_loop().create_task(before.close())
-            self._former.add(closing)
-            closing.add_done_callback(self._former.discard)
-        self._ahead = deque(record for record in self._ahead if record.topic != topic)
-        starts = {one.partition: offset for one, offset in self._positions.items() if one.topic == topic}
-        if starts:
-            self._readers[topic] = Consumer(
-                self._bootstrap,
-                topic,
-                sorted(starts),
-                starts,
-                prefetch_bytes=self._prefetch_bytes,
-                on_out_of_range=self._reset,
-                ssl=self._ssl,
-            )
-
-    async def _close_readers(self) -> None:
-        readers, self._readers = self._readers, {}
-        await asyncio.gather(*self._former, *(reader.close() for reader in readers.values()))
+    def _assigned(self, topic: str, partition: int) -> GroupPartition:
+        """Raises `InvalidRequest`."""
+        for one in self._reading.positions:
+            if (one.topic, one.partition) == (topic, partition):
+                return one
+        raise InvalidRequest("unknown_partition", f"{topic}/{partition} is not assigned to this consumer")

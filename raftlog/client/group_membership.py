@@ -1,12 +1,11 @@
-"""One consumer's place in its group: joined, kept by heartbeats, joined again when it was lost.
+"""The shell around a `Member`: joins, sends heartbeats, joins again, leaves.
 
-A task of its own, so that a program that takes long over its records stays a member. What the group says is kept as
-`current`, for the consumer to act on when it is asked for records next; what the consumer gave up is named in the next
-heartbeat, at once. Whatever node is asked passes heartbeats on, so a coordinator that dies is only a heartbeat that
-takes longer.
+A task of its own, so that a program that takes long over its records stays a member, for as long as it polls now and
+then. What the group says is kept for the consumer to act on when it is asked for records next; what the consumer gave
+up is named in the next heartbeat, at once. Whatever node is asked passes heartbeats on, so a coordinator that dies is
+only a heartbeat that takes longer.
 
-`session` rises when membership was lost: what the consumer had is then perhaps somebody else's already, and nothing of
-it may be committed. What is *not* here: reading and committing (`group_consumer.py`).
+What is *not* here: decisions (`group_member.py`), reading and committing (`group_consumer.py`).
 """
 
 from __future__ import annotations
@@ -14,64 +13,97 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 from raftlog.errors import InvalidRequest, RaftlogError
 
 from .api import blames_caller
 from .group_api import GroupApi, GroupPartition, MembershipInfo
+from .group_member import Member
 
 logger = logging.getLogger("raftlog.client")
 
-HURRY_INTERVAL = 0.1
-"""Seconds between heartbeats while the group is being rearranged, at most `heartbeat_interval`."""
 BACKOFF_MIN = 0.05
 BACKOFF_MAX = 1.0
 LEAVE_TIMEOUT = 3.0
 LOST = ("unknown_member", "member_fenced")
-RELEASED_PER_HEARTBEAT = 1_000
 
 
 class GroupMembership:
     """Belongs to one event loop; `start` and `close` it."""
 
-    def __init__(self, api: GroupApi, wanted: Mapping[str, Any], *, heartbeat_interval: float) -> None:
+    def __init__(
+        self, api: GroupApi, wanted: Mapping[str, Any], *, heartbeat_interval: float, max_poll_interval: float = 300.0
+    ) -> None:
         """`wanted`: what to join with, as the API has it. Times in seconds."""
         self._api = api
         self._wanted = dict(wanted)
         self._instance_id = str(wanted.get("instance_id") or "")
-        self._interval = heartbeat_interval
         self._timeout = max(1.0, wanted["session_timeout_ms"] / 3000)
+        self._max_poll_interval = max_poll_interval
         # Its own name from the first attempt on: a join whose answer got lost is found again.
         self._member_id = f"{str(wanted.get('client_id') or 'consumer')[:200]}-{secrets.token_hex(16)}"
-        self.current: MembershipInfo | None = None
-        """What the group said last; None while it is no member."""
-        self.session = 0
+        self.member = Member(
+            heartbeat_interval=heartbeat_interval, max_poll_interval=max_poll_interval, now=monotonic()
+        )
         self.error: RaftlogError | None = None
         """Why it will never be a member (again)."""
         self.last_error: RaftlogError | None = None
         self.changed = asyncio.Event()
         """Something is to be looked at: `current`, `session` or `error`."""
-        self._released: dict[GroupPartition, None] = {}
-        self._hurry = asyncio.Event()
+        self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._joining: asyncio.Task[MembershipInfo] | None = None
+
+    @property
+    def current(self) -> MembershipInfo | None:
+        """What the group said last; None while it is no member."""
+        return self.member.current
+
+    @property
+    def session(self) -> int:
+        """See `Member.session`."""
+        return self.member.session
 
     def start(self) -> None:
         """Begin to join. Starting twice is fine."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
+    @contextmanager
+    def polling(self) -> Iterator[None]:
+        """The program waits inside of `poll`."""
+        self.member.poll_began(monotonic())
+        self._woken.set()
+        try:
+            yield
+        finally:
+            self.member.poll_ended(monotonic())
+            self._woken.set()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """`poll` waits for the program: for one of its callbacks."""
+        self.member.poll_ended(monotonic())
+        self._woken.set()
+        try:
+            yield
+        finally:
+            self.member.poll_began(monotonic())
+            self._woken.set()
+
+    def shows_life(self) -> None:
+        """The program takes what an earlier poll gave. Any thread may call."""
+        self.member.shows_life(monotonic())
+
     def release(self, given_up: Iterable[GroupPartition]) -> None:
         """These are read no more, and committed as far as they will be."""
-        self._released.update(dict.fromkeys(given_up))
-        if self._released:
-            self._hurry.set()
-
-    def keep(self, taken_up: Iterable[GroupPartition]) -> None:
-        """These are its own again before it said that they are not."""
-        for partition in taken_up:
-            self._released.pop(partition, None)
+        self.member.release(given_up)
+        if self.member.releases:
+            self._woken.set()
 
     async def close(self) -> None:
         """Leave, but for a static member: it will be back."""
@@ -80,13 +112,10 @@ class GroupMembership:
             return
         task.cancel()
         await asyncio.wait([task])
-        current, self.current = self.current, None
-        if current is None or self._instance_id:
-            return
-        try:
-            await self._api.leave(current.member_id, current.incarnation, timeout=LEAVE_TIMEOUT)
-        except RaftlogError as error:
-            logger.debug("leaving the group failed, so its session will end it: %s", error)
+        current, self.member.current = self.member.current, None
+        current = await self._joined_meanwhile() or current
+        if current is not None and not self._instance_id:
+            await self._leave(current)
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 
@@ -102,8 +131,11 @@ class GroupMembership:
         backoff = BACKOFF_MIN
         while True:
             try:
+                await self._until_program_polls()
                 await self._check_instance()
-                self._hear(await self._api.join({**self._wanted, "member_id": self._member_id}))
+                self.member.joined(await self._join(), monotonic())
+                self.last_error = None
+                self.changed.set()
                 backoff = BACKOFF_MIN
                 await self._stay()
             except RaftlogError as error:
@@ -115,6 +147,38 @@ class GroupMembership:
                 logger.debug("joining the group failed: %s", error)
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, BACKOFF_MAX)
+
+    async def _until_program_polls(self) -> None:
+        while not self.member.may_join:
+            self._woken.clear()
+            await self._woken.wait()
+
+    async def _join(self) -> MembershipInfo:
+        """Goes on when this task ends: whoever closes has to know whether it is a member by then."""
+        joining = self._joining = asyncio.get_running_loop().create_task(
+            self._api.join({**self._wanted, "member_id": self._member_id})
+        )
+        answer = await asyncio.shield(joining)
+        self._joining = None
+        return answer
+
+    async def _joined_meanwhile(self) -> MembershipInfo | None:
+        """What became of a join that was under way."""
+        joining, self._joining = self._joining, None
+        if joining is None:
+            return None
+        await asyncio.wait([joining], timeout=LEAVE_TIMEOUT)
+        if not joining.done():
+            joining.cancel()
+            await asyncio.wait([joining])
+        failed = joining.cancelled() or joining.exception() is not None
+        return None if failed else joining.result()
+
+    async def _leave(self, current: MembershipInfo) -> None:
+        try:
+            await self._api.leave(current.member_id, current.incarnation, timeout=LEAVE_TIMEOUT)
+        except RaftlogError as error:
+            logger.debug("leaving the group failed, so its session will end it: %s", error)
 
     async def _check_instance(self) -> None:
         """A static member that was replaced must not take its place back, and so for ever (KIP-345)."""
@@ -131,14 +195,18 @@ class GroupMembership:
 
     async def _stay(self) -> None:
         """Heartbeats, until it is no member any more."""
+        member = self.member
         while True:
             await self._pause()
-            current = self.current
+            current = member.current
             assert current is not None, "a member"
-            released = list(self._released)[:RELEASED_PER_HEARTBEAT]
+            if member.is_overdue(monotonic()):
+                await self._give_up_place(current)
+                return
+            generation, named = member.heartbeat()
             try:
                 answer = await self._api.heartbeat(
-                    current.member_id, current.incarnation, current.generation, released, timeout=self._timeout
+                    current.member_id, current.incarnation, generation, named, timeout=self._timeout
                 )
             except RaftlogError as error:
                 self.last_error = error
@@ -147,34 +215,38 @@ class GroupMembership:
                     return
                 if blames_caller(error):
                     raise
-                continue  # Nobody answers for now: whether it is a member still, the coordinator will say.
-            for partition in released:
-                self._released.pop(partition, None)
-            self._hear(answer)
+                member.silence(monotonic())
+                continue
+            self.last_error = None
+            if member.heard(answer, named, monotonic()):
+                self.changed.set()
 
     async def _pause(self) -> None:
-        current = self.current
-        calm = current is not None and current.state == "Stable" and not current.revoking
-        interval = self._interval if calm else min(self._interval, HURRY_INTERVAL)
-        if self._released and self.last_error is None:
-            interval = 0.0
-        try:
-            async with asyncio.timeout(interval):
-                await self._hurry.wait()
-        except TimeoutError:
-            pass
-        self._hurry.clear()
+        """Until the next heartbeat is due, or the program is overdue."""
+        while True:
+            self._woken.clear()
+            due, overdue = self.member.next_heartbeat(), self.member.overdue_at
+            until = due if overdue is None else min(due, overdue)
+            if until <= monotonic():
+                return
+            try:
+                async with asyncio.timeout(until - monotonic()):
+                    await self._woken.wait()
+            except TimeoutError:
+                return
 
-    def _hear(self, answer: MembershipInfo) -> None:
-        before, self.current = self.current, answer
-        self.last_error = None
-        if before is None or (before.generation, before.incarnation) != (answer.generation, answer.incarnation):
-            self.changed.set()
+    async def _give_up_place(self, current: MembershipInfo) -> None:
+        """The program hangs (KIP-62). A static member says nothing: back within its session, it has what it had."""
+        seconds = self._max_poll_interval
+        detail = f"no poll for max_poll_interval_ms, {seconds:g} s: the program took too long over its records"
+        logger.warning("leaving the group: %s", detail)
+        self.last_error = InvalidRequest("unknown_member", detail)
+        self._lose()
+        if not self._instance_id:
+            await self._leave(current)
 
     def _lose(self) -> None:
-        self.current = None
-        self.session += 1
-        self._released.clear()
+        self.member.lost()
         self.changed.set()
 
 

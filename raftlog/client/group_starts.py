@@ -16,6 +16,7 @@ from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST
 from .api import HttpApi
 from .group_api import GroupOffsetInfo, GroupPartition
 from .offsets import find_offsets
+from .reader import Start, parse_start, query_timestamp
 
 RebalanceCallback: TypeAlias = Callable[[list[GroupPartition]], Awaitable[None] | None]
 
@@ -41,6 +42,15 @@ async def find_starts(
         offsets = await find_offsets(api, bytes.fromhex(topic_id), [(one.partition, time) for one in found])
         starts.update({one: offsets[one.partition] for one in found})
     return starts
+
+
+async def find_start(api: HttpApi, partition: GroupPartition, start: Start) -> int:
+    """The offset that it means. Raises `InvalidRequest`, or `RetriableError` where nobody tells."""
+    place = parse_start(start)
+    if isinstance(place, int):
+        return place
+    queries = [(partition.partition, query_timestamp(place))]
+    return (await find_offsets(api, bytes.fromhex(partition.topic_id), queries))[partition.partition]
 
 
 async def call_back(callback: RebalanceCallback | None, partitions: Sequence[GroupPartition]) -> None:

@@ -13,6 +13,7 @@ from metadata.groups.changes import Fence
 from raftlog.client.api import HttpApi
 from raftlog.client.group_api import GroupApi, GroupPartition, unpack
 from raftlog.client.group_consumer import GroupConsumer
+from raftlog.client.group_member import Member
 from raftlog.client.group_membership import GroupMembership
 from raftlog.client.group_starts import find_starts
 from raftlog.errors import InvalidRequest, RetriableError
@@ -60,6 +61,7 @@ async def member(calls: HttpApi) -> AsyncIterator[Callable[..., GroupMembership]
     def make(**other: Any) -> GroupMembership:
         membership = GroupMembership(GroupApi(calls, "g"), {**WANTED, **other}, heartbeat_interval=0.02)
         made.append(membership)
+        membership.member.poll_began(0.0)  # Its program waits for ever.
         membership.start()
         return membership
 
@@ -147,7 +149,7 @@ async def test_a_cluster_that_does_not_answer_is_asked_again(
 async def test_a_bug_of_ours_is_told_to_whoever_polls(
     member: Callable[..., GroupMembership], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(GroupMembership, "_hear", lambda self, answer: 1 / 0)
+    monkeypatch.setattr(Member, "joined", lambda self, answer, now: 1 / 0)
     a = member()
     await eventually(lambda: a.error is not None)
     assert "ZeroDivisionError" in str(a.error)
@@ -195,7 +197,7 @@ async def test_calls_that_are_given_up_leave_nothing_half_done(api: Api) -> None
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(consumer.poll(timeout=1.0), patience)
                 patience = patience * 1.3 if patience < 0.05 else 0.001
-                by_topic = {name: reader._partitions for name, reader in consumer._readers.items()}
+                by_topic = {name: reader._partitions for name, reader in consumer._reading._readers.items()}
                 mine = sorted(partition.partition for partition in consumer.assignment)
                 assert by_topic == ({"t": mine} if mine else {})
             other.start()

@@ -68,7 +68,7 @@ class Reader:
         with contextlib.suppress(asyncio.CancelledError):
             await membership._task
         membership._task = None
-        self.consumer._positions.clear()
+        self.consumer._reading.positions.clear()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
         await self.consumer.close()
