@@ -241,7 +241,7 @@ def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None,
         for records in new.slices_of_topic(topic):
             events += _changed(old, new, records)
             yield
-    events += groups_diff(old, new)
+    events += yield from groups_diff(old, new)
     for event in transactions_diff(old.transactions, new.transactions):
         events.append(event)
         yield

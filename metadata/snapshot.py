@@ -64,6 +64,10 @@ ANSWERS_PER_STEP = 1_000
 """Likewise."""
 
 
+CRC_BYTES_PER_STEP = 1024 * 1024
+"""Likewise."""
+
+
 class UnknownSnapshot(RemoteProtocolError):
     """A snapshot of a newer version: this node must stop, and says which version it met."""
 
@@ -141,7 +145,8 @@ class SnapshotEncoder:
             whole = BodyWithTransactions(**msgspec.structs.asdict(whole), transactions=transactions)
         body = _encoder.encode(whole)
         yield
-        return b"".join((_HEADER.pack(MAGIC, version, zlib.crc32(body)), body))
+        crc = yield from _crc(body)
+        return b"".join((_HEADER.pack(MAGIC, version, crc), body))
 
     def _pack_topics(self) -> Generator[None, None, list[msgspec.Raw]]:
         topics: list[msgspec.Raw] = []
@@ -175,7 +180,7 @@ class SnapshotEncoder:
 def decode_in_steps(state: ImageState, packed: Buffer) -> Generator[None, None, None]:
     """Fill an empty state, a topic or so many partitions at a time; it brings no events. Raises `RemoteProtocolError`
     (`UnknownSnapshot` for a newer version's)."""
-    body = _open(packed)
+    body = yield from _open(packed)
     state.index = body.index
     state.feature_level = body.feature_level
     state.next_producer_id = body.next_producer_id
@@ -216,7 +221,7 @@ def decode_in_steps(state: ImageState, packed: Buffer) -> Generator[None, None, 
     state.take_events()
 
 
-def _open(packed: Buffer) -> Body:
+def _open(packed: Buffer) -> Generator[None, None, Body]:
     view = memoryview(packed).cast("B")
     if view.nbytes < _HEADER.size:
         raise RemoteProtocolError(f"{view.nbytes} bytes are no snapshot")
@@ -226,11 +231,19 @@ def _open(packed: Buffer) -> Body:
     if version > VERSION:
         raise UnknownSnapshot(f"a snapshot of version {version}, newer than {VERSION}; this node must be upgraded")
     body = view[_HEADER.size :]
-    if version not in _KNOWN or zlib.crc32(body) != crc:
+    if version not in _KNOWN or (yield from _crc(body)) != crc:
         raise RemoteProtocolError("the snapshot is damaged")
     if version == VERSION:
         return _decode(_decoder_with_transactions, body)
     return _decode(_decoder, body)
+
+
+def _crc(body: Buffer) -> Generator[None, None, int]:
+    view, crc = memoryview(body), 0
+    for start in range(0, view.nbytes, CRC_BYTES_PER_STEP):
+        crc = zlib.crc32(view[start : start + CRC_BYTES_PER_STEP], crc)
+        yield
+    return crc
 
 
 def _unpack_transactions(state: ImageState, body: BodyWithTransactions) -> Generator[None, None, None]:

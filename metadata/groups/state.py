@@ -6,7 +6,7 @@ fed with the events instead. What is *not* here: deciding (`image.py`), bytes (`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 
 from raftlog.model import TopicId, TopicPartition
 
@@ -14,6 +14,9 @@ from .events import GroupChanged, GroupEvent, GroupRemoved, OffsetsCommitted, Of
 from .records import CommittedOffset, GroupRecord, in_order
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
+
+OFFSETS_PER_STEP = 1_000
+"""Compared at a time: about a millisecond of work."""
 
 
 class GroupsView:
@@ -60,6 +63,8 @@ class GroupsState:
         self.offset_count = 0
         """Of all groups."""
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._lent: set[str] = set()
+        """Groups whose offsets a snapshot holds, too: they are not to be changed in place."""
         self._groups_of: dict[TopicId, dict[str, None]] = {}
         """Topic → groups that perhaps read it or have committed in it; derived. What is too much in it goes with the
         topic or the group."""
@@ -97,12 +102,13 @@ class GroupsState:
             if not groups:
                 del self._groups_of[topic_id]
         self.offset_count -= len(self._offsets.pop(record.group_id, ()))
+        self._lent.discard(record.group_id)
         self.note(GroupRemoved(record.group_id))
 
     def put_offsets(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """These as they are, whatever was there."""
         if offsets:
-            known = self._offsets.setdefault(group_id, {})
+            known = self._own_offsets(group_id)
             self.offset_count -= len(known)
             known.update(offsets)
             self.offset_count += len(known)
@@ -112,8 +118,9 @@ class GroupsState:
     def remove_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """These must be there."""
         gone = tuple(partitions)
+        known = self._own_offsets(group_id)
         for partition in gone:
-            del self._offsets[group_id][partition]
+            del known[partition]
         self.offset_count -= len(gone)
         self.note(OffsetsRemoved(group_id, gone))
 
@@ -122,14 +129,24 @@ class GroupsState:
             self._groups_of.setdefault(topic_id, {})[group_id] = None
             self._topics_of.setdefault(group_id, {})[topic_id] = None
 
-    def copy_offsets(self) -> dict[str, dict[TopicPartition, CommittedOffset]]:
-        """As they are now, for a snapshot that is made while this goes on."""
-        return {group_id: offsets.copy() for group_id, offsets in self._offsets.items() if offsets}
+    def copy_offsets(self) -> Mapping[str, Mapping[TopicPartition, CommittedOffset]]:
+        """As they are now, for a snapshot that is made while this goes on: a group's are copied when they change next,
+        since all of them at once may be a million."""
+        self._lent = set(self._offsets)
+        return {group_id: offsets for group_id, offsets in self._offsets.items() if offsets}
+
+    def _own_offsets(self, group_id: str) -> dict[TopicPartition, CommittedOffset]:
+        """A group's, to be changed."""
+        if group_id in self._lent:
+            self._lent.discard(group_id)
+            self._offsets[group_id] = self._offsets[group_id].copy()
+        return self._offsets.setdefault(group_id, {})
 
 
-def groups_diff(old: GroupsState, new: GroupsState) -> list[GroupEvent]:
-    """The events that lead a follower of `old` to `new`."""
+def groups_diff(old: GroupsState, new: GroupsState) -> Generator[None, None, list[GroupEvent]]:
+    """The events that lead a follower of `old` to `new`, in steps."""
     events: list[GroupEvent] = [GroupRemoved(group_id) for group_id in sorted(old.groups) if group_id not in new.groups]
+    work = 0
     for group_id in sorted(new.groups):
         group, offsets = new.groups[group_id], new.offsets_of(group_id)
         if group != old.groups.get(group_id):
@@ -141,6 +158,10 @@ def groups_diff(old: GroupsState, new: GroupsState) -> list[GroupEvent]:
         changed = {p: offsets[p] for p in in_order(offsets) if offsets[p] != known.get(p)}
         if changed:
             events.append(OffsetsCommitted(group_id, changed))
+        work += 1 + len(offsets)
+        if work >= OFFSETS_PER_STEP:
+            work = 0
+            yield
     return events
 
 
