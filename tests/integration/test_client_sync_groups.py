@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from raftlog.cli.local_cluster import LocalCluster
 from raftlog.client import ConsumerRecord
 from raftlog.client.group_api import GroupPartition
-from raftlog.errors import InvalidRequest
+from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.sync import Admin, Consumer, GroupConsumer, Producer
-from tests.support.cluster import running_cluster
+from tests.support.cluster import PATIENCE_S, running_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.integration
 def cluster() -> Iterator[LocalCluster]:
     with running_cluster(node_count=1) as running:
         with Admin(running.bootstrap) as admin, Producer(running.bootstrap) as producer:
-            for topic in ("seen", "told", "halves"):
+            for topic in ("seen", "told", "halves", "held"):
                 admin.create_topic(topic, partitions=2)
                 for partition in range(2):
                     producer.send_many(topic, [b"%d" % number for number in range(200)], partition=partition)
@@ -120,3 +121,101 @@ def test_two_members_in_two_threads_share_the_work(cluster: LocalCluster) -> Non
         thread.join(60.0)
     assert all_found.is_set()
     assert len(found) == len(set(found)), "a rebalance commits what was processed before it moves"
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_what_is_paused_waits_where_it_is(cluster: LocalCluster) -> None:
+    with Consumer.subscribe(
+        cluster.bootstrap, "holders", ["held"], auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        first = list(itertools.islice(consumer, 10))
+        held = [one for one in consumer.assignment if one.partition == first[-1].partition]
+        ends = one_end(first)
+        consumer.pause(held)
+        assert consumer.paused == held and len(consumer.assignment) == 2
+        others = list(itertools.islice(consumer, 200 - ends.get(1 - held[0].partition, 0)))
+        assert {record.partition for record in others} == {1 - held[0].partition}
+        assert consumer.poll(timeout=0.1) == []
+        assert consumer.positions[held[0]] == ends[held[0].partition]
+        consumer.resume(held)
+        rest = list(itertools.islice(consumer, 400 - len(first) - len(others)))
+        everything = sorted((record.partition, record.offset) for record in [*first, *others, *rest])
+        assert everything == [(partition, offset) for partition in range(2) for offset in range(200)]
+        with pytest.raises(InvalidRequest, match="not assigned"):
+            consumer.pause([GroupPartition("held", 9)])
+
+
+def test_a_seek_may_name_a_place_or_a_time(cluster: LocalCluster) -> None:
+    with Consumer.subscribe(cluster.bootstrap, "seekers", ["held"], auto_offset_reset="latest") as consumer:
+        assert consumer.poll(timeout=0.1) == []
+        until(lambda: consumer.poll(timeout=0.05) == [] and len(consumer.assignment) == 2)
+        for start, offset in (("earliest", 0), ("latest", 200), ("@0", 0), ("@99999999999999", 200), (7, 7)):
+            consumer.seek("held", 1, start)
+            assert {one.partition: at for one, at in consumer.positions.items()}[1] == offset
+        assert consumer.poll(1)[0].offset == 7
+        with pytest.raises(InvalidRequest):
+            consumer.seek("held", 1, "soon")
+
+
+def test_what_an_exception_kept_from_being_processed_is_not_committed(cluster: LocalCluster) -> None:
+    """Delivery is at least once, also where a program ends in the middle of a batch."""
+    settings = {"auto_offset_reset": "earliest", "auto_commit_interval_ms": 60_000}
+    with pytest.raises(ZeroDivisionError), Consumer.subscribe(cluster.bootstrap, "polls", ["held"], **settings) as one:
+        assert len(one.poll(50)) == 50
+        assert one.poll(50)
+        raise ZeroDivisionError
+    assert sum(offsets_of(cluster, "polls").values()) == 50
+    with pytest.raises(ZeroDivisionError), Consumer.subscribe(cluster.bootstrap, "loops", ["held"], **settings) as one:
+        for number, _ in enumerate(one):
+            if number == 60:
+                raise ZeroDivisionError
+    assert sum(offsets_of(cluster, "loops").values()) == 60
+
+
+def test_a_commit_without_waiting_tells_whoever_calls_next(cluster: LocalCluster) -> None:
+    told: list[tuple[RaftlogError | None, str]] = []
+
+    def done(error: RaftlogError | None) -> None:
+        told.append((error, threading.current_thread().name))
+
+    with Consumer.subscribe(cluster.bootstrap, "soon", ["held"], auto_offset_reset="earliest") as consumer:
+        polled = consumer.poll(30)
+        consumer.commit_soon(done=done)
+        until(lambda: consumer.poll(0) == [] and bool(told))
+        assert told == [(None, threading.current_thread().name)]
+        assert sum(offsets_of(cluster, "soon").values()) == len(polled)
+        consumer.commit_soon({GroupPartition("held", 9, consumer.assignment[0].topic_id): 1}, done)
+    assert len(told) == 2 and isinstance(told[1][0], InvalidRequest)
+
+
+def test_a_program_that_hangs_leaves_and_is_told_when_it_is_back(cluster: LocalCluster) -> None:
+    """KIP-62: its heartbeats go on in a thread of their own, and tell nothing of the program."""
+    told: list[str] = []
+    with (
+        Admin(cluster.bootstrap) as admin,
+        Consumer.subscribe(
+            cluster.bootstrap,
+            "hangs",
+            ["held"],
+            auto_offset_reset="earliest",
+            max_poll_interval_ms=1_000,
+            heartbeat_interval_ms=50,
+            on_assigned=lambda partitions: told.append(f"assigned {len(partitions)}"),
+            on_lost=lambda partitions: told.append(f"lost {len(partitions)}"),
+        ) as consumer,
+    ):
+        handed_out = consumer.poll(20)
+        until(lambda: admin.describe_group("hangs").state == "Empty")
+        with pytest.raises(InvalidRequest, match="max_poll_interval"):
+            consumer.commit()
+        again = list(itertools.islice(consumer, 20))
+        assert told == ["assigned 2", "lost 2", "assigned 2"]
+        assert {(r.partition, r.offset) for r in handed_out} <= {
+            (r.partition, r.offset) for r in again
+        } or not offsets_of(cluster, "hangs")
