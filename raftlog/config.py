@@ -304,6 +304,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """From the end of one pass over all replicas to the next."""
     offsets_retention_minutes: Annotated[int, msgspec.Meta(ge=1, le=10 * 525_600)] = 10_080
     """How long the committed offsets of a consumer group without members are kept."""
+    transactional_id_expiration_minutes: Annotated[int, msgspec.Meta(ge=1, le=10 * 525_600)] = 10_080
+    """How long a `transactional_id` is kept with which nothing is begun or ended."""
     fetch_cache_bytes: _Bytes = 64 * MIB
     """Recently appended batches kept in memory for readers at the end of the log, over all partitions."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -130,7 +130,8 @@ def _take_parts(state: ImageState, change: CommitStaged) -> list[bytes] | Refuse
     """They are dropped, whatever the answer will be."""
     parts = state.transactions.parts.get(change.commit_id, {})
     if sorted(parts) != list(range(change.parts)):
-        return Refused("unknown_transaction", f"{len(parts)} parts of this commit are there, not {change.parts}")
+        # They expired, or were used up: nothing is committed, and they can be staged again.
+        return Refused("overloaded", f"{len(parts)} parts of this commit are there, not {change.parts}")
     pieces = [parts[number] for number in range(change.parts)]
     state.transactions.drop_parts(change.commit_id)
     if digest_of(pieces) != change.digest:

@@ -54,6 +54,7 @@ from .replication_links import REPLICATION_PATH, ReplicationDialer, replication_
 from .routing import Router
 from .routing_leaders import resolve
 from .topics import TopicAdministrator
+from .transactions import transactions_of
 from .wiring import Broker
 
 LOCK_FILE = "lock"
@@ -193,7 +194,9 @@ class Node:
         self._forwarder = Forwarder(self.data_address_of, dial)
         administrator = TopicAdministrator(self.broker.view, self._quorum, self._random, self.broker.when_view_reaches)
         self._groups = self._make_groups()
-        self.router = Router(self.broker, self._quorum, self._forwarder, administrator, stalls, self._groups)
+        self._transactions = transactions_of(self.broker, self._quorum, self._clock, self._random, self._log)
+        asked = (self._forwarder, administrator, stalls, self._groups, self._transactions)
+        self.router = Router(self.broker, self._quorum, *asked)
         if self._tls is not None:
             self.router.own_problems = self._tls.problems
         self._listener: Http2Listener | None = None
@@ -321,6 +324,7 @@ class Node:
     def _on_quorum_leader(self, leader: BrokerId) -> None:
         self.broker.view.controller = leader
         self._groups.wake()
+        self._transactions.wake()
 
     def stop_soon(self) -> None:
         """A signal came."""
@@ -363,6 +367,7 @@ class Node:
             await self._tls.close()
         await self._dialer.close()
         self._groups.close()
+        self._transactions.close()
         await self._forwarder.close()
         if self._listener is not None:
             await self._listener.close(grace=0.2)

@@ -53,6 +53,7 @@ from .routing_fetch import FetchRouter
 from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, Leaders, Slots, resolve
 from .scrubs import Scrubs
 from .topics import TopicAdministrator
+from .transactions import Transactions
 from .voters import change_voters
 from .wiring import Broker
 
@@ -71,6 +72,7 @@ class Router:
         administrator: TopicAdministrator,
         stalls: LoopStalls | None = None,
         groups: Groups | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         self._broker = broker
         self._quorum = quorum
@@ -80,6 +82,7 @@ class Router:
             broker.view, lambda: broker.manager.drivers, administrator, structlog.get_logger()
         )
         self._groups = groups
+        self._transactions = transactions
         self._stalls = stalls
         self.own_problems: Callable[[], Sequence[str]] = tuple
         """What is wrong with this node and can be seen here only."""
@@ -109,6 +112,11 @@ class Router:
     def groups(self) -> Groups:
         assert self._groups is not None, "this broker was made without groups"
         return self._groups
+
+    @property
+    def transactions(self) -> Transactions:
+        assert self._transactions is not None, "this broker was made without transactions"
+        return self._transactions
 
     @property
     def scrubs(self) -> Scrubs:

@@ -1,0 +1,259 @@
+"""Transactions on one node: what producers ask for, and, beside the quorum's leader, what expires.
+
+Whoever is asked proposes: the quorum's leader gets everything anyway, and the image decides. A commit that is too large
+for one change is staged in parts first; whoever retries it stages them again, under another id.
+
+What is *not* here: decisions (`metadata/groups/transaction_*.py`), batching (`transaction_batches.py`), reports of
+leaders (`transaction_reports.py`), HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Protocol
+
+from http_api.service_transactions import ProducerIdBlock, WantedCommit
+from metadata.groups.transaction_changes import (
+    COMMIT_ID_BYTES,
+    MAX_CHANGE_BYTES,
+    MAX_IDS_PER_BLOCK,
+    MAX_KEYS,
+    MAX_PARTS,
+    MAX_TIMEOUT_MS,
+    MIN_TIMEOUT_MS,
+    Abort,
+    Commit,
+    CommitStaged,
+    Initialize,
+    OpenBlock,
+    Piece,
+    Position,
+    RetireBlock,
+    StagePart,
+    TransactionChange,
+    digest_of,
+    encode_piece,
+    pack_keys,
+)
+from metadata.groups.transaction_expiry import TransactionExpiry
+from metadata.view import ClusterView, MetadataEvent
+from partitions.driver_ports import Logger
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.model import BrokerId, QuorumStatus
+from raftlog.ports import Clock, Random
+from raftlog.transactions import TransactionKey
+
+from .transaction_batches import Decided, Proposer, TransactionBatches
+from .transaction_pieces import pieces_of, size_of_wanted
+from .wiring import Broker
+
+INLINE_OFFSETS = 2_000
+"""A commit that names so many is taken apart on the loop, in some milliseconds; a larger one by a thread."""
+
+
+class Status(Protocol):
+    """The part of the quorum that is needed here."""
+
+    def status(self) -> QuorumStatus: ...
+
+
+class ProposerWithStatus(Proposer, Status, Protocol):
+    """The part of the quorum that is needed here and for batches."""
+
+
+class Transactions:
+    """See `http_api.service_transactions.TransactionService`. Lives on the broker's loop; `close` it."""
+
+    def __init__(
+        self,
+        node_id: BrokerId,
+        view: ClusterView,
+        quorum: Status,
+        batches: TransactionBatches,
+        clock: Clock,
+        random: Random,
+        logger: Logger,
+        *,
+        unused_ms: int,
+    ) -> None:
+        """`unused_ms`: how long a transactional id that nobody uses is kept."""
+        self._node_id = node_id
+        self._view = view
+        self._quorum = quorum
+        self._batches = batches
+        self._clock = clock
+        self._random = random
+        self._logger = logger
+        self._unused_ms = unused_ms
+        self._expiry: TransactionExpiry | None = None
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.Handle | None = None
+        self._expiring = False
+        self._closed = False
+        self._visible: dict[asyncio.Future[None], tuple[TransactionKey, ...]] = {}
+        """Who waits until these are marked everywhere."""
+        self._unsubscribe = view.subscribe(self._on_events)
+
+    def close(self) -> None:
+        """Expire nothing more; what was proposed may still be decided."""
+        self._closed = True
+        self._unsubscribe()
+        self._expiry = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # --- What producers ask for --------------------------------------------------------------------------------------
+
+    async def initialize(self, transactional_id: str, timeout_ms: int) -> TransactionKey:
+        _check_timeout(timeout_ms)
+        (key,) = _keys(await self._submit(Initialize(transactional_id, timeout_ms, self._clock.wall_ms())))
+        return key
+
+    async def open_block(self, name: str, count: int, timeout_ms: int) -> ProducerIdBlock:
+        _check_timeout(timeout_ms)
+        if not 1 <= count <= MAX_IDS_PER_BLOCK:
+            raise InvalidRequest("invalid_request", f"a block has 1 to {MAX_IDS_PER_BLOCK} producer ids, not {count}")
+        decided = await self._submit(OpenBlock(name, count, timeout_ms))
+        (key,) = _keys(decided)
+        assert decided.answer is not None
+        return ProducerIdBlock(key.producer_id, decided.answer.count)
+
+    async def retire_block(self, name: str) -> None:
+        await self._submit(RetireBlock(name))
+
+    async def commit(self, wanted: WantedCommit, *, visible_within_s: float = 0) -> tuple[TransactionKey, ...]:
+        # Taken down at once: the caller's deadline includes the decision.
+        deadline = self._loop.time() + visible_within_s
+        positions = tuple(Position(one.name, one.current, one.new) for one in wanted.positions)
+        if size_of_wanted(wanted) <= INLINE_OFFSETS:
+            pieces = pieces_of(wanted)
+        else:
+            pieces = await asyncio.to_thread(pieces_of, wanted)
+        if len(pieces) == 1:
+            (whole,) = pieces
+            decided = await self._submit(
+                Commit(whole.outputs, whole.groups, positions, wanted.block, self._clock.wall_ms())
+            )
+        else:
+            decided = await self._commit_staged(pieces, positions, wanted.block)
+        if visible_within_s > 0:
+            await self._become_visible(tuple(output.key for output in wanted.outputs), deadline)
+        return _keys(decided)
+
+    async def abort(self, keys: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:
+        if len(keys) > MAX_KEYS:
+            raise InvalidRequest("transaction_too_large", f"{MAX_KEYS} transactions are aborted at a time, at most")
+        return _keys(await self._submit(Abort(pack_keys(keys), self._clock.wall_ms())))
+
+    async def _submit(self, change: TransactionChange) -> Decided:
+        return await self._batches.submit(change)
+
+    async def _commit_staged(self, pieces: Sequence[Piece], positions: tuple[Position, ...], block: str) -> Decided:
+        if len(pieces) > MAX_PARTS:
+            raise InvalidRequest("transaction_too_large", f"a commit has {MAX_PARTS * MAX_CHANGE_BYTES} bytes at most")
+        packed = await asyncio.to_thread(lambda: [encode_piece(piece) for piece in pieces])
+        commit_id = self._random.randbytes(COMMIT_ID_BYTES)
+        try:
+            # One by one: a large commit does not crowd out small ones.
+            for number, piece in enumerate(packed):
+                await self._submit(StagePart(commit_id, number, piece))
+        except RetriableError as error:
+            # Whatever became of the part: nothing was committed.
+            raise RetriableError(
+                "overloaded" if error.code == "overloaded" else "quorum_unavailable", error.detail
+            ) from None
+        now_ms = self._clock.wall_ms()
+        return await self._submit(CommitStaged(commit_id, len(packed), digest_of(packed), positions, block, now_ms))
+
+    # --- Until all markers are there ---------------------------------------------------------------------------------
+
+    async def _become_visible(self, keys: tuple[TransactionKey, ...], deadline: float) -> None:
+        if self._are_visible(keys):
+            return
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._visible[future] = keys
+        try:
+            async with asyncio.timeout_at(deadline):
+                await future
+        except TimeoutError:
+            raise RetriableError(
+                "request_timed_out", "the transaction is committed, and not visible in all of its partitions yet"
+            ) from None
+        finally:
+            del self._visible[future]
+
+    def _are_visible(self, keys: tuple[TransactionKey, ...]) -> bool:
+        return not any(self._view.transactions.unmarked_count(key) for key in keys)
+
+    def _on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        if self._visible:
+            for future, keys in self._visible.items():
+                if not future.done() and self._are_visible(keys):
+                    future.set_result(None)
+        if self._timer is None and not self._view.transactions.is_empty:
+            self.wake()
+
+    # --- Expiry ------------------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Something may come to expire, or this node begins to lead the quorum."""
+        if self._timer is None and not self._closed:
+            self._timer = self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._timer = None
+        status = self._quorum.status()
+        if self._closed or status.leader != self._node_id:
+            self._expiry = None
+            return
+        if self._expiry is None or self._expiry.term != status.term:
+            self._expiry = TransactionExpiry(self._view.transactions, status.term, unused_ms=self._unused_ms)
+        now = self._loop.time()
+        doubted = self._expiry.clock_jumped
+        change = None if self._expiring else self._expiry.decide(now, self._clock.wall_ms())
+        if self._expiry.clock_jumped and not doubted:
+            self._logger.warning("transactional_id_expiry_paused", reason="the wall clock jumped")
+        if change is not None:
+            self._propose(change)
+        due = self._expiry.next_call(now)
+        if due is not None:
+            self._timer = self._loop.call_at(due, self._turn)
+
+    def _propose(self, change: TransactionChange) -> None:
+        try:
+            decided = self._batches.submit(change)
+        except RaftlogError as error:
+            self._logger.warning("transaction_expiry_refused", error=str(error))
+            return
+        self._expiring = True
+        decided.add_done_callback(self._expired)
+
+    def _expired(self, decided: asyncio.Future[Decided]) -> None:
+        """What was not taken is seen again at the next look."""
+        self._expiring = False
+        error = None if decided.cancelled() else decided.exception()
+        if error is not None and not isinstance(error, RaftlogError):
+            raise error
+
+
+def transactions_of(
+    broker: Broker, quorum: ProposerWithStatus, clock: Clock, random: Random, logger: Logger
+) -> Transactions:
+    """Of the broker of one node."""
+    view = broker.view
+    batches = TransactionBatches(quorum, broker.when_view_reaches, lambda: view.feature_level)
+    unused_ms = broker.config.transactional_id_expiration_minutes * 60_000
+    return Transactions(broker.identity.node_id, view, quorum, batches, clock, random, logger, unused_ms=unused_ms)
+
+
+def _check_timeout(timeout_ms: int) -> None:
+    if not MIN_TIMEOUT_MS <= timeout_ms <= MAX_TIMEOUT_MS:
+        raise InvalidRequest(
+            "invalid_request",
+            f"a transaction's timeout is {MIN_TIMEOUT_MS} to {MAX_TIMEOUT_MS} ms, not {timeout_ms}",
+        )
+
+
+def _keys(decided: Decided) -> tuple[TransactionKey, ...]:
+    return () if decided.answer is None else tuple(packed.key for packed in decided.answer.keys)
