@@ -103,6 +103,8 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         self._patience = Patience(configuration.raftMinTimeout, now())
         self._pre_votes = PreVotes(self._majority())
         self._incoming = IncomingSnapshot()
+        self._has_commands = False
+        """Commands were handed in, and not looked at since."""
         self._votes: set[int] = set()
         """Who gave this candidate a vote in the current term."""
         super().__init__(node, [Node(int(voter)) for voter in membership.others], configuration, transport=transport)
@@ -325,10 +327,14 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         if self.__raftState != _RAFT_STATE.LEADER:
             self.lost.append(Lost(token, certain=True))
         else:
+            self._has_commands = True
             self._applyCommand(command, Waiting(token, self.lost), _COMMAND_TYPE.REGULAR)
 
     def _checkCommandsToApply(self) -> None:  # noqa: N802
         """Only a leader's commands go anywhere; forwarding is the node's business."""
+        if not self._has_commands:
+            return
+        self._has_commands = False
         if self.__raftState == _RAFT_STATE.LEADER:
             super()._checkCommandsToApply()
             return
@@ -338,6 +344,12 @@ class _SyncObj(pysyncobj_elections._SyncObj):
             except queue.Empty:
                 return
             waiting(None, 0)
+
+    def is_due(self) -> bool:
+        """Whether pysyncobj's tick has anything to do: who does not lead campaigns or applies in it, and no more."""
+        if self.__raftState == _RAFT_STATE.LEADER or self.__raftCommitIndex > self.__raftLastApplied:
+            return True
+        return bool(self.__raftElectionDeadline < self._now())
 
     def __applyLogEntries(self) -> bool:  # noqa: N802
         """Hand out what is committed; whoever applies it cannot fail and go on: an error there stops the node."""

@@ -20,7 +20,6 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from pysyncobj.config import SyncObjConf
@@ -40,7 +39,7 @@ from .journal import Journal
 from .journal_face import JournalFace
 from .journal_snapshot import Snapshot, load_snapshot, reconcile, save_in_steps, save_snapshot
 from .pysyncobj_core import _SyncObj
-from .pysyncobj_ports import Ports, install_dispatchers, running
+from .pysyncobj_ports import Active, Ports, install_dispatchers
 from .quorum_changes import ObserverState, QuorumFacts
 from .quorum_configuration import Configuration, encode_configuration
 from .quorum_identity import QuorumIdentity
@@ -179,6 +178,7 @@ class PySyncObjEngine:
         self._disk = disk
         self._identity = identity
         self._ports = Ports(now, random)
+        self._active = Active(self._ports)
         self._journal = Journal(disk, identity)
         self._quiet_since = now
         self._status_of: object = None
@@ -189,7 +189,7 @@ class PySyncObjEngine:
         self._timing = timing
         self._membership = self._outbox.membership = Membership(identity, self._journal)
         self._ports.journal = JournalFace(self._journal, snapshot.index if snapshot else self._journal.base_index)
-        with self._running():
+        with self._active:
             self._core = _SyncObj(
                 Node(int(identity.node_id)),
                 self._membership,
@@ -202,20 +202,11 @@ class PySyncObjEngine:
                 now=lambda: self._ports.now,
             )
 
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        outer = running.ports
-        running.ports = self._ports
-        try:
-            yield
-        finally:
-            running.ports = outer
-
     # --- Engine ---
 
     def propose(self, command: bytes, token: int) -> None:
         """See `Engine`."""
-        with self._running():
+        with self._active:
             self._core.propose(command, token)
 
     def step(self, sender: BrokerId, message: bytes) -> None:
@@ -223,16 +214,17 @@ class PySyncObjEngine:
         if sender == self._identity.node_id:
             raise RemoteProtocolError(f"node {sender} is this node")
         decoded = messages.decode(message)
-        with self._running():
+        with self._active:
             self._outbox._onMessageReceived(Node(int(sender)), decoded)
 
     def tick(self, now: float) -> None:
         """See `Engine`."""
         self._ports.now = max(now, self._ports.now)
-        with self._running():
+        with self._active:
             # Proposals first: the only voter commits in the same tick what it appends.
             self._core._checkCommandsToApply()
-            self._core.doTick(0.0)
+            if self._core.is_due():
+                self._core.doTick(0.0)
             self._core.replicate()
         if self._journal.dirty:
             self._quiet_since = self._ports.now
@@ -241,30 +233,30 @@ class PySyncObjEngine:
 
     def peer_connected(self, peer: BrokerId) -> None:
         """See `Engine`."""
-        with self._running():
+        with self._active:
             self._outbox._onNodeConnected(Node(int(peer)))
 
     def peer_disconnected(self, peer: BrokerId) -> None:
         """See `Engine`."""
-        with self._running():
+        with self._active:
             self._outbox._onNodeDisconnected(Node(int(peer)))
 
     def meet(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None:
         """See `Engine`."""
-        with self._running():
+        with self._active:
             if self._membership.meet(peer, directory_id, endpoint):
                 self._core.begin_anew_with(Node(int(peer)))
 
     def distrust(self, peer: BrokerId, distrusted: bool) -> None:
         """Whether the votes and acknowledgements of a voter whose disk is not agreed upon yet count nothing: it came
         with another one before (S9)."""
-        with self._running():
+        with self._active:
             if self._membership.distrust(peer, distrusted):
                 self._core.begin_anew_with(Node(int(peer)))
 
     def forget(self, peer: BrokerId) -> None:
         """See `Engine`. What it acknowledged goes with its disk: the way to it may outlive the way from it."""
-        with self._running():
+        with self._active:
             if self._membership.forget(peer):
                 self._core.begin_anew_with(Node(int(peer)))
 
@@ -348,12 +340,12 @@ class PySyncObjEngine:
 
     def append_configuration(self, configuration: Configuration, token: int) -> None:
         """See `Engine`."""
-        with self._running():
+        with self._active:
             self._core.append_configuration(configuration, token)
 
     def resign(self) -> None:
         """See `Engine`."""
-        with self._running():
+        with self._active:
             self._core.resign()
 
     @property

@@ -49,6 +49,22 @@ def _create_journal(path: str | None = None) -> Any:
     return ports.journal if ports is not None else _originals["createJournal"](path)
 
 
+class Active:
+    """Within it pysyncobj sees one engine's ports. The calls of one engine do not nest; those of two may."""
+
+    __slots__ = ("_outer", "_ports")
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._outer: Ports | None = None
+
+    def __enter__(self) -> None:
+        self._outer, running.ports = running.ports, self._ports
+
+    def __exit__(self, *raised: object) -> None:
+        running.ports = self._outer
+
+
 running = Running()
 _originals: dict[str, Any] = {}
 

@@ -24,8 +24,7 @@ sockets (`quorum_thread.py`), decisions (`controller.py`) and their rules (`imag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from raftlog.config import TimingConfig
 from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError
@@ -127,13 +126,13 @@ class QuorumNode:
         self._questions = StatusQuestions(first_id)
         self._changes = VoterChanges(first_id, self._ask_change)
         self._desk = ChangeDesk(self._engine, self._lanes)
-        self._stopped_by: BaseException | None = None
+        self._or_stop = _OrStop()
 
     # --- Links -------------------------------------------------------------------------------------------------------
 
     def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None = None) -> None:
         """The handshake of a link on which the peer sends names its disk: whether it is the one that it votes with."""
-        with self._or_stop():
+        with self._or_stop:
             voter = self._engine.base_configuration.voter(peer)
             if voter is not None and not voter.pinned:
                 # Also where a later entry names its disk: that entry may be cut away.
@@ -142,24 +141,24 @@ class QuorumNode:
 
     def on_gone(self, peer: BrokerId) -> None:
         """The peer sends nothing any more."""
-        with self._or_stop():
+        with self._or_stop:
             self._engine.forget(peer)
 
     def on_connected(self, peer: BrokerId) -> None:
         """Messages can be sent to this peer."""
-        with self._or_stop():
+        with self._or_stop:
             self._connected.add(peer)
             self._engine.peer_connected(peer)
 
     def on_disconnected(self, peer: BrokerId) -> None:
         """Messages to this peer are lost from now on."""
-        with self._or_stop():
+        with self._or_stop:
             self._connected.discard(peer)
             self._engine.peer_disconnected(peer)
 
     def on_message(self, peer: BrokerId, message: Buffer) -> None:
         """A message from a peer whose handshake was accepted. Raises `RemoteProtocolError`."""
-        with self._or_stop():
+        with self._or_stop:
             frame = protocol.decode(message)
             match frame:
                 case EngineFrame(packed):
@@ -270,7 +269,7 @@ class QuorumNode:
 
     def tick(self) -> None:
         """Do what is due. Called after every batch of inputs and from time to time (see the module)."""
-        with self._or_stop():
+        with self._or_stop:
             now = self._clock.monotonic()
             for _ in range(ROUNDS_PER_TICK):
                 if not self._round(now) or self._clock.monotonic() - now > APPLY_SECONDS:
@@ -302,9 +301,10 @@ class QuorumNode:
         for lost in ready.lost:
             self._lanes.lost(lost)
         self._machine.give(ready.applied)
-        until = self._clock.monotonic() + APPLY_SECONDS
-        for applied, result in self._machine.carry_on(lambda: self._clock.monotonic() < until):
-            self._lanes.applied(applied, result)
+        if self._machine.behind:
+            until = self._clock.monotonic() + APPLY_SECONDS
+            for applied, result in self._machine.carry_on(lambda: self._clock.monotonic() < until):
+                self._lanes.applied(applied, result)
         # What is not applied yet stays in the log, not here.
         self._engine.hold_back(self._machine.behind)
         self._notice_leader()
@@ -363,19 +363,6 @@ class QuorumNode:
 
     # --- The end -----------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _or_stop(self) -> Iterator[None]:
-        """Whatever is not the peer's or the caller's fault stops this node for good."""
-        if self._stopped_by is not None:
-            raise self._stopped_by
-        try:
-            yield
-        except RemoteProtocolError:
-            raise
-        except BaseException as error:
-            self._stopped_by = error
-            raise
-
     def check_invariants(self) -> None:
         """Assert what must hold between any two calls. Raises `InvariantViolation`. Looks at everything: for tests."""
         self._engine.check_invariants()
@@ -392,4 +379,21 @@ class QuorumNode:
         self._changes.close()
         self._barriers.close()
         self._proposals.close()
-        self._engine.close(sync=self._stopped_by is None)
+        self._engine.close(sync=self._or_stop.error is None)
+
+
+class _OrStop:
+    """Whatever is not the peer's or the caller's fault stops the node for good."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and not isinstance(error, RemoteProtocolError):
+            self.error = error

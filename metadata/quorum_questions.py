@@ -35,6 +35,8 @@ class Barriers:
 
     def pump(self, now: float) -> None:
         """Begin the next entry, and end what waited too long."""
+        if not self._waiting and not self._under_way:
+            return
         for queue in (self._waiting, self._under_way):
             overdue = [done for deadline, done in queue if now >= deadline]
             queue[:] = [waiter for waiter in queue if now < waiter[0]]
@@ -77,6 +79,8 @@ class StatusQuestions:
 
     def end_overdue(self, now: float, own: Callable[[], QuorumStatus]) -> None:
         """Answer what waited too long with what this node knows."""
+        if not self._waiting:
+            return
         for request_id, (deadline, _) in list(self._waiting.items()):
             if now >= deadline:
                 self.answer(request_id, own())

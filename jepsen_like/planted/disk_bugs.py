@@ -119,6 +119,9 @@ def _load_without_checksum(disk: Disk, identity: QuorumIdentity) -> Snapshot | N
     body = content[journal_snapshot._HEAD_BYTES :]
 
     class Corrected:
+        def remove(self, path: str) -> None:
+            disk.remove(path)
+
         def read(self, path: str) -> bytes:
             checksum = journal_snapshot._CRC.pack(crc32c.crc32c(body))
             return bytes(journal_snapshot.MAGIC + checksum + body)

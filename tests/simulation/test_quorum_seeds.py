@@ -9,6 +9,7 @@ import pytest
 
 from jepsen_like.simulator.quorum_run import run_quorum_seed, run_schedule
 from jepsen_like.simulator.quorum_schedule import KINDS, OPERATIONS, Schedule, draw
+from metadata.pysyncobj_core import _SyncObj
 
 SECONDS = 15.0
 SEEDS = range(1, 25)
@@ -37,6 +38,13 @@ def test_one_schedule_and_one_code_give_one_trace(seed: int) -> None:
     first, second = run_quorum_seed(seed, 10.0), run_quorum_seed(seed, 10.0)
     assert (first.trace, first.events, first.entries) == (second.trace, second.events, second.entries)
     assert run_quorum_seed(seed + 100, 10.0).trace != first.trace
+
+
+def test_ticks_that_are_left_out_would_have_done_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower's tick goes to pysyncobj only where its timer has run out or something is to be applied."""
+    sparing = run_quorum_seed(4, 8.0)
+    monkeypatch.setattr(_SyncObj, "is_due", lambda core: True)
+    assert run_quorum_seed(4, 8.0).trace == sparing.trace
 
 
 def test_without_faults_everything_is_applied() -> None:
