@@ -1,6 +1,6 @@
 """Log compaction's decisions: what may be compacted, whether it is worth it, and which records of a batch stay.
 
-    log start       first dirty offset          end of what may be compacted      high watermark      log end
+    log start       first dirty offset          end of what may be compacted      last stable offset      log end
         |  compacted before  |  dirty: keys are read here  |  too young, too new  |  ...   the active segment
 
 One pass reads the keys of the dirty part into an `OffsetMap` (key → last offset), as many as fit, and then goes over
@@ -11,9 +11,13 @@ A record without a value (a tombstone) stays until its batch's *delete horizon* 
 it writes down that moment, `delete.retention.ms` ahead, so a reader who began before it has that long to see it
 (KIP-534). Records without key, which a compacted topic refuses, may be there from before it was one: they go.
 
-Nothing at or above the high watermark is touched, nor the active segment, nor any batch's offsets or producer fields:
-the state of idempotent producers, leader epochs and truncation know nothing of compaction. Each replica compacts by
-itself; what they hold differs, what a reader finds at an offset does not, except that it may be gone (S2, S4).
+Records of aborted transactions go whatever their keys are, and a later record of one does not count as later (S13). A
+marker stays as long as a batch that it speaks of is there: it goes in a pass that finds none left, so after them.
+
+Nothing at or above the last stable offset is touched, nor the active segment, nor any batch's offsets or producer
+fields: the state of idempotent producers, leader epochs and truncation know nothing of compaction. Each replica
+compacts by itself; what they hold differs, what a reader finds at an offset does not, except that it may be gone (S2,
+S4).
 
 Sources: Kafka's LogCleaner and SkimpyOffsetMap (128-bit hashes of keys), KIP-58 (lag), KIP-354 (largest lag), KIP-534.
 What is *not* here: reading and writing (`compaction_run.py`), when to look (`compactor.py`).
@@ -135,9 +139,10 @@ class CompactionPlan:
 
 
 def plan_compaction(
-    config: TopicConfig, sealed: Sequence[SegmentFacts], first_dirty: Offset, high_watermark: Offset, now_ms: int
+    config: TopicConfig, sealed: Sequence[SegmentFacts], first_dirty: Offset, settled_end: Offset, now_ms: int
 ) -> CompactionPlan | None:
-    """`sealed` are all segments but the active one, in order. None where there is nothing to do, or too little."""
+    """`sealed` are all segments but the active one, in order; nothing at or above `settled_end` may go. None where
+    there is nothing to do, or too little."""
     if not config.compacts or not sealed:
         return None
     first_dirty = max(first_dirty, sealed[0].base_offset)
@@ -146,7 +151,7 @@ def plan_compaction(
     for segment in sealed:
         # Without a least lag the clocks of producers, which may be ahead, hold up nothing.
         too_young = config.min_compaction_lag_ms > 0 and segment.max_timestamp > now_ms - config.min_compaction_lag_ms
-        if segment.end_offset > high_watermark or too_young:
+        if segment.end_offset > settled_end or too_young:
             break
         if segment.end_offset <= first_dirty:
             clean += segment.size

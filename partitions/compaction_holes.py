@@ -1,4 +1,4 @@
-"""Which empty batches a log still needs, and one hole in place of those that it does not.
+"""Which empty batches and markers a log still needs, and one hole in place of those that it does not.
 
 Compaction leaves batches without a record. Such a batch may still say something: up to where a producer's sequence had
 come, and which of its last batches were appended, so that a resend is recognised (S1). Every replica, and whoever
@@ -9,6 +9,10 @@ the same leader epoch become one hole: offsets stay dense (S2), and so do all ch
     [k=1] [  ] [  ] [  ] [k=2] [  ]       →       [k=1] [  hole  ] [k=2] [  ]
            p7   p7   p9         p7                                        p7: its last batch
 
+A marker is needed while a batch that it ends is there, empty or not: without it the transaction would be open again to
+whoever reads the log from its beginning (S13). One that finds nothing open when the pass begins has said all that it
+had to say; what it ended went in an earlier pass, so it never goes before that.
+
 What is needed is judged as of the pass's end, which is below the high watermark. Whatever of the log above is lost or
 copied from somebody else: a batch that a producer's state needs later was among its last ones then, too.
 
@@ -17,12 +21,16 @@ What is *not* here: which records stay (`compaction.py`), the bytes of a hole (`
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
-from raftlog.record_batch import BatchHeader
+from raftlog.model import Offset
+from raftlog.record_batch import BatchHeader, Control
 from raftlog.record_batch_filter import hole
 
 from .producer_state import ProducerStates
+from .transaction_state import keys_of
 
 _DELTA_MAX = 2**31 - 1
 
@@ -30,16 +38,22 @@ _DELTA_MAX = 2**31 - 1
 class NeededBatches:
     """Which batches producers' state rests on: told all headers of a log in order, up to the pass's end.
 
-    Invariant: at most as many as `ProducerStates` remembers.
+    Invariant: at most as many as `ProducerStates` remembers, and the markers that end something.
     """
 
     def __init__(self) -> None:
         self._states = ProducerStates()
         self._base_offsets: frozenset[int] = frozenset()
+        self._spent = array("q")
+        """Base offsets of markers that end nothing any more, rising."""
 
-    def add(self, header: BatchHeader) -> None:
-        """The next batch."""
-        self._states.append(header)
+    def add(self, header: BatchHeader, control: Control | None = None) -> None:
+        """The next batch; `control` is what a control batch says."""
+        if control is not None and not any(map(self._states.transactions.is_open, keys_of(control))):
+            self._spent.append(header.base_offset)
+        self._states.append(header, control)
+        # What is aborted was asked for elsewhere.
+        self._states.transactions.forget_compacted(Offset(header.base_offset))
 
     def settle(self) -> None:
         """That was all."""
@@ -49,6 +63,10 @@ class NeededBatches:
         )
 
     def __contains__(self, header: BatchHeader) -> bool:
+        """Whether this batch, which holds no users' records, is needed."""
+        if header.is_control:
+            place = bisect_left(self._spent, header.base_offset)
+            return place == len(self._spent) or self._spent[place] != header.base_offset
         return header.base_offset in self._base_offsets
 
 
@@ -80,8 +98,18 @@ class Hole:
         return self.end_offset > self.first.end_offset
 
     @property
+    def changed(self) -> bool:
+        """It is not as it was before the pass."""
+        return self.first_changed or not self._stays
+
+    @property
+    def _stays(self) -> bool:
+        """A single batch stays what it is: there is nothing to be gained, unless it holds a marker."""
+        return not self.joined and (self.first.is_control or not self.first.is_transactional)
+
+    @property
     def batch(self) -> bytes:
-        """To be written. A single batch stays what it is: there is nothing to be gained."""
-        if not self.joined:
+        """To be written."""
+        if self._stays:
             return self.first_batch
         return hole(self.first.base_offset, self.end_offset, self.first.leader_epoch, self.max_timestamp)

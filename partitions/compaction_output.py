@@ -115,7 +115,7 @@ class CleanedFile:
         found, self._hole = self._hole, None
         if found is not None:
             batch = found.batch
-            yield from self._write(parse_header(batch), batch, changed=found.joined or found.first_changed)
+            yield from self._write(parse_header(batch), batch, changed=found.changed)
 
     def _write(self, header: BatchHeader, batch: bytes, *, changed: bool) -> Iterator[int]:
         if self._file is None and (changed or len(self.olds) > 1):

@@ -26,15 +26,18 @@ from raftlog.errors import CorruptBatch, InvariantViolation, RetriableError
 from raftlog.model import FilePosition, LeaderEpoch, Offset
 from raftlog.ports import Disk, File
 from raftlog.record_batch import BatchHeader, RecordBatch
-from raftlog.record_batch_filter import keep_records, tombstones
+from raftlog.record_batch_filter import keep_records, tombstones, without_records
 
+from .aborted_ranges import AbortedRanges
 from .batch_walk import HeaderWalk, check_whole
 from .compaction import CompactionPlan, OffsetMap, choose
 from .compaction_holes import NeededBatches
 from .compaction_output import CleanedFile, OldSegment, remove_cleaned
+from .control_batches import control_in_file, control_of
 from .leader_epochs import LeaderEpochHistory
 from .log_slice import LogDamaged
 from .segment import SegmentIndex, segment_name
+from .transaction_state import key_of
 
 PIECE_BYTES = 1 * MIB
 """Read in one piece, a batch more or less: some milliseconds, after which others have their turn."""
@@ -95,6 +98,8 @@ class CompactionRun:
     interval_bytes: int
     segment_bytes: int
     now_ms: int
+    aborted: AbortedRanges
+    """Of all transactions that have ended below the plan's end."""
     delete_retention_ms: int
     generation: int
     truncations: int
@@ -143,8 +148,10 @@ class CompactionRun:
 
     def _read_headers(self, old: OldSegment) -> Iterator[Piece]:
         with self._opened(old.base_offset) as file, self._damage_told(old.base_offset):
-            for header in HeaderWalk(file.pread, self.epochs, FilePosition(0), old.base_offset, old.size):
-                self._needed.add(header)
+            walk = HeaderWalk(file.pread, self.epochs, FilePosition(0), old.base_offset, old.size)
+            while (header := walk.peek()) is not None:
+                self._needed.add(header, control_in_file(file.pread, header, walk.position))
+                walk.step(header)
                 self._read += _BATCH_COSTS
                 yield from self._pause()
 
@@ -152,14 +159,19 @@ class CompactionRun:
         """Where the keys read end, and whether the map is full."""
         with self._opened(old.base_offset) as file:
             for header, batch in self._batches(file, old):
-                if header.end_offset > self.plan.first_dirty and header.record_count and not header.is_control:
+                dirty = header.end_offset > self.plan.first_dirty and header.record_count > 0
+                if dirty and not header.is_control and not self._is_aborted(header):
                     if not self.latest.has_room(header.record_count):
                         return Offset(header.base_offset), True
                     self._enter_keys(batch)
-                self._needed.add(header)
+                with self._damage_told(old.base_offset):
+                    self._needed.add(header, control_of(header, batch))
                 end = Offset(header.end_offset)
                 yield from self._pause()
         return end, False
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        return header.is_transactional and self.aborted.covers(key_of(header), header.base_offset)
 
     def _enter_keys(self, batch: bytes) -> None:
         try:
@@ -201,7 +213,7 @@ class CompactionRun:
                 written = self._cleaned_batch(old_header, old_batch, end)
                 batch = old_batch if written is None else written
                 header = old_header if written is None else _rewritten(written, old_header)
-                empty = not header.record_count and not header.is_control
+                empty = not header.record_count or header.is_control
                 unneeded = empty and header.end_offset <= end and header not in self._needed
                 add = output.add_unneeded if unneeded else output.add
                 for bytes_read in add(header, batch, changed=written is not None):
@@ -223,6 +235,8 @@ class CompactionRun:
         """The batch as it is to be from now on; None: as it is."""
         if header.is_control or not header.record_count:
             return None
+        if self._is_aborted(header):
+            return without_records(header)
         try:
             return self._with_what_stays(header, batch, end)
         except CorruptBatch as error:

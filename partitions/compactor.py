@@ -85,14 +85,14 @@ class Compactor:
             driver.log_start.seal_for_compaction(now_ms)
             if self._rests(driver):
                 continue
-            plan = driver.log.compaction_plan(driver.replica.high_watermark, now_ms)
+            plan = driver.log.compaction_plan(driver.settled_end, now_ms)
             if plan is not None and (found is None or plan.dirty_ratio > found[1].dirty_ratio):
                 found = (driver, plan)
         if found is None:
             return False
         self._busy = True
         driver, plan = found
-        self._next(driver, driver.log.compaction_run(plan, now_ms))
+        self._next(driver, driver.log.compaction_run(plan, now_ms, driver.aborted))
         return True
 
     # --- Inside ---

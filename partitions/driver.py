@@ -5,8 +5,8 @@ to be done, and the effects are performed at once, in the order given (`driver_e
 back when the event is over. A broken invariant or a disk error takes this one replica offline, with a log line
 `INVARIANT …` or `replica offline`; the broker goes on.
 
-What is *not* here: decisions (`replica.py`), links (`replication_server.py`, `replication_client.py`), long polls
-(`fetch_waiters.py`), folders and threads (`manager.py`).
+What is *not* here: decisions (`replica.py`), reads (`driver_reads.py`), links (`replication_server.py`,
+`replication_client.py`), long polls (`fetch_waiters.py`), folders and threads (`manager.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raftlog.config import TopicConfig
-from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, InvariantViolation, RaftlogError, RetriableError
+from raftlog.errors import DiskFailed, DiskFull, InvariantViolation, RaftlogError, RetriableError
 from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, TopicPartition
 from raftlog.ports import Buffer
 from raftlog.record_batch import BatchHeader
@@ -22,18 +22,17 @@ from raftlog.record_batch import BatchHeader
 from . import effects as fx
 from .driver_effects import EffectPerformer
 from .driver_log_start import LogStart
-from .driver_ports import Subscriber, Surroundings, Waiter
+from .driver_ports import Subscriber, Surroundings
+from .driver_reads import DriverReads
 from .driver_requests import ProduceDone
 from .follower import Follower
 from .incoming import Arrival, IncomingBatches
 from .log import PartitionLog
-from .log_slice import LogDamaged, LogSlice, ReadBy
-from .producer_replay import ProducerReplay
 from .producer_state import ProducerStates
 from .replica import Replica
 
 
-class PartitionDriver:
+class PartitionDriver(DriverReads):
     """See the module. `name` is for people: `orders/3`."""
 
     def __init__(
@@ -47,6 +46,8 @@ class PartitionDriver:
         self.topic_partition = topic_partition
         self.name = name
         self.log = log
+        self._producers = producers
+        producers.cut(log.log_start_offset)
         self._around = surroundings
         self.replica = Replica(
             surroundings.node_id,
@@ -55,6 +56,7 @@ class PartitionDriver:
             producers,
             surroundings.brokers,
             lag_max=surroundings.lag_max,
+            verdicts=surroundings.transactions.ports.verdicts,
         )
         self._performer = EffectPerformer(self, self.replica, log, producers, surroundings)
         self._incoming = IncomingBatches(surroundings.worker, self._performer.requests.is_waiting, self._on_checked)
@@ -101,6 +103,17 @@ class PartitionDriver:
         """Time passed."""
         self._performer.requests.expire(now)
         self._run(lambda: self.replica.on_tick(now))
+        if self.replica.leader is not None and self.replica.leader.transactions.is_due(now):
+            self._around.transactions.want(self)
+
+    def look_at_transactions(self) -> bool:
+        """Ask about some of what is open, and write what is decided. Whether to look again at once."""
+        leader = self.replica.leader
+        if leader is None or self._closed or self.log.producers.stale or self.log.full:
+            return False
+        self._run(lambda: leader.look(self._now(), self._around.clock.wall_ms()))
+        self._around.wants_tick(self)
+        return self.replica.leader is leader and leader.transactions.more
 
     def on_job_done(self) -> None:
         """The disk did what it was told to, or failed."""
@@ -161,68 +174,6 @@ class PartitionDriver:
             raise RetriableError("replica_not_available", f"{self.name} still reads what its producers sent")
         if self.log.full:
             raise DiskFull(f"the disk that holds {self.name} is full")
-
-    def readable_end(self, current_leader_epoch: int = -1) -> Offset:
-        """Up to where consumers may read now (S3). Raises what a consumer has to be told."""
-        leader = self.replica.leader
-        if leader is None:
-            raise self.replica.not_leading()
-        if current_leader_epoch >= 0 and current_leader_epoch != leader.leader_epoch:
-            newer = current_leader_epoch > leader.leader_epoch
-            code = "unknown_leader_epoch" if newer else "fenced_leader_epoch"
-            raise RetriableError(code, f"leader epoch is {leader.leader_epoch}, not {current_leader_epoch}")
-        end_offset = leader.exposed_high_watermark
-        if end_offset is None:
-            raise RetriableError("offset_not_available", "a new leader has not committed its predecessor's log yet")
-        return end_offset
-
-    def read(
-        self, offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool, by: ReadBy = ReadBy.CONSUMER
-    ) -> LogSlice:
-        """Batches from `offset` on, none reaching beyond `end_offset`. Raises `InvalidRequest` with both bounds where
-        the offset lies outside them, `DiskFailed` (and the replica is offline, or is to be repaired)."""
-        if by is ReadBy.CONSUMER and not self.log.log_start_offset <= offset <= end_offset:
-            bounds = f"[{self.log.log_start_offset}, {end_offset}]"
-            raise InvalidRequest("offset_out_of_range", f"offset {offset} of {self.name} is outside {bounds}")
-        if offset == end_offset:
-            return LogSlice(offset, offset)
-        try:
-            return self.log.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch, by=by)
-        except DiskFailed as error:
-            if self.log.failed is not None:
-                self.go_offline(str(error))
-            raise
-
-    def on_load_failed(self, error: BaseException) -> RaftlogError:
-        """A worker could not load what a read found cold; returns what the reader is to be told."""
-        if self._closed or (isinstance(error, RetriableError) and not isinstance(error, DiskFailed)):
-            return RetriableError("offset_not_available", f"{self.name}: {error}")
-        if not isinstance(error, LogDamaged):
-            self.go_offline(f"{type(error).__name__}: {error}")
-            return self.replica.not_leading()
-        self.log.damage_found(error)
-        if self.log.failed is not None:
-            self.go_offline(str(self.log.failed))
-        return RetriableError("replica_not_available", f"{self.name} could not be read: {error}")
-
-    def on_producers_replayed(self, replay: ProducerReplay, error: BaseException | None) -> None:
-        """A worker has read the producers' state again, or could not."""
-        if self._closed or self.replica.offline:
-            return
-        if isinstance(error, LogDamaged):
-            self.log.damage_found(error, fatal=True)
-        if error is not None:
-            self.on_load_failed(error)
-        self.log.producers.replayed(replay, good=error is None)
-        if not self.replica.offline:
-            self._performer.replay_producers()
-
-    def wait_readable(self, waiter: Waiter) -> None:
-        """Tell this long poll, once, when consumers may read more or may not read here at all."""
-        self._performer.waiters[waiter] = None
-
-    def stop_waiting(self, waiter: Waiter) -> None:
-        self._performer.waiters.pop(waiter, None)
 
     @property
     def closed(self) -> bool:

@@ -44,6 +44,7 @@ class EffectPerformer:
         self.waiters: dict[Waiter, None] = {}
         self._awaiting_stable = AwaitingStable()
         links = surroundings.links
+        looks, partition = surroundings.transactions, driver.topic_partition
         self._methods: dict[type, Callable[[Any], None]] = {
             fx.Append: self._append,
             fx.Acknowledge: self._acknowledge,
@@ -62,6 +63,9 @@ class EffectPerformer:
             fx.DropFollowers: self._drop_followers,
             fx.AdvanceHighWatermark: self._advance_high_watermark,
             fx.ProposeIsr: self._propose_isr,
+            fx.LookAtTransactions: lambda effect: looks.want(driver),
+            fx.MarkersWritten: lambda effect: looks.ports.markers_written(partition, effect.keys),
+            fx.TransactionsOverdue: lambda effect: looks.ports.overdue(partition, effect.keys),
         }
 
     def perform(self, effects: Sequence[fx.Effect]) -> None:
@@ -103,7 +107,9 @@ class EffectPerformer:
         if effect.base_offset != self._log.log_end_offset:
             raise InvariantViolation(f"append at {effect.base_offset} to a log that ends at {self._log.log_end_offset}")
         self._log.append(header, buffers)
-        self._producers.append(header)
+        self._producers.append(header, batch.control)
+        if header.is_transactional:
+            self._around.transactions.watch(self._driver)
         if effect.after:
             self._awaiting_stable.add(self._log.log_end_offset, effect.after)
         self.write()
@@ -135,7 +141,7 @@ class EffectPerformer:
     def _append_fetched(self, effect: fx.AppendFetched) -> None:
         for batch in effect.batches:
             self._log.append(batch.header, [batch.data])
-            self._producers.append(batch.header)
+            self._producers.append(batch.header, batch.control)
         self.write()
 
     def _truncate_to(self, effect: fx.TruncateTo) -> None:
@@ -153,6 +159,7 @@ class EffectPerformer:
 
     def _advance_log_start(self, effect: fx.AdvanceLogStart) -> None:
         self._log.advance_log_start(effect.offset)
+        self._producers.cut(effect.offset)
         self.write()
         for subscriber in self.subscribers.values():
             subscriber.on_marks()
@@ -172,6 +179,7 @@ class EffectPerformer:
             subscriber.on_answer(fx.Refused(effect.code))
 
     def _advance_high_watermark(self, effect: fx.AdvanceHighWatermark) -> None:
+        self._producers.transactions.settle(effect.high_watermark)
         for subscriber in self.subscribers.values():
             subscriber.on_marks()
         if effect.exposed:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS
-from raftlog.errors import DiskFull, RaftlogError
+from raftlog.errors import DiskFull, RaftlogError, RetriableError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
 
 from .compaction_run import CleanedSegment, CompactionRun
@@ -48,12 +48,13 @@ class LogStart:
     def retain(self, now_ms: int | None) -> None:
         """Move the log's start as the topic's retention asks. Leaders only: followers hear of it from them."""
         if self._replica.leader is not None:
-            self.advance(self._log.retention(now_ms, self._replica.high_watermark))
+            self.advance(self._log.retention(now_ms, self._driver.settled_end))
 
     def advance(self, offset: Offset) -> None:
-        """Records below `offset`, at most the high watermark, are gone for readers."""
+        """Records below `offset`, at most the last stable one, are gone for readers."""
+        offset = min(offset, self._driver.settled_end)
         if self._replica.leader is not None and offset > self._log.log_start_offset:
-            self._run(lambda: [AdvanceLogStart(min(offset, self._replica.high_watermark))])
+            self._run(lambda: [AdvanceLogStart(offset)])
 
     def seal_for_compaction(self, now_ms: int) -> None:
         """See `PartitionLog.seal_for_compaction`."""
@@ -68,17 +69,19 @@ class LogStart:
 
     def compacted(self, run: CompactionRun, end: Offset) -> None:
         """See `PartitionLog.compacted`."""
-        if not self._driver.closed:
-            self._log.compacted(run, end)
+        if not self._driver.closed and self._log.compacted(run, end):
+            self._driver.forget_aborted(end)
             self._performer.write()
 
     def delete_records(self, before: Offset, done: DeleteDone, timeout_ms: int) -> None:
-        """Delete the records below `before` (-1: all that consumers may read). `done` is called exactly once: when
+        """Delete the records below `before` (-1: all whose fate is settled). `done` is called exactly once: when
         every replica that may lead next has it on disk, or with what went wrong (whose `applied` tells whether they may
         be gone), at the latest after `timeout_ms`, give or take a tick: then with `request_timed_out`."""
         refusal: RaftlogError | None = None
         if self._replica.leader is None:
             refusal = self._replica.not_leading()
+        elif self._log.producers.stale:
+            refusal = RetriableError("replica_not_available", f"{self._driver.name} still reads what is open")
         elif self._log.full:
             refusal = DiskFull(f"the disk that holds {self._driver.name} is full")
         if refusal is not None:

@@ -6,12 +6,13 @@ disk, clock and threads, which are the same for the whole product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raftlog.model import BrokerId, BrokerRecord, Incarnation, TopicPartition
 from raftlog.ports import Clock, Worker
+from raftlog.transactions import TransactionKey, TransactionVerdicts
 
 from .effects import Answer, Fate, IsrProposal, ReportStable, Subscribe
 from .log import LogDamaged, PartitionLog
@@ -74,6 +75,34 @@ class Writer(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class TransactionPorts:
+    """Where leaders learn what was decided of transactions, and whom they tell what became of that. Neither callback
+    may call back before it returns; what they are told is told again by the next leader, where it still counts."""
+
+    verdicts: TransactionVerdicts | None = None
+    """None: there are no transactions, and none are begun."""
+    markers_written: Callable[[TopicPartition, Sequence[TransactionKey]], None] = lambda tp, keys: None
+    """What these commits say of the partition is below its high watermark, or there is nothing to be said any more."""
+    overdue: Callable[[TopicPartition, Sequence[TransactionKey]], None] = lambda tp, keys: None
+    """Open for longer than they may be, by this leader's clock. Told again every ten seconds."""
+
+
+class Looks(Protocol):
+    """Who has drivers look at their open transactions."""
+
+    @property
+    def ports(self) -> TransactionPorts: ...
+
+    def want(self, driver: PartitionDriver) -> None:
+        """Something is open here, and may have been decided: `look_at_transactions` soon."""
+        ...
+
+    def watch(self, driver: PartitionDriver) -> None:
+        """Something is open here: this driver is to hear of news."""
+        ...
+
+
 @dataclass(slots=True)
 class Surroundings:
     """What all drivers of a broker share."""
@@ -90,6 +119,7 @@ class Surroundings:
     propose_isr: Callable[[IsrProposal, Callable[[Fate], None]], None]
     wants_tick: Callable[[PartitionDriver], None]
     """This driver may wait for time to pass."""
+    transactions: Looks
     offline: Callable[[TopicPartition, str], None]
     lag_max: float
     """Seconds."""

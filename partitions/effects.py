@@ -17,12 +17,16 @@ from typing import NewType, TypeAlias
 from raftlog.errors import RaftlogError
 from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicPartition
 from raftlog.ports import Buffer
-from raftlog.record_batch import BatchHeader
+from raftlog.record_batch import BatchHeader, Control
+from raftlog.transactions import TransactionKey
 
 FIRST_OFFSET = Offset(0)
 
 RequestId = NewType("RequestId", int)
 """Names one waiting produce within its driver. Never used again."""
+
+NO_REQUEST = RequestId(0)
+"""Of a batch that nobody waits for."""
 
 
 # --- Produces --------------------------------------------------------------------------------------------------------
@@ -38,6 +42,8 @@ class IncomingBatch:
     acks: Acks
     log_append_time_ms: int = -1
     """The wall clock at its arrival, where the topic stamps the time of append; else -1."""
+    control: Control | None = None
+    """What a marker says, which the leader itself makes; nobody waits for it."""
 
 
 @dataclass(slots=True)
@@ -100,6 +106,8 @@ class FetchedBatch:
 
     header: BatchHeader
     data: Buffer
+    control: Control | None = None
+    """What a control batch says."""
 
 
 @dataclass(slots=True)
@@ -229,6 +237,28 @@ class AdvanceHighWatermark:
     exposed: bool
 
 
+# --- Transactions ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LookAtTransactions:
+    """Ask the leader soon, again, what became of what is open (`LeaderTransactions.look`)."""
+
+
+@dataclass(slots=True)
+class MarkersWritten:
+    """What these commits say of this partition is below its high watermark, or there is nothing to be said."""
+
+    keys: tuple[TransactionKey, ...]
+
+
+@dataclass(slots=True)
+class TransactionsOverdue:
+    """Open for longer than they may be: somebody should abort them."""
+
+    keys: tuple[TransactionKey, ...]
+
+
 # --- The in-sync replicas --------------------------------------------------------------------------------------------
 
 
@@ -288,5 +318,8 @@ Effect: TypeAlias = (
     | AnswerFollower
     | DropFollowers
     | AdvanceHighWatermark
+    | LookAtTransactions
+    | MarkersWritten
+    | TransactionsOverdue
     | ProposeIsr
 )

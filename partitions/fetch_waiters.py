@@ -1,8 +1,9 @@
 """Long polls: a consumer's fetch over many partitions, answered when there is enough, something failed, or time is up.
 
-    1. Read every partition up to its exposed high watermark. Enough bytes, or an error: answer.
-    2. Otherwise let everything go again and wait: for a moved high watermark (or the end of a leadership) in any of
-       them, or for the deadline. Then read once more.
+    1. Read every partition up to its exposed high watermark, or its last stable offset for who reads committed: that
+       first, the aborted ranges after, so that they tell of all below it (S13). Enough bytes, or an error: answer.
+    2. Otherwise let everything go again and wait: for a moved high watermark, without which no last stable offset moves
+       (or the end of a leadership), in any of them, or for the deadline. Then read once more.
     3. What is not in memory is loaded by a worker before the answer; the loop never waits for the disk.
 
 Waiting polls are bounded in number and in partitions; one too many is answered with `overloaded`.
@@ -20,8 +21,9 @@ from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS
 from raftlog.errors import NotLeader, RaftlogError, RetriableError
 from raftlog.model import Offset, TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler, Timer, Worker
-from raftlog.wire import FetchedPartition, FetchPartition
+from raftlog.wire import AbortedRange, FetchedPartition, FetchPartition
 
+from .aborted_ranges import AbortedRanges
 from .driver import PartitionDriver
 from .log_slice import LogSlice
 
@@ -60,6 +62,9 @@ class PartitionRead:
     asked: FetchPartition
     driver: PartitionDriver | None = None
     high_watermark: int = -1
+    last_stable_offset: int = -1
+    ranges: AbortedRanges | None = None
+    """Where only what is committed is read: all aborted ranges below the last stable offset."""
     piece: LogSlice | None = None
     error: RaftlogError | None = None
 
@@ -71,12 +76,19 @@ class PartitionRead:
             error=error.code if error else "",
             detail=error.detail if error else "",
             high_watermark=self.high_watermark,
-            last_stable_offset=self.high_watermark,
+            last_stable_offset=self.last_stable_offset,
             log_start_offset=driver.log.log_start_offset if driver and self.high_watermark >= 0 else -1,
             leader_epoch=driver.leader_epoch if driver and self.high_watermark >= 0 else -1,
             length=self.piece.length if self.piece else 0,
             leader=error.leader if isinstance(error, NotLeader) else -1,
+            aborted=self._aborted(),
         )
+
+    def _aborted(self) -> list[AbortedRange]:
+        """Of the batches that are given."""
+        if self.ranges is None or self.piece is None or not self.piece.length:
+            return []
+        return self.ranges.overlapping(self.piece.first_offset, self.piece.next_offset)
 
 
 class FetchWaiters:
@@ -97,9 +109,10 @@ class FetchWaiters:
         min_bytes: int,
         max_bytes: int,
         max_wait_ms: int,
+        isolation: int = 0,
     ) -> LongPoll:
         """See `PartitionManager.fetch`. `done` may be called before this returns."""
-        poll = LongPoll(self, partitions, done, min_bytes, min(max_bytes, MAX_FETCH_BYTES))
+        poll = LongPoll(self, partitions, done, min_bytes, min(max_bytes, MAX_FETCH_BYTES), committed=isolation == 1)
         poll.begin(min(max_wait_ms, MAX_FETCH_WAIT_MS) / 1000)
         return poll
 
@@ -138,8 +151,12 @@ class LongPoll:
         done: FetchDone,
         min_bytes: int,
         max_bytes: int,
+        *,
+        committed: bool,
     ) -> None:
+        """`committed`: nothing else is read."""
         self._owner = owner
+        self._committed = committed
         self._partitions = partitions
         self._done: FetchDone | None = done
         self._min_bytes = min_bytes
@@ -218,8 +235,13 @@ class LongPoll:
         try:
             if driver is None:
                 raise self._owner.replicas.missing(tp)
-            end_offset = driver.readable_end(asked.current_leader_epoch)
-            read.high_watermark = end_offset
+            read.high_watermark = end_offset = driver.readable_end(asked.current_leader_epoch)
+            if self._committed or not driver.log.producers.stale:
+                read.last_stable_offset = driver.last_stable_offset(end_offset)
+            if self._committed and asked.offset <= end_offset:
+                read.ranges = driver.aborted
+                # Who is beyond it already waits there.
+                end_offset = Offset(max(read.last_stable_offset, asked.offset))
             room = max(0, min(asked.max_bytes, room))
             read.piece = driver.read(Offset(asked.offset), end_offset, room, min_one_batch=first)
         except RaftlogError as error:

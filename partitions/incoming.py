@@ -6,7 +6,7 @@ ones by a worker; whatever arrives for the partition meanwhile waits behind them
 and may have several on the way (S1). What waits is bounded, and what nobody waits for any more is not checked.
 
 What is *not* here: deadlines (`driver_requests.py`), whether this replica leads (`driver.py` asks before and after),
-sequences (`leader.py`).
+sequences and transactions (`leader.py`).
 """
 
 from __future__ import annotations
@@ -121,8 +121,6 @@ def _check(arrival: Arrival) -> BatchHeader | RaftlogError:
 def check_incoming(batch: Buffer, config: TopicConfig, wall_ms: int) -> BatchHeader:
     """The leader's check of a producer's batch, once (S11). Pure, and safe in a thread. Raises `InvalidRequest`."""
     header = validate(batch, max_batch_bytes=config.max_message_bytes)
-    if header.is_transactional:
-        raise InvalidRequest("corrupt_batch", "there are no transactions yet, and the batch says that it is in one")
     ahead_ms = header.max_timestamp - wall_ms
     if config.message_timestamp_type == "CreateTime" and ahead_ms > config.message_timestamp_after_max_ms:
         raise InvalidRequest(

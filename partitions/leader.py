@@ -20,16 +20,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raftlog.errors import InvalidRequest, InvariantViolation, NotLeader, RaftlogError, RetriableError
-from raftlog.model import (
-    Acks,
-    BrokerId,
-    BrokerRecord,
-    Incarnation,
-    LeaderEpoch,
-    Offset,
-    PartitionRecord,
-    ProducerId,
-)
+from raftlog.model import Acks, BrokerId, BrokerRecord, Incarnation, LeaderEpoch, Offset, PartitionRecord, ProducerId
+from raftlog.transactions import TransactionVerdicts
 
 from .effects import (
     AbandonWrites,
@@ -53,9 +45,9 @@ from .leader_deletions import Deletions
 from .leader_followers import Followers
 from .leader_parking import Parking
 from .leader_produces import UnreplicatedProduces
+from .leader_transactions import LeaderTransactions
 from .log_view import LogView, compare_follower
-from .producer_state import Ahead, AppendedBatch, Duplicate, ProducerStates
-from .producer_state import Refused as RefusedSequence
+from .producer_state import Ahead, AppendedBatch, Duplicate, ProducerStates, RefusedSequence
 
 ISR_RETRY_SECONDS = 0.2
 """Between a proposal that was refused or got lost and the next."""
@@ -79,6 +71,7 @@ class Leader:
         high_watermark: Offset,
         now: float,
         lag_max: float,
+        verdicts: TransactionVerdicts | None = None,
     ) -> None:
         """`high_watermark` is what this replica knew as a follower; `brokers` is the view's, kept up to date by its
         owner (who then calls `on_broker`). `lag_max` is in seconds, `now` in monotonic ones."""
@@ -95,6 +88,8 @@ class Leader:
         self._parking = Parking()
         self._followers = Followers(node_id, log, brokers)
         self.deletions = Deletions(log, self._isr, self._followers.start_of)
+        marks = (self._isr, self._produces, self._followers)
+        self.transactions = LeaderTransactions(record, log, *marks, producers.transactions, verdicts)
         self._followers.know(self.record, now)
 
     @property
@@ -112,12 +107,16 @@ class Leader:
 
     def begin(self, now: float) -> list[Effect]:
         """The first event of a leadership: what can be said without hearing anybody."""
-        return [*self._advance_high_watermark(), *self._revise_isr(now)]
+        effects = [*self._advance_high_watermark(), *self._revise_isr(now)]
+        return effects + self.transactions.begin(self.exposed_high_watermark)
 
     # --- Produces ---
 
     def produce(self, batch: IncomingBatch, now: float) -> list[Effect]:
-        """A batch that passed its check: append it, or say why not, or keep it until its turn comes."""
+        """A batch that passed its check: append it, or say why not, or keep it until its turn comes. What is taken of a
+        transaction is acknowledged, resent or not, when it is below the high watermark (S13)."""
+        if batch.header.is_transactional and (not_taken := self.transactions.refusal(batch)) is not None:
+            return [Reject(batch.request, not_taken)]
         verdict = self._producers.check(batch.header)
         if isinstance(verdict, Duplicate):
             return self._resent(batch, verdict.batch)
@@ -209,6 +208,10 @@ class Leader:
         self._followers[follower].stable_start_offset = start_offset
         return self.deletions.advance()
 
+    def look(self, now: float, wall_ms: int) -> list[Effect]:
+        """What became of the transactions that are open here? See `LeaderTransactions.look`."""
+        return self.transactions.look(now, wall_ms, self.exposed_high_watermark)
+
     # --- The quorum's word ---
 
     def on_record(self, record: PartitionRecord, now: float) -> list[Effect]:
@@ -261,6 +264,7 @@ class Leader:
         log_end = self._log.log_end_offset
         return (
             not len(self._parking)
+            and self.transactions.quiet
             and not self._isr.unsettled
             and not any(p.is_behind(log_end) for b, p in self._followers.items() if b in self._isr.accepted)
             and self._wanted_isr(0.0) == self._isr.accepted
@@ -322,7 +326,9 @@ class Leader:
             return []
         self.high_watermark = end
         exposed = self.exposed_high_watermark is not None
-        return [AdvanceHighWatermark(end, exposed), *self._produces.advance(end)]
+        acknowledged = self._produces.advance(end)
+        looked_at = self.transactions.on_high_watermark(end, exposed=exposed)
+        return [AdvanceHighWatermark(end, exposed), *acknowledged, *looked_at]
 
     # --- Inside: the ISR ---
 

@@ -21,6 +21,7 @@ from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import Offset
 
+from .aborted_ranges import AbortedRanges
 from .checkpoint import CLEANER_CHECKPOINT_NAME, DamagedFile, decode_cleaner_checkpoint, read_file
 from .compaction import CompactionPlan, SegmentFacts, plan_compaction
 from .compaction_output import OldSegment
@@ -54,13 +55,16 @@ class LogCompaction(LogReads):
         if end_offset < self.first_dirty_offset:
             self.first_dirty_offset = end_offset
 
-    def compacted(self, run: CompactionRun, end: Offset) -> None:
-        """A pass has come to its end; the next job writes that down. Nothing is, where the log was truncated since."""
-        if run.truncations == self._truncations and not self._closed:
-            self.first_dirty_offset = self._pending.first_dirty_offset = end
+    def compacted(self, run: CompactionRun, end: Offset) -> bool:
+        """A pass has come to its end; the next job writes that down. Nothing is, where the log was truncated since: it
+        is False then."""
+        if run.truncations != self._truncations or self._closed:
+            return False
+        self.first_dirty_offset = self._pending.first_dirty_offset = end
+        return True
 
-    def compaction_plan(self, high_watermark: Offset, now_ms: int) -> CompactionPlan | None:
-        """What a pass would do now; None where it is not worth it."""
+    def compaction_plan(self, settled_end: Offset, now_ms: int) -> CompactionPlan | None:
+        """What a pass would do now below the last stable offset; None where it is not worth it."""
         if self.failed is not None or self.full or self._closed or not self.config.compacts:
             return None
         sealed = []
@@ -70,7 +74,7 @@ class LogCompaction(LogReads):
                 break
             times = segment.max_timestamp, segment.first_timestamp
             sealed.append(SegmentFacts(segment.base_offset, segment.end_offset, segment.size, *times))
-        return plan_compaction(self.config, sealed, self.first_dirty_offset, high_watermark, now_ms)
+        return plan_compaction(self.config, sealed, self.first_dirty_offset, settled_end, now_ms)
 
     def seal_for_compaction(self, now_ms: int) -> bool:
         """Begin a new segment where the active one is older than `max.compaction.lag.ms`: there is a job then."""
@@ -82,8 +86,8 @@ class LogCompaction(LogReads):
         self._segments.roll(self.log_end_offset)
         return True
 
-    def compaction_run(self, plan: CompactionPlan, now_ms: int) -> CompactionRun:
-        """Work for a worker."""
+    def compaction_run(self, plan: CompactionPlan, now_ms: int, aborted: AbortedRanges | None = None) -> CompactionRun:
+        """Work for a worker. `aborted`: what of the log below the plan's end is, None: nothing."""
         segments = [
             OldSegment(one, one.base_offset, one.end_offset, one.size)
             for one in self._segments.all[:-1]
@@ -98,6 +102,7 @@ class LogCompaction(LogReads):
             interval_bytes=self._segments.interval_bytes,
             segment_bytes=self.config.segment_bytes,
             now_ms=now_ms,
+            aborted=AbortedRanges() if aborted is None else aborted.copy(),
             delete_retention_ms=self.config.delete_retention_ms,
             generation=self._generation,
             truncations=self._truncations,

@@ -116,7 +116,10 @@ class LogReader:
         candidates = (
             (batch.header, batch.buffers)
             for batch in (self._segments.tail.from_offset(tail_start) if late else ())
-            if batch.header.max_timestamp >= timestamp_ms and batch.end_offset > start and batch.header.record_count
+            if batch.header.max_timestamp >= timestamp_ms
+            and batch.end_offset > start
+            and batch.header.record_count
+            and not batch.header.is_control
         )
         return TimeSearch(
             disk=self._segments.disk,

@@ -18,10 +18,11 @@ from itertools import pairwise
 from raftlog.errors import CorruptBatch, InvariantViolation
 from raftlog.model import FilePosition, Offset
 from raftlog.ports import Disk
-from raftlog.record_batch import BatchHeader
+from raftlog.record_batch import BatchHeader, Control
 
 from .batch_tail import BatchTail, FetchCache, TailBatch
 from .batch_walk import HeaderWalk, skip_to
+from .control_batches import checked_control_of, control_in_file
 from .index_files import read_index, rebuild_index
 from .leader_epochs import LeaderEpochHistory
 from .log_job import Cut
@@ -54,8 +55,12 @@ class HeaderSource:
     tail: Sequence[TailBatch]
 
     def headers_from(self, offset: Offset) -> Iterator[BatchHeader]:
-        """From the batch on that holds `offset`. Blocks. Raises `CorruptBatch`, `DiskFailed`, and `FileNotFoundError`
-        where a segment went meanwhile."""
+        """As `batches_from`."""
+        return (header for header, _ in self.batches_from(offset))
+
+    def batches_from(self, offset: Offset) -> Iterator[tuple[BatchHeader, Control | None]]:
+        """From the batch on that holds `offset`; with a control batch, what it says. Blocks. Raises `CorruptBatch`,
+        `DiskFailed`, and `FileNotFoundError` where a segment went meanwhile."""
         while offset < self.tail_start:
             segment = self.files[self._number_holding(offset)]
             with contextlib.closing(self.disk.open(f"{self.path}/{segment_name(segment.base_offset)}")) as file:
@@ -63,14 +68,15 @@ class HeaderSource:
                 walk = HeaderWalk(file.pread, self.epochs, floor_position, floor_offset, segment.size)
                 skip_to(walk, offset)
                 while walk.offset < self.tail_start and (header := walk.peek()) is not None:
+                    control = control_in_file(file.pread, header, walk.position)
                     walk.step(header)
-                    yield header
+                    yield header, control
             if walk.offset <= offset:
                 raise CorruptBatch(f"segment {segment.base_offset} ends before offset {offset}")
             offset = walk.offset
         for batch in self.tail:
             if batch.end_offset > offset:
-                yield batch.header
+                yield batch.header, checked_control_of(batch.header, batch.buffers)
 
     def base_holding(self, offset: Offset) -> Offset:
         """Base offset of the segment, as far as there are files."""

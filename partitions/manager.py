@@ -17,20 +17,13 @@ from types import MappingProxyType
 
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, MIB, TimingConfig
 from raftlog.errors import RaftlogError, RetriableError
-from raftlog.model import (
-    NO_INCARNATION,
-    Acks,
-    BrokerId,
-    Incarnation,
-    ReplicaReport,
-    TopicPartition,
-)
+from raftlog.model import NO_INCARNATION, Acks, BrokerId, Incarnation, ReplicaReport, TopicPartition
 from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Part, Random, Scheduler, Worker
 from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset
 
 from .compactor import Compactor
 from .driver import PartitionDriver
-from .driver_ports import Logger, Surroundings
+from .driver_ports import Logger, Surroundings, TransactionPorts
 from .driver_requests import Produced
 from .effects import Fate, IsrProposal
 from .fetch_waiters import Cancellable, FetchWaiters
@@ -45,6 +38,7 @@ from .replica_ticks import ReplicaTicks
 from .replication_client import Dialer, ReplicationClient
 from .replication_server import ReplicationServer
 from .retention import RetentionClock
+from .transaction_looks import TransactionLooks
 from .turns import in_turns
 
 __all__ = ["Cancellable", "Dialer", "Logger", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
@@ -72,6 +66,7 @@ class PartitionManager:
         fetch_cache_bytes: int = 64 * MIB,
         on_replica_offline: Callable[[TopicPartition, str], None] | None = None,
         report_loss: ReportLoss | None = None,
+        transactions: TransactionPorts | None = None,
     ) -> None:
         """`log_worker` writes and fsyncs, so that no read of a cold file ever waits in front of an acknowledgement;
         `worker` does all else that blocks. `on_replica_offline` is told when a disk error or a broken invariant took a
@@ -87,8 +82,7 @@ class PartitionManager:
         self._retention_seconds = retention_check_ms / 1000
         self._view = PartitionView()
         self._registered = NO_INCARNATION
-        self._active = False
-        self._closing = False
+        self._active = self._closing = False
         self._drivers: dict[TopicPartition, PartitionDriver] = {}
         self._ticks = ReplicaTicks(scheduler, clock)
         self._writer = LogWriter(log_worker, scheduler)
@@ -103,6 +97,7 @@ class PartitionManager:
             scheduler, worker, self._writer, RetentionClock(clock), logger, lambda: list(self._drivers.values())
         )
         self._fetches = FetchWaiters(self, scheduler, worker)
+        self._looks = TransactionLooks(transactions or TransactionPorts(), scheduler, self._drivers)
         self._server = ReplicationServer(
             node_id=node_id,
             cluster_id=cluster_id,
@@ -218,20 +213,27 @@ class PartitionManager:
     ) -> Cancellable:
         """Long poll: answered once, perhaps before this returns, in the order asked, as soon as `min_bytes` are there,
         a partition failed or moved, or the wait is over. Errors are per partition. The parts are the body; whoever gets
-        them sends or releases every region. Both isolations end at the high watermark."""
+        them sends or releases every region. `isolation` 1 ends at the last stable offset, and the answers say what is
+        aborted (S13)."""
+        wait_ms = 0 if self._closing else max_wait_ms
         return self._fetches.fetch(
-            partitions, done, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=0 if self._closing else max_wait_ms
+            partitions, done, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=wait_ms, isolation=isolation
         )
 
     def find_offset(
-        self, topic_partition: TopicPartition, timestamp_ms: int, done: Callable[[FoundOffset], None]
+        self, tp: TopicPartition, timestamp_ms: int, done: Callable[[FoundOffset], None], *, isolation: int = 0
     ) -> None:
         """Latest (`wire.TIMESTAMP_LATEST`), earliest, or the first record at or after a time. Errors are in it."""
-        driver = self._drivers.get(topic_partition)
+        driver = self._drivers.get(tp)
         if driver is None:
-            done(not_found(topic_partition, self.missing(topic_partition)))
+            done(not_found(tp, self.missing(tp)))
         else:
-            search_offset(driver, timestamp_ms, self._worker, done)
+            search_offset(driver, timestamp_ms, self._worker, done, isolation=isolation)
+
+    def on_transactions(self, touched: Iterable[TopicPartition] | None) -> None:
+        """Something was decided about transactions: what is open here is asked about soon, and of the partitions
+        touched (None: of all) what the quorum waits for. An abort need name none."""
+        self._looks.news(touched)
 
     # --- Where others find replicas ---
 
@@ -325,6 +327,7 @@ class PartitionManager:
             links=self._client,
             propose_isr=self._propose_isr,
             wants_tick=self._ticks.want,
+            transactions=self._looks,
             offline=self.repairs.on_offline,
             damaged=self.repairs.on_damage,
             lag_max=self._timing.replica_lag_max_ms / 1000,

@@ -1,4 +1,4 @@
-"""One partition's offsets by position or by time, for consumers: never beyond what they may read (S3).
+"""One partition's offsets by position or by time, for consumers: never beyond what they may read (S3, S13).
 
 A search by time reads and unpacks batches, so a worker does it. What is *not* here: the search itself
 (`time_search.py`).
@@ -23,7 +23,12 @@ def not_found(topic_partition: TopicPartition, error: RaftlogError) -> FoundOffs
 
 
 def search_offset(
-    driver: PartitionDriver, timestamp_ms: int, worker: Worker, done: Callable[[FoundOffset], None]
+    driver: PartitionDriver,
+    timestamp_ms: int,
+    worker: Worker,
+    done: Callable[[FoundOffset], None],
+    *,
+    isolation: int = 0,
 ) -> None:
     """See `PartitionManager.find_offset`. `done` may be called before this returns."""
     tp = driver.topic_partition
@@ -39,6 +44,8 @@ def search_offset(
 
     try:
         end_offset = driver.readable_end()
+        if isolation:
+            end_offset = driver.last_stable_offset(end_offset)
         if timestamp_ms == TIMESTAMP_LATEST:
             answer(end_offset)
         elif timestamp_ms == TIMESTAMP_EARLIEST:

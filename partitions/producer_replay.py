@@ -1,4 +1,4 @@
-"""The state of idempotent producers after a truncation: had again by a worker, from a snapshot and batches' headers.
+"""The state of producers and transactions after a truncation: had again by a worker, from a snapshot and headers.
 
 A truncation takes batches back, a `ReplayedState` cannot. So the live state is *stale* from then on: it says nothing
 about the log, and nobody may be judged by it. A `ProducerReplay` reads a state of its own up to where the log ended
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from raftlog.errors import CorruptBatch
 from raftlog.model import Offset
 
+from .control_batches import checked_control_of
 from .log_segments import HeaderSource, LogSegments
 from .log_slice import LogDamaged
 from .producer_snapshots import ReplayedState, newest_fitting
@@ -49,8 +50,8 @@ class ProducerReplay:
         `DiskFailed`."""
         offset = self._begun() if self.begin is None else self.begin
         try:
-            for header in self.source.headers_from(offset):
-                self.state.replay(header)
+            for header, control in self.source.batches_from(offset):
+                self.state.replay(header, control)
                 offset = Offset(header.end_offset)
         except CorruptBatch as error:
             raise self._damaged(offset, error.detail) from None
@@ -62,7 +63,12 @@ class ProducerReplay:
         start, snapshot = source.start_offset, None
         if self.snapshots:
             snapshot = newest_fitting(source.disk, source.path, source.epochs, start, source.end_offset)
-        self.state.restore(None if snapshot is None else snapshot.state)
+        try:
+            self.state.restore(None if snapshot is None else snapshot.state)
+        except ValueError:
+            # A later version of this program wrote it. All of it is in the batches, too.
+            self.state.restore(None)
+            return start
         return start if snapshot is None else max(start, snapshot.offset)
 
     def _damaged(self, offset: Offset, detail: str) -> LogDamaged:
@@ -128,6 +134,6 @@ class LiveProducers:
             self._reached = replay
             return
         for batch in missing:
-            replay.state.replay(batch.header)
+            replay.state.replay(batch.header, checked_control_of(batch.header, batch.buffers))
         self._state.become(replay.state)
         self.stale = False

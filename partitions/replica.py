@@ -31,6 +31,7 @@ from raftlog.model import (
     PartitionRecord,
     ProducerId,
 )
+from raftlog.transactions import TransactionVerdicts
 
 from .effects import (
     AnswerFollower,
@@ -63,6 +64,7 @@ class Replica:
         brokers: Mapping[BrokerId, BrokerRecord],
         *,
         lag_max: float,
+        verdicts: TransactionVerdicts | None = None,
     ) -> None:
         self._node_id = node_id
         self._incarnation = incarnation
@@ -70,6 +72,7 @@ class Replica:
         self._producers = producers
         self._brokers = brokers
         self._lag_max = lag_max
+        self._verdicts = verdicts
         self._high_watermark = log.log_start_offset
         self.record: PartitionRecord | None = None
         self.leader: Leader | None = None
@@ -146,6 +149,7 @@ class Replica:
             high_watermark=self._high_watermark,
             now=now,
             lag_max=self._lag_max,
+            verdicts=self._verdicts,
         )
         return self.leader.begin(now)
 
@@ -214,9 +218,12 @@ class Replica:
         return self.leader.on_appended(leader_epoch, producer_id, now) if self.leader else []
 
     def delete_records(self, request: RequestId, before: Offset) -> list[Effect]:
-        """Records below `before` are to go; -1: all that consumers may read."""
+        """Records below `before` are to go; -1: all of those whose fate is settled."""
         if self.leader is not None:
-            return self.leader.deletions.delete(request, before, self.leader.exposed_high_watermark)
+            settled_end = self.leader.exposed_high_watermark
+            if settled_end is not None:
+                settled_end = self._producers.transactions.last_stable_offset(settled_end)
+            return self.leader.deletions.delete(request, before, settled_end)
         return [Reject(request, self.not_leading())]
 
     def on_follower_start(

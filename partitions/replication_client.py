@@ -19,8 +19,9 @@ from typing import Protocol
 from raftlog.errors import CorruptBatch, RemoteProtocolError
 from raftlog.model import NO_INCARNATION, BrokerId, Incarnation, LeaderEpoch, Offset
 from raftlog.ports import Link, Scheduler
-from raftlog.record_batch import check_crc, parse_header, split_batches
+from raftlog.record_batch import check_crc, split_batches
 
+from .control_batches import control_of
 from .driver import PartitionDriver
 from .driver_ports import Logger
 from .effects import Answer, Diverged, FetchedBatch, Matched, Refused, ReportStable, StartAt, Subscribe
@@ -278,8 +279,8 @@ class ReplicationClient:
         batches = []
         try:
             for batch in split_batches(piece):
-                check_crc(batch)
-                batches.append(FetchedBatch(parse_header(batch), batch))
+                header = check_crc(batch)
+                batches.append(FetchedBatch(header, batch, control_of(header, batch)))
         except CorruptBatch as error:
             slot.driver.on_corrupt_push()
             raise RemoteProtocolError(f"{slot.driver.name}: {error.detail}") from None

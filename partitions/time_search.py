@@ -27,7 +27,7 @@ from .segment import segment_name
 
 CANDIDATES_MAX = 4
 """Batches in memory that a search is given: those whose largest timestamp is late enough. The first of them has the
-record, unless it is a control batch or that record lies below the log's start."""
+record, unless that record lies below the log's start."""
 
 
 @dataclass(frozen=True, slots=True)

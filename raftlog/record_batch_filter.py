@@ -59,10 +59,10 @@ def keep_records(batch: RecordBatch, keep: Sequence[bool], *, delete_horizon_ms:
     None where no batch may be that large: a delete horizon makes room for timestamps that needed none before.
     """
     kept = sum(keep)
+    if not kept:
+        return without_records(batch.header)
     header = replace(batch.header, record_count=kept)
     header.attributes &= ~(_CODEC_BITS | _DELETE_HORIZON)
-    if not kept:
-        return seal(header, _no_records())
     deltas = _stamp_times(header, list(select(batch.timestamps_ms(), keep)), delete_horizon_ms)
     payload = _payload(batch, keep, deltas)
     if sum(map(len, payload)) > MAX_BATCH_DECOMPRESSED_BYTES:
@@ -73,6 +73,13 @@ def keep_records(batch: RecordBatch, keep: Sequence[bool], *, delete_horizon_ms:
         if len(written) <= MAX_BATCH_BYTES:
             return written
     return None
+
+
+def without_records(header: BatchHeader) -> bytes:
+    """The batch with this header again, without any of its records: an empty one, whatever was in it."""
+    header = replace(header, record_count=0)
+    header.attributes &= ~(_CODEC_BITS | _DELETE_HORIZON)
+    return seal(header, _no_records())
 
 
 def is_hole(header: BatchHeader) -> bool:

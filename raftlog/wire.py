@@ -100,8 +100,19 @@ class FetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="fetch.1"):
     max_bytes: Natural
     partitions: Annotated[list[FetchPartition], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
     isolation: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
-    """0 read_uncommitted, 1 read_committed. There are no transactions yet: both end at the high watermark."""
+    """0 read_uncommitted: up to the high watermark; 1 read_committed: up to the last stable offset, and the answer says
+    what of it is aborted (S13)."""
     forwarded: bool = False
+
+
+class AbortedRange(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Every transactional batch of this producer id and epoch whose base offset is in [first, end) is aborted: who
+    reads committed skips it. (Control batches are skipped by everybody.)"""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    end_offset: int
 
 
 class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
@@ -113,10 +124,13 @@ class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
     detail: str = ""
     high_watermark: int = -1
     last_stable_offset: int = -1
+    """-1: this leader does not know it yet."""
     log_start_offset: int = -1
     leader_epoch: int = -1
     length: Natural = 0
     leader: int = -1
+    aborted: list[AbortedRange] = []
+    """With isolation 1: what of these batches is aborted; ranges may reach beyond them."""
 
 
 class FetchResponse(msgspec.Struct, array_like=True, frozen=True, tag="fetched.1"):
@@ -140,6 +154,8 @@ class OffsetsRequest(msgspec.Struct, array_like=True, frozen=True, tag="offsets.
     correlation_id: Natural
     partitions: Annotated[list[OffsetQuery], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)]
     forwarded: bool = False
+    isolation: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+    """1: the latest offset is the last stable one, and no record beyond it is found."""
 
 
 class FoundOffset(msgspec.Struct, array_like=True, frozen=True):

@@ -256,7 +256,7 @@ REPLICATION_BUGS = (
         "producers_are_not_replayed",
         "after a restart a broker does not know whose batches are in its log",
         "ProducerStates.replay",
-        (Patch(ProducerStates, "replay", lambda states, header: None),),
+        (Patch(ProducerStates, "replay", lambda states, header, control=None: None),),
         found_by=CLUSTER,
     ),
     Planted(

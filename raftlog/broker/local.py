@@ -130,6 +130,7 @@ class LocalRequests:
                 TopicPartition(TopicId(query.topic_id), query.partition),
                 query.timestamp_ms,
                 lambda answer, position=position: answered(position, answer),  # type: ignore[misc]
+                isolation=request.isolation,
             )
 
     def delete_records(self, request: DeleteRecordsRequest, done: Callable[[DeleteRecordsResponse], None]) -> None:

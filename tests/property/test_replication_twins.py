@@ -20,7 +20,7 @@ from partitions.producer_state import (
     Duplicate,
     InSequence,
     ProducerStates,
-    Refused,
+    RefusedSequence,
 )
 from partitions.replication_protocol import decode_from_follower, decode_from_leader
 from raftlog.errors import RemoteProtocolError
@@ -177,7 +177,7 @@ def in_words(verdict: object) -> str:
             return f"duplicate {batch.base_offset}"
         case Ahead():
             return "ahead"
-        case Refused():
+        case RefusedSequence():
             return "refuse"
     raise AssertionError(verdict)
 

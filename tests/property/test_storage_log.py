@@ -33,7 +33,7 @@ from partitions.producer_replay import ProducerReplay
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset
-from raftlog.record_batch import BatchHeader, parse_header
+from raftlog.record_batch import BatchHeader, Control, parse_header
 from tests.support.storage import PATH, Batch, batch, read_batches
 
 
@@ -46,7 +46,7 @@ class SeenBatches:
     def restore(self, snapshot: bytes | None) -> None:
         self.seen = [] if snapshot is None else [tuple(map(int, pair.split(b"@"))) for pair in snapshot.split()]  # type: ignore[misc]
 
-    def replay(self, header: BatchHeader) -> None:
+    def replay(self, header: BatchHeader, control: Control | None = None) -> None:
         self.seen.append((header.base_offset, header.leader_epoch))
 
     def empty(self) -> SeenBatches:

@@ -10,9 +10,11 @@ from typing import Any
 
 from jepsen_like.simulator.disk import SimDisk, SimFile
 from partitions import replication_protocol as rp
+from partitions.driver_ports import TransactionPorts
 from partitions.effects import Fate, IsrProposal
 from partitions.manager import MetadataChange, PartitionManager, Produced
 from partitions.replica_repair import LossAnswer
+from partitions.transaction_state import key_of
 from raftlog.config import TimingConfig
 from raftlog.errors import DiskFull, RaftlogError
 from raftlog.model import (
@@ -29,9 +31,11 @@ from raftlog.model import (
 )
 from raftlog.ports import Buffer, FileRegion, LinkHandler, Part
 from raftlog.record_batch import RecordBatch, encode, split_batches
+from raftlog.transactions import TransactionKey
 from raftlog.wire import FetchedPartition, FetchPartition
 from tests.support.manual import ManualScheduler, ManualWorker
 from tests.support.replication_cores import broker
+from tests.support.transaction_logs import Decisions, batch_of
 
 TOPIC = TopicId(b"replicated-topic")
 
@@ -149,6 +153,11 @@ class Member:
     offline: list[tuple[TopicPartition, str]] = field(default_factory=list)
     losses: list[tuple[TopicPartition, LeaderEpoch, Callable[[LossAnswer], None]]] = field(default_factory=list)
     """Reported and not answered, where the cluster has `repairs`."""
+    decisions: Decisions = field(default_factory=Decisions)
+    """As far as this broker has heard of them."""
+    markers: list[tuple[TopicPartition, TransactionKey]] = field(default_factory=list)
+    """Reported as written."""
+    overdue: list[TransactionKey] = field(default_factory=list)
 
 
 class ReplicationCluster:
@@ -166,6 +175,7 @@ class ReplicationCluster:
     ) -> None:
         self.scheduler = ManualScheduler()
         self.repairs = repairs
+        self.decisions: list[Callable[[Decisions], None]] = []
         self.members: dict[int, Member] = {}
         self.cache_bytes = cache_bytes
         self.minimum = minimum
@@ -176,8 +186,11 @@ class ReplicationCluster:
         }
         for number in range(brokers):
             self.start(number)
-        self.tell(*[broker(number) for number in range(brokers)], self.topic, *self.records.values())
+        self.tell(*self.brokers(), self.topic, *self.records.values())
         self.settle()
+
+    def brokers(self) -> list[BrokerRecord]:
+        return [broker(number) for number in self.replicas]
 
     def _record(
         self, partition: int, leader: int, epoch: int, partition_epoch: int, isr: Sequence[BrokerId]
@@ -197,6 +210,9 @@ class ReplicationCluster:
     def start(self, number: int, disk: ColdDisk | None = None, *, clean_shutdown: bool = True) -> Member:
         worker, logger = ManualWorker(self.scheduler), QuietLogger()
         member: Member
+        decisions = Decisions()
+        for decide in self.decisions:
+            decide(decisions)
 
         def propose(proposal: IsrProposal, done: Callable[[Fate], None]) -> None:
             member.proposals.append((proposal, done))
@@ -217,8 +233,13 @@ class ReplicationCluster:
             fetch_cache_bytes=self.cache_bytes,
             on_replica_offline=lambda tp, reason: member.offline.append((tp, reason)),
             report_loss=(lambda *report: member.losses.append(report)) if self.repairs else None,
+            transactions=TransactionPorts(
+                decisions,
+                lambda tp, keys: member.markers.extend((tp, one) for one in keys),
+                lambda tp, keys: member.overdue.extend(keys),
+            ),
         )
-        member = self.members[number] = Member(number, disk, worker, manager, logger)
+        member = self.members[number] = Member(number, disk, worker, manager, logger, decisions=decisions)
         manager.load(clean_shutdown=clean_shutdown)
         manager.on_registered(Incarnation(1))
         return member
@@ -243,6 +264,14 @@ class ReplicationCluster:
         self.tell(
             self._record(partition, old.leader, old.leader_epoch, old.partition_epoch + 1, tuple(map(BrokerId, isr)))
         )
+
+    def decide(self, decide: Callable[[Decisions], None], *, to: Sequence[int] | None = None) -> None:
+        """Something is decided about transactions, and these brokers (or all) hear of it."""
+        if to is None:
+            self.decisions.append(decide)
+        for number in self.members if to is None else to:
+            decide(self.members[number].decisions)
+            self.members[number].manager.on_transactions(())
 
     def dial(self, owner: int, peer: int) -> None:
         if owner not in self.members or peer not in self.members:
@@ -278,14 +307,28 @@ class ReplicationCluster:
         self.members[number].manager.produce(tp(partition), batch, acks, answers.append, **options)
         return answers
 
+    def write(
+        self, number: int, one: TransactionKey, *values: bytes, partition: int = 0, acks: Acks = Acks.ALL, **batch: Any
+    ) -> list[Any]:
+        """A batch of a transaction; as `produce`."""
+        answers: list[Produced | RaftlogError] = []
+        self.members[number].manager.produce(tp(partition), batch_of(one, *values, **batch), acks, answers.append)
+        return answers
+
     def fetch(
-        self, number: int, *offsets: int, min_bytes: int = 1, max_bytes: int = 1 << 20, wait_ms: int = 0
+        self,
+        number: int,
+        *offsets: int,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+        wait_ms: int = 0,
+        isolation: int = 0,
     ) -> Fetch:
         """From partition 0, 1, … at these offsets."""
         fetch = Fetch()
         asked = [FetchPartition(TOPIC, partition, offset, 1 << 20) for partition, offset in enumerate(offsets)]
         fetch.handle = self.members[number].manager.fetch(
-            asked, fetch.done, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=wait_ms
+            asked, fetch.done, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=wait_ms, isolation=isolation
         )
         return fetch
 
@@ -307,13 +350,29 @@ class Fetch:
         self.records = 0
         self.handle: Any = None
         self.bodies: list[int] = []
+        self.batches: list[RecordBatch] = []
 
     def done(self, answers: list[FetchedPartition], parts: list[Part]) -> None:
         assert self.answers is None, "once"
         self.answers = answers
         body = b"".join(bytes_of(part) for part in parts)
         assert len(body) == sum(answer.length for answer in answers)
-        self.records = sum(len(RecordBatch(batch).values()) for batch in split_batches(body))
+        self.batches = [RecordBatch(batch) for batch in split_batches(body)]
+        self.records = sum(len(batch.values()) for batch in self.batches)
+
+    def committed(self) -> list[bytes | None]:
+        """What is left of the first partition for who reads committed: by headers and ranges alone."""
+        assert self.answers is not None
+        return [
+            value
+            for batch in self.batches
+            if not any(
+                (one.producer_id, one.producer_epoch) == key_of(batch.header)
+                and one.first_offset <= batch.header.base_offset < one.end_offset
+                for one in self.answers[0].aborted
+            )
+            for value in batch.values()
+        ]
 
     @property
     def errors(self) -> list[str]:

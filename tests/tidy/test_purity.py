@@ -26,6 +26,8 @@ PURE = (
     "partitions.isr",
     "partitions.leader_epochs",
     "partitions.producer_state",
+    "partitions.transaction_state",
+    "partitions.aborted_ranges",
     "partitions.replication_protocol",
     "raftlog.model",
     "raftlog.errors",

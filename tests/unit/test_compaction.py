@@ -198,7 +198,8 @@ class TestALog:
         compact(log)
         assert records(log) == [(1, b"k", b"b")]
 
-    def test_control_batches_stay(self) -> None:
+    def test_a_marker_that_ends_nothing_becomes_part_of_a_hole(self) -> None:
+        """Those that end something stay: `test_compaction_transactions.py`."""
         _, log = new_log()
         append_records(log, [(b"k", b"a")])
         marker = stamp(encode_control(1, [(5, 0, 1)], base_timestamp_ms=1_000), log.log_end_offset, 0)
@@ -206,7 +207,7 @@ class TestALog:
         append_records(log, [(b"k", b"b")])
         seal(log)
         compact(log)
-        assert [header.is_control for header in headers(log)] == [False, True, False]
+        assert [(header.record_count, header.end_offset) for header in headers(log)] == [(0, 2), (1, 3)]
 
     def test_producers_state_is_the_same_without_a_snapshot(self) -> None:
         """Every batch's header stays, so a resend of any of the last five is recognised (S1)."""

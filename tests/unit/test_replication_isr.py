@@ -12,7 +12,7 @@ from partitions.producer_state import (
     Duplicate,
     InSequence,
     ProducerStates,
-    Refused,
+    RefusedSequence,
     last_sequence,
 )
 from partitions.progress import FollowerProgress
@@ -118,16 +118,16 @@ TABLE = [
     ((-1, -1, -1), InSequence),
     ((9, 0, 0), InSequence),  # unknown, from the beginning
     ((9, 0, 1), Ahead),  # unknown, in the middle
-    ((7, 1, 0), Refused),  # lower epoch
+    ((7, 1, 0), RefusedSequence),  # lower epoch
     ((7, 3, 0), InSequence),  # higher epoch, from the beginning
     ((7, 3, 1), Ahead),
     ((7, 2, 6), InSequence),
     ((7, 2, 5), Duplicate),
     ((7, 2, 1), Duplicate),
-    ((7, 2, 0), Refused),  # the sixth last
+    ((7, 2, 0), RefusedSequence),  # the sixth last
     ((7, 2, 7), Ahead),
-    ((7, -1, 6), Refused),
-    ((7, 2, -1), Refused),
+    ((7, -1, 6), RefusedSequence),
+    ((7, 2, -1), RefusedSequence),
 ]
 
 
@@ -149,8 +149,8 @@ def test_a_duplicate_is_the_same_batch_and_no_other() -> None:
     duplicate = verdict(found, 7, 0, 0, 3)
     assert isinstance(duplicate, Duplicate)
     assert (duplicate.batch.base_offset, duplicate.batch.end_offset) == (0, 3)
-    assert isinstance(verdict(found, 7, 0, 0, 2), Refused), "another cut of the same records"
-    assert isinstance(verdict(found, 7, 0, 1, 4), Refused)
+    assert isinstance(verdict(found, 7, 0, 0, 2), RefusedSequence), "another cut of the same records"
+    assert isinstance(verdict(found, 7, 0, 1, 4), RefusedSequence)
 
 
 def test_sequences_wrap() -> None:
@@ -158,7 +158,7 @@ def test_sequences_wrap() -> None:
     assert last_sequence(header(3, producer=(7, 0, SEQUENCES - 2))) == 0
     assert isinstance(verdict(found, 7, 0, 1), InSequence)
     assert isinstance(verdict(found, 7, 0, 2), Ahead)
-    assert isinstance(verdict(found, 7, 0, SEQUENCES - 3), Refused)
+    assert isinstance(verdict(found, 7, 0, SEQUENCES - 3), RefusedSequence)
 
 
 def test_the_least_recent_producer_is_forgotten_first() -> None:
@@ -179,6 +179,6 @@ def test_snapshots_come_back_and_nothing_else_does() -> None:
     assert str(again) == "8:0@1 7:2@4"
     again.restore(None)
     assert len(again) == 0
-    for damaged in (b"", b"\x92\x02\x90", found.snapshot()[:-1], b"\x92\x01\x91\x93\x07\x00\x90"):
+    for damaged in (b"", b"\x92\x03\x90", found.snapshot()[:-1], b"\x92\x01\x91\x93\x07\x00\x90"):
         with pytest.raises(ValueError, match="snapshot"):
             again.restore(damaged)

@@ -61,7 +61,7 @@ def test_log_append_time_is_the_leaders() -> None:
         (b"", "corrupt_batch"),
         (b"x" * 200, "corrupt_batch"),
         (encode([b"x"], base_timestamp_ms=0)[:-1], "corrupt_batch"),
-        (encode([b"x"], base_timestamp_ms=0, transactional=True), "corrupt_batch"),
+        (encode([b"x"], base_timestamp_ms=0, transactional=True), "corrupt_batch"),  # of no producer
         (encode([bytes(2 * MIB)], base_timestamp_ms=0), "batch_too_large"),
         (encode([b"x"], base_timestamp_ms=2_000_000_000_000), "timestamp_out_of_range"),
         (encode([b"x"], base_timestamp_ms=0, producer_id=1, producer_epoch=0, base_sequence=-1), "corrupt_batch"),

@@ -16,7 +16,7 @@ from partitions.producer_snapshots import SNAPSHOTS_KEPT, snapshot_name, snapsho
 from partitions.segment import Segment, SegmentFile
 from raftlog.config import TopicConfig
 from raftlog.model import LeaderEpoch, Offset
-from raftlog.record_batch import BatchHeader
+from raftlog.record_batch import BatchHeader, Control
 from tests.support.storage import PATH, append, batch, settle
 
 HEADERS = [batch(offset, epoch=offset // 4).header for offset in range(12)]
@@ -31,7 +31,7 @@ class State:
     def restore(self, snapshot: bytes | None) -> None:
         self.restored, self.replayed = snapshot, []
 
-    def replay(self, header: BatchHeader) -> None:
+    def replay(self, header: BatchHeader, control: Control | None = None) -> None:
         self.replayed.append(header.base_offset)
 
     def empty(self) -> State:

@@ -1,0 +1,141 @@
+"""Where in a log the records of aborted transactions lie, for readers that skip them (S13).
+
+A range (producer id, epoch, first offset, end offset) says: of this transaction every batch that begins in
+[first, end) is aborted. Batches of others lie between them, so ranges overlap, and none can stand for two.
+
+Ranges come in the order of the markers that ended them, so ends never fall. Which of them concern a reader of
+[start, end) is found by bisection at one side; at the other each range tells how far all transactions had ended behind
+it (`stable`): no later range begins below that.
+
+Columns of plain integers: a range takes 34 bytes, so even a million of them fit in memory, and into a snapshot by a
+copy. (Kafka keeps them in one more file a segment; here that would be one more thing to recover, truncate, compact and
+read from disk while a consumer waits, to save what an index in memory takes anyway.)
+
+What is *not* here: which transactions are open (`transaction_state.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from raftlog.model import Offset, ProducerEpoch, ProducerId
+from raftlog.transactions import TransactionKey
+from raftlog.wire import AbortedRange
+
+MAX_ABORTED_RANGES = 1_000_000
+"""Of one partition: 34 MB. A leader that has so many begins no more transactions until retention or compaction have
+taken some: two aborted ones a second for six days."""
+
+_TYPES = "qhqqq"
+
+
+class AbortedRanges:
+    """Invariant: what is in it stays: ranges are only ever appended. Fewer of them are another object (`behind`), so
+    whoever holds this one may go on asking it.
+
+    Invariant: `end` and `stable` never fall from one range to the next.
+    """
+
+    __slots__ = ("_ends", "_epochs", "_firsts", "_producers", "_stables")
+
+    def __init__(self) -> None:
+        self._producers = array("q")
+        self._epochs = array("h")
+        self._firsts = array("q")
+        self._ends = array("q")
+        self._stables = array("q")
+
+    def append(self, key: TransactionKey, first: Offset, end: Offset, stable: Offset) -> None:
+        """One more, ended by the marker at `end`; no range that follows begins below `stable`."""
+        self._producers.append(key.producer_id)
+        self._epochs.append(key.producer_epoch)
+        self._firsts.append(first)
+        self._ends.append(end)
+        self._stables.append(stable)
+
+    def overlapping(self, start: Offset, end: Offset) -> list[AbortedRange]:
+        """Those that hold anything of [start, end)."""
+        found = []
+        for index in range(bisect_right(self._ends, start), len(self._stables)):
+            if self._firsts[index] < end:
+                place = self._firsts[index], self._ends[index]
+                found.append(AbortedRange(self._producers[index], self._epochs[index], *place))
+            if self._stables[index] >= end:
+                break
+        return found
+
+    def covers(self, key: TransactionKey, base_offset: int) -> bool:
+        """Whether this transaction's batch that begins here is aborted."""
+        for index in range(bisect_right(self._ends, base_offset), len(self._stables)):
+            ours = self._producers[index] == key.producer_id and self._epochs[index] == key.producer_epoch
+            if ours and self._firsts[index] <= base_offset:
+                return True
+            if self._stables[index] > base_offset:
+                break
+        return False
+
+    def behind(self, offset: Offset) -> AbortedRanges:
+        """Those that reach beyond `offset`, as another object; this one where that is all of them."""
+        first = bisect_right(self._ends, offset)
+        return self._from(first) if first else self
+
+    def copy(self) -> AbortedRanges:
+        """For another thread."""
+        return self._from(0)
+
+    def _from(self, first: int) -> AbortedRanges:
+        rest = AbortedRanges()
+        for name in self.__slots__:
+            setattr(rest, name, getattr(self, name)[first:])
+        return rest
+
+    # --- In a snapshot ---
+
+    def encode(self) -> list[bytes]:
+        """The columns' bytes, little-endian: producer ids (i64), epochs (i16), firsts, ends, stables (i64)."""
+        return [_little_endian(column).tobytes() for column in self._columns()]
+
+    @classmethod
+    def decode(cls, columns: list[bytes]) -> AbortedRanges:
+        """Raises `ValueError` for what no `encode` gave."""
+        ranges = cls()
+        if len(columns) != len(_TYPES):
+            raise ValueError(f"aborted ranges have {len(_TYPES)} columns, not {len(columns)}")
+        for column, content in zip(ranges._columns(), columns, strict=True):
+            column.frombytes(content)
+            if sys.byteorder == "big":
+                column.byteswap()
+        if len({len(column) for column in ranges._columns()}) > 1:
+            raise ValueError("the columns of aborted ranges differ in length")
+        return ranges
+
+    def _columns(self) -> tuple[array[int], ...]:
+        return self._producers, self._epochs, self._firsts, self._ends, self._stables
+
+    # --- Looking ---
+
+    def __len__(self) -> int:
+        return len(self._stables)
+
+    def __iter__(self) -> Iterator[tuple[TransactionKey, int, int]]:
+        keys = map(_key, self._producers, self._epochs)
+        return zip(keys, self._firsts, self._ends, strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AbortedRanges) and self._columns() == other._columns()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _key(producer_id: int, producer_epoch: int) -> TransactionKey:
+    return TransactionKey(ProducerId(producer_id), ProducerEpoch(producer_epoch))
+
+
+def _little_endian(column: array[int]) -> array[int]:
+    if sys.byteorder == "big":
+        column = column[:]
+        column.byteswap()
+    return column

@@ -1,0 +1,84 @@
+"""When leaders look at their open transactions: soon after there is news, some at a time, and never all in one turn.
+
+News of a decision says little about where it matters: an abort names no partition, and a commit ends what lies in
+those that it does not name. So every partition that is led here and has something open looks (`look_at_transactions`).
+A turn has one bounded look (or some that find nothing); between two turns there is a pause, so that a stream of
+decisions over many open transactions takes a part of the loop's time and not all of it.
+
+What is *not* here: what a look does (`leader_transactions.py`). Looks that no news asked for come with the ticks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from raftlog.model import TopicPartition
+from raftlog.ports import Scheduler
+
+from .driver import PartitionDriver
+from .driver_ports import TransactionPorts
+
+PAUSE_SECONDS = 0.004
+"""Between two turns: a look takes a millisecond or two."""
+
+DRIVERS_A_TURN = 256
+"""Looks of a turn that find next to nothing."""
+
+
+class TransactionLooks:
+    """Of all partitions of a broker."""
+
+    def __init__(
+        self, ports: TransactionPorts, scheduler: Scheduler, drivers: Mapping[TopicPartition, PartitionDriver]
+    ) -> None:
+        self.ports = ports
+        self._scheduler = scheduler
+        self._drivers = drivers
+        self._due: dict[PartitionDriver, None] = {}
+        self._watched: dict[PartitionDriver, None] = {}
+        """Those where something may be open."""
+        self._turn_due = False
+
+    def want(self, driver: PartitionDriver) -> None:
+        """Look at this one soon."""
+        self._watched[driver] = None
+        self._due[driver] = None
+        self._arm(0.0)
+
+    def watch(self, driver: PartitionDriver) -> None:
+        """Something is open in it: it is to hear of news."""
+        self._watched[driver] = None
+
+    def news(self, touched: Iterable[TopicPartition] | None) -> None:
+        """See `PartitionManager.on_transactions`."""
+        named = self._drivers.values() if touched is None else map(self._drivers.get, touched)
+        for driver in (*named, *self._watched):
+            leader = None if driver is None or driver.closed else driver.replica.leader
+            if driver is not None and leader is not None:
+                leader.transactions.news()
+                self._due[driver] = None
+        self._watched = {driver: None for driver in self._watched if not driver.closed and driver.replica.leader}
+        self._arm(0.0)
+
+    def _arm(self, seconds: float) -> None:
+        if not self._due or self._turn_due:
+            return
+        self._turn_due = True
+        if seconds:
+            self._scheduler.call_later(seconds, self._turn)
+        else:
+            self._scheduler.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        try:
+            for _ in range(DRIVERS_A_TURN):
+                if not self._due:
+                    break
+                driver = next(iter(self._due))
+                del self._due[driver]
+                if driver.look_at_transactions():
+                    self._due[driver] = None  # Behind the others.
+                    break
+        finally:
+            self._arm(PAUSE_SECONDS)

@@ -1,0 +1,184 @@
+"""The transactions of one partition as its log tells of them (S13): open, aborted, and how far all is stable."""
+
+from __future__ import annotations
+
+import pytest
+
+from partitions import transaction_state
+from partitions.aborted_ranges import AbortedRanges
+from partitions.producer_state import ProducerStates
+from partitions.transaction_state import TransactionState
+from raftlog.model import Offset
+from raftlog.record_batch import Control, ControlKind
+from raftlog.transactions import TransactionKey
+from raftlog.wire import AbortedRange
+from tests.support.transaction_logs import aborts, commits, data_header, key, marker_header, says
+
+A, B, C = key(1), key(2), key(3)
+
+
+class Log:
+    """Feeds a state."""
+
+    def __init__(self) -> None:
+        self.state = TransactionState()
+        self.end = 0
+
+    def data(self, one: TransactionKey | None, count: int = 1) -> None:
+        self.state.append(data_header(self.end, one, count), None)
+        self.end += count
+
+    def marker(self, control: Control) -> None:
+        self.state.append(marker_header(self.end), control)
+        self.end += 1
+
+    def stable(self, high_watermark: int | None = None) -> int:
+        return self.state.last_stable_offset(Offset(self.end if high_watermark is None else high_watermark))
+
+    def ranges(self, start: int = 0, end: int | None = None) -> list[tuple[int, int, int, int]]:
+        found = self.state.aborted.overlapping(Offset(start), Offset(self.end if end is None else end))
+        return [(one.producer_id, one.producer_epoch, one.first_offset, one.end_offset) for one in found]
+
+
+def test_what_is_open_holds_the_last_stable_offset_at_its_first_record() -> None:
+    log = Log()
+    log.data(None, 3)
+    assert log.stable() == 3
+    log.data(A)
+    log.data(B, 2)
+    assert log.stable() == 3
+    log.marker(commits((A, 4)))
+    assert log.stable() == 4, "B is open from there on"
+    log.marker(aborts(B))
+    assert (log.stable(), log.ranges()) == (8, [(2, 0, 4, 7)])
+
+
+def test_a_marker_counts_when_it_is_below_the_high_watermark() -> None:
+    log = Log()
+    log.data(A, 2)
+    log.data(None)
+    log.marker(aborts(A))
+    assert [log.stable(high) for high in (1, 2, 3)] == [0, 0, 0], "it may be lost with its leader"
+    assert log.stable(4) == 4
+
+
+def test_a_commit_takes_nothing_along_that_lies_behind_its_named_offset() -> None:
+    log = Log()
+    log.data(A, 2)
+    log.data(A, 2)
+    log.marker(commits((A, 2)))
+    assert log.ranges() == [(1, 0, 2, 4)]
+    log.data(A)
+    assert log.stable() == 5, "a write after the marker opens it again"
+    log.marker(commits((A, 2)))
+    assert log.ranges() == [(1, 0, 2, 4), (1, 0, 5, 6)]
+
+
+def test_epochs_of_one_producer_are_different_transactions() -> None:
+    """V3: the marker of epoch 0, behind a batch of epoch 1, is not that one's."""
+    log = Log()
+    log.data(key(7, 0))
+    log.data(key(7, 1))
+    log.marker(commits((key(7, 0), 1)))
+    assert log.stable() == 1
+    log.marker(aborts(key(7, 1)))
+    assert log.ranges() == [(7, 1, 1, 3)]
+
+
+def test_one_marker_ends_many_and_an_unknown_kind_or_a_stranger_none() -> None:
+    log = Log()
+    for one in (A, B, C):
+        log.data(one)
+    log.marker(says(9, (A, -1)))  # type: ignore[arg-type]
+    log.marker(aborts(key(99)))
+    assert log.stable() == 0
+    log.marker(aborts(B, A, C))
+    assert log.stable() == 6
+    assert log.ranges() == [(2, 0, 1, 5), (1, 0, 0, 5), (3, 0, 2, 5)]
+
+
+def test_ranges_are_found_by_both_bounds() -> None:
+    log = Log()
+    log.data(A)  # 0, aborted at 8
+    for number in range(10, 13):
+        log.data(key(number))
+        log.marker(aborts(key(number)))
+    log.data(None)
+    log.marker(aborts(A))
+    log.data(B)
+    log.marker(aborts(B))
+    assert log.ranges(0, 1) == [(1, 0, 0, 8)]
+    assert log.ranges(3, 4) == [(11, 0, 3, 4), (1, 0, 0, 8)]
+    assert log.ranges(8, 9) == [], "the marker itself is no record"
+    assert log.ranges(9, 10) == [(2, 0, 9, 10)]
+    assert log.state.aborted.covers(key(11), 3)
+    assert not log.state.aborted.covers(key(11), 1)
+    assert log.state.aborted.covers(A, 0)
+
+
+def test_ranges_that_somebody_holds_stay_when_the_log_is_cut() -> None:
+    log = Log()
+    for one in (A, B):
+        log.data(one)
+        log.marker(aborts(one))
+    held = log.state.aborted
+    log.state.cut(Offset(2))
+    assert log.ranges() == [(2, 0, 2, 3)]
+    assert held.overlapping(Offset(0), Offset(2)) == [AbortedRange(1, 0, 0, 1)]
+    log.state.forget_compacted(Offset(4))
+    assert (log.ranges(), len(held)) == ([], 2)
+
+
+def test_what_is_open_wholly_below_the_log_start_is_forgotten() -> None:
+    log = Log()
+    log.data(A, 2)
+    log.data(B, 4)
+    log.data(C)
+    assert log.state.cut(Offset(4)) == [1]
+    assert (log.stable(), list(log.state.open_keys())) == (4, [B, C])
+    assert log.state.cut(Offset(4)) == []
+    assert log.state.cut(Offset(7)) == [2, 3]
+    assert log.state.first_open_offset is None
+
+
+def test_many_markers_above_the_high_watermark_are_kept_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_state, "ENDED_MAX", 3)
+    log = Log()
+    for number in range(10):
+        log.data(key(number))
+        log.marker(commits((key(number), log.end)))
+    assert log.stable(4) == 0, "too low, never too high"
+    assert log.stable(17) == 16
+    assert log.stable(20) == 20
+
+
+def test_a_snapshot_gives_the_state_again_and_rubbish_does_not() -> None:
+    log = Log()
+    log.data(A)
+    log.data(B)
+    log.marker(aborts(B))
+    restored = TransactionState()
+    restored.restore(log.state.snapshot())
+    assert restored == log.state
+    assert restored.last_stable_offset(Offset(2)) == 0
+    restored.append(marker_header(3), aborts(A))
+    assert [restored.last_stable_offset(Offset(high)) for high in (3, 4)] == [0, 4]
+    columns = log.state.aborted.encode()
+    for wrong in (columns[:4], [*columns[:4], b"123"], [*columns[:4], columns[4] * 2]):
+        with pytest.raises(ValueError, match=r"columns|bytes"):
+            AbortedRanges.decode(wrong)
+
+
+def test_a_producer_is_not_forgotten_while_its_transaction_is_open() -> None:
+    states = ProducerStates(limit=2)
+    states.append(data_header(0, A))
+    for number in range(5):
+        states.append(data_header(1 + number, key(50 + number)))
+        states.append(marker_header(6), commits((key(50 + number), 2 + number)))
+    assert list(states) == [53, 54, 1]
+    assert ProducerStates(limit=2).snapshot() != states.snapshot()
+    again = ProducerStates(limit=2)
+    again.restore(states.snapshot())
+    assert again == states
+    again.append(marker_header(7), says(ControlKind.ABORT, (A, -1)))
+    assert list(again) == [54, 1], "now it is one like the others"
