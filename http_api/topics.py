@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from aiohttp import web
 
 from raftlog.config import TopicConfig
 from raftlog.errors import RetriableError
 from raftlog.model import PartitionRecord, TopicRecord
+from raftlog.patterns import full_matcher
 
 from .bodies import JSON_TYPE, read_json
 from .codec import encode
@@ -20,6 +21,8 @@ from .replies import bulk_reply
 METADATA_TIMEOUT_S = 60.0
 """Beyond what the broker itself waits for the quorum, and for leaders of a new topic."""
 
+QUERY = ("pattern",)
+
 _TOPIC_COST = 32
 """Listing a topic takes about as long as parsing this many bytes."""
 _PARTITION_COST = 128
@@ -27,9 +30,13 @@ _PARTITION_COST = 128
 
 
 async def list_topics(request: web.Request) -> web.StreamResponse:
+    """All topics, or those whose whole names fit a pattern."""
     context = context_of(request)
-    Query(request)
+    pattern = Query(request, QUERY).text("pattern")
     topics = context.service.view.topics()
+    if pattern is not None:
+        fits = full_matcher(pattern)
+        topics = await context.threads.run(_TOPIC_COST * len(topics), _fitting, topics, fits)
     body = await context.threads.run(_TOPIC_COST * len(topics), _list, topics)
     return await bulk_reply(request, context, body, JSON_TYPE, {})
 
@@ -95,6 +102,10 @@ async def _described(
     partitions = view.partitions_of(topic.topic_id)
     body = await context.threads.run(_PARTITION_COST * len(partitions), _description, topic, config, partitions)
     return await bulk_reply(request, context, body, JSON_TYPE, headers or {}, status=status)
+
+
+def _fitting(topics: list[TopicRecord], fits: Callable[[str], bool]) -> list[TopicRecord]:
+    return [topic for topic in topics if fits(topic.name)]
 
 
 def _list(topics: list[TopicRecord]) -> bytes:

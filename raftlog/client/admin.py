@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -69,6 +70,12 @@ class TopicSummary(msgspec.Struct, frozen=True):
 
 class _Topics(msgspec.Struct, frozen=True):
     topics: list[TopicSummary]
+
+
+async def find_topics(api: HttpApi, pattern: str | None, *, timeout: float = 5.0) -> list[TopicSummary]:
+    """As `Admin.list_topics`."""
+    path = "/v1/topics" if pattern is None else f"/v1/topics?pattern={quote(pattern, safe='')}"
+    return sorted((await api.get(path, _Topics, timeout=timeout)).topics, key=lambda topic: topic.name)
 
 
 class OffsetRange(msgspec.Struct, frozen=True):
@@ -150,9 +157,9 @@ class Admin(AdminMoves, AdminGroups):
             body["configs"] = dict(configs)
         return await self._api.change("POST", "/v1/topics", TopicDescription, body, timeout=CHANGE_TIMEOUT)
 
-    async def list_topics(self) -> list[TopicSummary]:
-        """All topics, by name."""
-        return sorted((await self._api.get("/v1/topics", _Topics)).topics, key=lambda topic: topic.name)
+    async def list_topics(self, pattern: str | None = None) -> list[TopicSummary]:
+        """All topics, or those whose whole names fit `pattern` (RE2, matched by the cluster), by name."""
+        return await find_topics(self._api, pattern)
 
     async def describe_topic(self, name: str) -> TopicDescription:
         """One topic with its partitions. Raises `InvalidRequest` (`unknown_topic`)."""

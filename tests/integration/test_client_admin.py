@@ -35,6 +35,7 @@ async def test_a_topic_from_its_making_to_its_end(admin: Admin) -> None:
     assert [(info.partition, info.leader, info.isr) for info in made.partitions] == [(n, 1, [1]) for n in range(3)]
     await admin.create_topic("a")
     assert [(topic.name, topic.partition_count) for topic in await admin.list_topics()] == [("a", 1), ("orders", 3)]
+    assert [topic.name for topic in await admin.list_topics("ord.*")] == ["orders"]
     altered = await admin.alter_topic("orders", {"max.message.bytes": "5000"}, ["retention.ms"])
     assert altered.overrides == ["max.message.bytes"] and altered.max_message_bytes == 5000
     assert (await admin.add_partitions("orders", 4)).partition_count == 4

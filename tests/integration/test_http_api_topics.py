@@ -47,6 +47,10 @@ async def test_a_topic_is_created_described_changed_grown_listed_and_deleted(api
     listed = (await api.get("/v1/topics")).document["topics"]
     assert [(topic["name"], topic["partition_count"]) for topic in listed] == [("new", 4), ("orders", 3)]
 
+    fitting = (await api.get("/v1/topics?pattern=n.w|ord")).document["topics"]
+    assert [topic["name"] for topic in fitting] == ["new"]  # whole names
+    (await api.get("/v1/topics?pattern=(")).problem("invalid_request")
+
     deleted = await api.call("DELETE", "/v1/topics/new")
     assert (deleted.status, deleted.body) == (204, b"")
     (await api.get("/v1/topics/new")).problem("unknown_topic")
