@@ -27,6 +27,13 @@ from metadata.commands import (
     ReportLoss,
 )
 from metadata.engine import Fate, Outcome
+from metadata.groups.transaction_events import (
+    BlockChanged,
+    BlockRemoved,
+    EndsCommitted,
+    ProducerChanged,
+    ProducerRemoved,
+)
 from metadata.view import (
     BrokerChanged,
     BrokerRemoved,
@@ -43,6 +50,7 @@ from metadata.view import (
     TopicRemoved,
 )
 from partitions import effects
+from partitions.driver_ports import TransactionPorts
 from partitions.manager import Dialer, Logger, MetadataChange, PartitionManager
 from partitions.manager import TopicRemoved as TopicIsGone
 from partitions.replica_repair import LossAnswer
@@ -56,9 +64,14 @@ from raftlog.version import FEATURE_LEVEL
 from .following import Following
 from .identity import NodeIdentity
 from .local import LocalRequests
+from .transaction_reports import TransactionReports
 
 EVENTS_PER_STEP = 128
 """Of one entry of the log: view and partitions take over so many at a time."""
+
+
+_TRANSACTIONS = (EndsCommitted, BlockChanged, BlockRemoved, ProducerChanged, ProducerRemoved)
+"""Events after which something that is open may be decided."""
 
 
 class Quorum(Protocol):
@@ -102,6 +115,9 @@ class Broker:
         """A heap of (index that must have been taken over, the order of asking, what to do then)."""
         self._asked = 0
         self._reports: list[ReplicaReport] = []
+        self.reports = TransactionReports(
+            identity.node_id, self.view, scheduler, self._propose_report, self.when_view_reaches
+        )
         self.manager = PartitionManager(
             node_id=identity.node_id,
             cluster_id=identity.cluster_id,
@@ -119,6 +135,7 @@ class Broker:
             fetch_cache_bytes=config.fetch_cache_bytes,
             on_replica_offline=self._on_replica_offline,
             report_loss=self._report_loss,
+            transactions=TransactionPorts(self.view.transactions, self.reports.markers_written, self.reports.overdue),
         )
         self.local = LocalRequests(self.manager, scheduler)
         self.scrubber = Scrubber(
@@ -201,6 +218,10 @@ class Broker:
         if changes:
             yield from self.manager.follow(changes)
             yield
+        if any(isinstance(event, _TRANSACTIONS) for event in events):
+            # After the records: who is told to look leads already, or no longer.
+            committed = [event.ends for event in events if isinstance(event, EndsCommitted)]
+            self.manager.on_transactions([topic_partition for ends in committed for topic_partition in ends])
 
     def when_view_reaches(self, index: int, callback: Callable[[], None]) -> None:
         """Call once view and partitions have everything up to `index`: at once where they do already."""
@@ -261,6 +282,10 @@ class Broker:
 
         assert self._quorum is not None, "no partition is led before the registration"
         self._quorum.propose(command, answered)
+
+    def _propose_report(self, command: Command, done: Callable[[Outcome], None]) -> None:
+        assert self._quorum is not None, "no partition is led before the registration"
+        self._quorum.propose(command, done)
 
     def _report_loss(
         self, topic_partition: TopicPartition, leader_epoch: LeaderEpoch, done: Callable[[LossAnswer], None]
