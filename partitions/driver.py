@@ -101,8 +101,10 @@ class PartitionDriver(DriverReads):
 
     def on_tick(self, now: float) -> None:
         """Time passed."""
-        self._performer.requests.expire(now)
+        # Who can say why a request waits says it before its time is over.
         self._run(lambda: self.replica.on_tick(now))
+        self._performer.requests.expire(now)
+        self._performer.requests.deliver()
         if self.replica.leader is not None and self.replica.leader.transactions.is_due(now):
             self._around.transactions.want(self)
 
@@ -162,7 +164,10 @@ class PartitionDriver(DriverReads):
             return [fx.Reject(arrival.request, error)]
         stamped = arrival.config.message_timestamp_type == "LogAppendTime"
         append_time = self._around.clock.wall_ms() if stamped else -1
-        incoming = fx.IncomingBatch(arrival.request, header, arrival.batch, arrival.acks, append_time)
+        deadline = self._performer.requests.deadline_of(arrival.request)
+        incoming = fx.IncomingBatch(
+            arrival.request, header, arrival.batch, arrival.acks, append_time, deadline=deadline
+        )
         return self.replica.produce(incoming, self._now())
 
     def _check_open_for_produce(self) -> None:

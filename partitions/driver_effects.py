@@ -126,7 +126,7 @@ class EffectPerformer:
         self.requests.answer(effect.request, effect.error)
 
     def _records_deleted(self, effect: fx.RecordsDeleted) -> None:
-        self.requests.answer(effect.request, Deleted(self._log.log_start_offset))
+        self.requests.answer(effect.request, Deleted(effect.log_start_offset))
 
     def _when_stable(self, effect: fx.WhenStable) -> None:
         self._awaiting_stable.add(effect.end_offset, effect.after)

@@ -6,6 +6,7 @@ What is *not* here: when an answer is due (the cores), threads, timers.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -63,6 +64,10 @@ class ProduceRequests:
         entry = self._waiting.pop(request, None)
         if entry is not None:
             self._due.append((entry[0], answer))
+
+    def deadline_of(self, request: RequestId) -> float:
+        """Until when it may wait for its answer; the past where it has one."""
+        return self._waiting[request][1] if request in self._waiting else -math.inf
 
     def is_waiting(self, request: RequestId) -> bool:
         """Whether it has no answer yet."""

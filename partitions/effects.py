@@ -11,6 +11,7 @@ what effects carry. `driver.py` performs effects; nobody else does. What is *not
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
@@ -42,6 +43,8 @@ class IncomingBatch:
     acks: Acks
     log_append_time_ms: int = -1
     """The wall clock at its arrival, where the topic stamps the time of append; else -1."""
+    deadline: float = math.inf
+    """Until when whoever sent it waits for an answer, in monotonic seconds."""
     control: Control | None = None
     """What a marker says, which the leader itself makes; nobody waits for it."""
 

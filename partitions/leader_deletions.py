@@ -63,7 +63,8 @@ class Deletions:
         while everywhere is not None and self._waiting and self._waiting[0][0] <= everywhere:
             before, request = heapq.heappop(self._waiting)
             self._promised = max(self._promised, before)
-            effects.append(RecordsDeleted(request, before))
+            # Not its own start, which may be further than theirs: what is told is what a successor keeps to.
+            effects.append(RecordsDeleted(request, everywhere))
         return effects
 
     def admits(self, start_offset: Offset) -> bool:

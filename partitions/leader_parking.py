@@ -2,7 +2,9 @@
 
 Requests over HTTP/1.1 use several connections and overtake one another; after a failover the resends of one producer
 arrive in any order. Up to five batches of a producer wait, for a bounded time, and are then refused as if they had not
-been kept: nothing of them was appended, so the refusal is certain.
+been kept: nothing of them was appended, so the refusal is certain. Whose own patience ends before that is told at
+its end: of a mere timeout a producer whose batches are no longer in the log, so that nobody knows it, could not make
+anything, and would send them again for ever (S10).
 
 What is *not* here: which batch is in turn (`producer_state.py`).
 """
@@ -49,7 +51,8 @@ class Parking:
         size = batch.header.total_bytes
         if len(parked) >= PARKED_PER_PRODUCER or self._bytes + size > PARKED_BYTES_MAX:
             return False
-        self._parked.setdefault(producer_id, parked).append(ParkedBatch(batch, ahead, now + PARK_SECONDS))
+        until = min(now + PARK_SECONDS, batch.deadline)
+        self._parked.setdefault(producer_id, parked).append(ParkedBatch(batch, ahead, until))
         self._bytes += size
         return True
 

@@ -78,7 +78,7 @@ class TestTheCore:
         start_at(core, 1, 4)
         start_at(core, 2, 4)
         again = [*delete(core, 2, fx.RequestId(101)), *core.do(core.replica.on_log_start())]
-        assert again == [fx.RecordsDeleted(fx.RequestId(101), Offset(2))]
+        assert again == [fx.RecordsDeleted(fx.RequestId(101), Offset(4))]
         assert core.log.log_start_offset == 4
 
     def test_below_the_minimum_nothing_is_promised(self) -> None:
@@ -192,6 +192,26 @@ class TestReplicas:
         (refused,) = cluster.fetch(0, 2).answers or ()
         assert refused.error == "offset_out_of_range" and "[3, 5]" in refused.detail
         assert cluster.fetch(0, 3).records == 2
+
+    def test_what_is_told_is_on_every_disk_and_not_only_on_the_leaders(self) -> None:
+        """S1: the leader's own start is further by then, and a successor would not keep to that."""
+        cluster = ReplicationCluster()
+        for _ in range(5):
+            cluster.produce(0)
+        cluster.settle()
+        to_leader = cluster.members[1].links[0]
+        to_leader.paused = True
+        answers = ask(cluster, 2)
+        pass_time(cluster)
+        assert answers == [] and starts(cluster) == [(2, 2), (2, 2)]
+        cluster.leader_end(1, 0).paused = True
+        driver = cluster.members[0].manager.driver(tp(0))
+        assert driver is not None
+        driver.log_start.advance(Offset(4))
+        to_leader.resume()
+        pass_time(cluster)
+        assert starts(cluster) == [(4, 4), (2, 2)]
+        assert answers == [Deleted(Offset(2))]
 
     def test_the_answer_waits_for_a_follower_and_says_so_when_time_is_up(self) -> None:
         cluster = ReplicationCluster()

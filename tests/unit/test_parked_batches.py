@@ -1,0 +1,36 @@
+"""A batch ahead of its turn gets a certain answer, whatever its sender's patience (S1, S10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from partitions.leader_parking import PARK_SECONDS
+from partitions.manager import Produced
+from raftlog.errors import Applied, RaftlogError
+from raftlog.model import Acks
+from raftlog.record_batch import encode
+from tests.support.replication_cluster import ReplicationCluster, tp
+
+
+@pytest.mark.parametrize("patience", [0.3, 0.8 * PARK_SECONDS, 10.0])
+def test_a_producer_that_nobody_knows_any_more_is_told_so(patience: float) -> None:
+    """Its former batches were deleted: of a mere timeout it would send the batch again, for ever."""
+    cluster = ReplicationCluster()
+    answers: list[Produced | RaftlogError] = []
+    batch = encode(
+        [b"a"],
+        base_timestamp_ms=cluster.scheduler.clock.wall_ms(),
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=70,
+    )
+    manager = cluster.members[0].manager
+    manager.produce(tp(0), batch, Acks.ALL, answers.append, timeout_ms=int(patience * 1000))
+    cluster.settle()
+    assert answers == [], "what is before it may still come"
+    cluster.scheduler.advance(min(patience, PARK_SECONDS) + 0.2)
+    cluster.settle()
+    (answer,) = answers
+    assert isinstance(answer, RaftlogError)
+    assert (answer.code, answer.applied) == ("unknown_producer_id", Applied.NO)
+    assert manager.drivers[tp(0)].quiet
