@@ -15,7 +15,20 @@ from aiohttp import web
 
 from raftlog.record_batch import load_arrow
 
-from . import cluster, deletions, fetch, group_offsets, groups, moves, offsets, produce, scrubs, topics, voters
+from . import (
+    cluster,
+    deletions,
+    fetch,
+    group_offsets,
+    groups,
+    moves,
+    offsets,
+    produce,
+    scrubs,
+    topics,
+    transactions,
+    voters,
+)
 from .context import CONTEXT, ApiContext, wall_ms
 from .hosts import HostPolicy
 from .limits import Limits
@@ -47,6 +60,14 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/v1/groups/{group}/offsets", group_offsets.read_offsets),
     ("POST", "/v1/groups/{group}/offsets", group_offsets.commit_offsets),
     ("POST", "/v1/groups/{group}/seek", group_offsets.seek),
+    ("GET", "/v1/transactions", transactions.list_transactions),
+    ("POST", "/v1/transactions/initialize", transactions.initialize),
+    ("POST", "/v1/transactions/blocks", transactions.open_block),
+    ("DELETE", "/v1/transactions/blocks/{name}", transactions.retire_block),
+    ("POST", "/v1/transactions/commit", transactions.commit),
+    ("POST", "/v1/transactions/abort", transactions.abort),
+    ("GET", "/v1/transactions/{transactional_id}", transactions.describe_transaction),
+    ("GET", "/v1/positions/{name}", transactions.describe_position),
     ("GET", "/v1/cluster", cluster.describe_cluster),
     ("GET", "/v1/cluster/reassignments", moves.list_reassignments),
     ("POST", "/v1/cluster/reassignments", moves.alter_reassignments),

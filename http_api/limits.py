@@ -22,6 +22,9 @@ also bounds how long a call may take."""
 SMALL_BODY_BYTES = 256 * KIB
 """The most for bodies that are parsed at once, on the loop: what is done to topics is short."""
 
+COMMIT_BODY_BYTES = 2 * MIB
+"""The most for a commit of transactions, some hundred thousand offsets. It is one document, decoded in one call."""
+
 PIECE_BYTES = 256 * KIB
 """Written to the transport at once: what the socket does not take is copied."""
 

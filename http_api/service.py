@@ -28,6 +28,7 @@ from raftlog.wire import (
 from .service_groups import GroupService
 from .service_moves import MoveService
 from .service_scrubs import ScrubService
+from .service_transactions import TransactionService
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,11 @@ class BrokerService(Protocol):
     @property
     def groups(self) -> GroupService:
         """Consumer groups and their offsets."""
+        ...
+
+    @property
+    def transactions(self) -> TransactionService:
+        """What makes records of many partitions show together."""
         ...
 
     @property

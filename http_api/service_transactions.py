@@ -72,6 +72,17 @@ class WantedCommit:
     """The name of a block that is retired with it: whatever of its ids this does not commit is aborted for good."""
 
 
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """Records of a transaction in one partition, and no marker for them yet."""
+
+    key: TransactionKey
+    topic_partition: TopicPartition
+    first_offset: Offset
+    started_ms: int = -1
+    """When the first of them came, by this node's clock; -1: that was before it led the partition."""
+
+
 class TransactionService(Protocol):
     """Changes are decided when a call returns, and the view shows them. All raise `InvalidRequest` for what is refused
     and `RetriableError` (`outcome_unknown`, `quorum_unavailable`, `overloaded`); each may be tried again as it was."""
@@ -92,6 +103,10 @@ class TransactionService(Protocol):
         """The keys with which the named producers among `wanted.outputs` go on, in their order; unnamed ones have
         none. With `visible_within_s` it also waits for all markers; raises `request_timed_out` where they do not come
         in time (it is committed all the same)."""
+        ...
+
+    def open_here(self) -> Sequence[OpenTransaction]:
+        """What is open in partitions that this node leads, a bounded number."""
         ...
 
     async def abort(self, keys: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:

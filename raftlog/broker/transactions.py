@@ -10,10 +10,10 @@ leaders (`transaction_reports.py`), HTTP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from http_api.service_transactions import ProducerIdBlock, WantedCommit
+from http_api.service_transactions import OpenTransaction, ProducerIdBlock, WantedCommit
 from metadata.groups.transaction_changes import (
     COMMIT_ID_BYTES,
     MAX_CHANGE_BYTES,
@@ -76,8 +76,10 @@ class Transactions:
         logger: Logger,
         *,
         unused_ms: int,
+        open_here: Callable[[], Sequence[OpenTransaction]] = tuple,
     ) -> None:
-        """`unused_ms`: how long a transactional id that nobody uses is kept."""
+        """`unused_ms`: how long a transactional id that nobody uses is kept. `open_here`: what this node's leaders
+        have."""
         self._node_id = node_id
         self._view = view
         self._quorum = quorum
@@ -86,6 +88,7 @@ class Transactions:
         self._random = random
         self._logger = logger
         self._unused_ms = unused_ms
+        self._open_here = open_here
         self._expiry: TransactionExpiry | None = None
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
@@ -140,6 +143,9 @@ class Transactions:
         if visible_within_s > 0:
             await self._become_visible(tuple(output.key for output in wanted.outputs), deadline)
         return _keys(decided)
+
+    def open_here(self) -> Sequence[OpenTransaction]:
+        return self._open_here()
 
     async def abort(self, keys: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:
         if len(keys) > MAX_KEYS:

@@ -63,6 +63,7 @@ from raftlog.wire import (
     ProduceResponse,
 )
 
+from .fake_broker_transactions import FakeBrokerTransactions
 from .fake_groups import FakeGroups
 
 NODE = BrokerId(1)
@@ -119,6 +120,7 @@ class FakeBroker:
     def __init__(self, parts: Literal["memory", "file", "no descriptor"] = "memory") -> None:
         self.view = ClusterView()
         self.groups = FakeGroups(self.view, self._event)
+        self.transactions = FakeBrokerTransactions(self.groups)
         self.parts = parts
         self.logs: dict[TopicPartition, FakeLog] = {}
         self.fail: dict[str, Exception] = {}

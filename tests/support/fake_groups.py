@@ -22,6 +22,7 @@ from metadata.groups.coordinator import Coordinator
 from metadata.groups.events import GroupEvent
 from metadata.groups.image import change_groups
 from metadata.groups.state import GroupsState
+from metadata.groups.transaction_events import TransactionEvent
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest, error_from_code
 from raftlog.model import Offset, PartitionRecord, TopicPartition
@@ -41,15 +42,20 @@ class FakeGroups(GroupsState):
         super().__init__()
         self.view = view
         self._feed = feed
-        self._events: list[GroupEvent] = []
+        self._events: list[Any] = []
         self.coordinator = Coordinator(view, full_matcher, 1, offsets_retention_ms=1)
 
     @property
     def partitions(self) -> Mapping[TopicPartition, PartitionRecord]:
         return {record.topic_partition: record for record in self.view.partitions()}
 
-    def note(self, event: GroupEvent) -> None:
+    def note(self, event: GroupEvent | TransactionEvent) -> None:
         self._events.append(event)
+
+    def feed_events(self) -> None:
+        """What was noted since the last entry, to the view."""
+        events, self._events = self._events, []
+        self._feed(*events)
 
     def change(self, change: GroupChange) -> int:
         """The index at which it was decided. Raises the refusal."""
@@ -57,8 +63,7 @@ class FakeGroups(GroupsState):
         state: Any = self
         typed: ImageState = state
         result = change_groups(typed, ChangeGroups((change,)), index, 1)
-        events, self._events = self._events, []
-        self._feed(*events)
+        self.feed_events()
         assert self.view.index == index
         for refused in result.refusals:
             raise error_from_code(refused.code, refused.detail)

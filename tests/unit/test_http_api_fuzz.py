@@ -12,9 +12,11 @@ from http_api.batching import Target, pack
 from http_api.bodies import Inflater, decode_json
 from http_api.codec import FORMATS
 from http_api.models import AlterTopic, CreateTopic
+from http_api.models_transactions import AbortTransactions, InitializeProducer, OpenBlock
 from http_api.raw import decode_message
 from http_api.records_in import RecordOptions, parse_json, parse_ndjson, parse_text
 from http_api.records_out import PageOptions, page, weight
+from http_api.transactions import _parse_commit
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.model import TopicId, TopicRecord
 from raftlog.record_batch import encode
@@ -77,6 +79,36 @@ def test_compressed_bodies(body: bytes, encoding: str) -> None:
         inflater = Inflater(body, encoding, 10_000)
         while not inflater.ended:
             inflater.read(100)
+
+
+COMMIT = msgspec.json.encode(
+    {
+        "transactions": [
+            {
+                "producer_id": 7,
+                "producer_epoch": 3,
+                "topics": [{"topic_id": "0" * 32, "end_offsets": [[0, 12], [1, 5]]}],
+            }
+        ],
+        "group_offsets": [
+            {"group": "g", "ranges": [{"topic_id": "0" * 32, "partition": 0, "start": -1, "end": 9}], "generation": 4}
+        ],
+        "positions": [{"name": "p", "current": -1, "new": 3}],
+        "block": "b",
+        "visible_within_ms": 5,
+    }
+)
+
+
+@given(st.one_of(st.binary(max_size=100), damaged(st.just(COMMIT)), damaged(values.map(msgspec.json.encode))))
+def test_bodies_of_transactions(body: bytes) -> None:
+    with contextlib.suppress(InvalidRequest):
+        wanted, visible_within_ms = _parse_commit(body)
+        assert wanted.outputs or wanted.group_offsets or wanted.positions or wanted.block
+        assert 0 <= visible_within_ms <= 30_000
+    for model in (InitializeProducer, OpenBlock, AbortTransactions):
+        with contextlib.suppress(InvalidRequest):
+            decode_json(body, model)
 
 
 MESSAGE = b"".join(

@@ -13,10 +13,12 @@ from http_api import (
     models_groups,
     models_moves,
     models_scrubs,
+    models_transactions,
     offsets,
     produce,
     records_in,
     records_out,
+    topics,
     voters,
 )
 from http_api.app import ROUTES, build_app
@@ -115,6 +117,7 @@ def test_query_and_path_parameters_are_those_of_the_code(key: tuple[str, str]) -
         ("POST", "/v1/topics/{topic}/records"): {*produce.QUERY, *produce.REPEATABLE},
         ("GET", "/v1/topics/{topic}/partitions/{partition}/records"): set(fetch.QUERY),
         ("GET", "/v1/topics/{topic}/partitions/{partition}/offsets"): set(offsets.QUERY),
+        ("GET", "/v1/topics"): set(topics.QUERY),
         ("GET", "/v1/groups/{group}/offsets"): {"lag"},
         ("DELETE", "/v1/groups/{group}/members/{member}"): {"incarnation"},
     }
@@ -207,6 +210,28 @@ MODELS: dict[str, type[msgspec.Struct]] = {
             "SeekGroup",
             "SoughtOffset",
             "SoughtGroup",
+        )
+    },
+    **{
+        name: getattr(models_transactions, name)
+        for name in (
+            "InitializeProducer",
+            "OpenBlock",
+            "ProducerIdBlock",
+            "NamedTransaction",
+            "OutputTopic",
+            "TransactionOutput",
+            "ConsumedRange",
+            "ConsumedOffsets",
+            "PositionMove",
+            "CommitTransactions",
+            "AbortTransactions",
+            "ProducerKey",
+            "EndedTransactions",
+            "TransactionPartition",
+            "TransactionDescription",
+            "Transactions",
+            "NamedPosition",
         )
     },
     "ChangeVoters": voters.ChangeVoters,

@@ -1,0 +1,282 @@
+"""Transactions and named positions: begin, commit, abort, and what is under way.
+
+A transaction is written with `POST /v1/produce`; what makes it show, or not, is asked for here. Every end may be asked
+for again as it was, at any node: the first answer comes again. So an answer that got lost costs nothing but asking.
+
+Listed is what a node knows by itself: commits whose markers are not reported yet (all nodes know these), and what is
+open in partitions that it leads (for the rest the others have to be asked).
+
+What is *not* here: every decision (`metadata/groups/transaction_*.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from aiohttp import web
+
+from metadata.view import ClusterView
+from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
+from raftlog.transactions import TransactionKey
+
+from .bodies import JSON_TYPE, content_type, decode_json, read_body, read_json
+from .codec import encode
+from .context import ApiContext, context_of
+from .limits import COMMIT_BODY_BYTES
+from .models_transactions import (
+    AbortTransactions,
+    CommitTransactions,
+    EndedTransactions,
+    InitializeProducer,
+    NamedPosition,
+    OpenBlock,
+    ProducerIdBlock,
+    ProducerKey,
+    TransactionDescription,
+    TransactionPartition,
+    Transactions,
+    TransactionState,
+)
+from .query import Query
+from .replies import bulk_reply, json_reply
+from .service_transactions import (
+    OpenTransaction,
+    WantedCommit,
+    WantedGroupOffsets,
+    WantedMove,
+    WantedOutput,
+    WantedPosition,
+)
+
+CHANGE_TIMEOUT_S = 30.0
+"""Beyond what the broker itself waits for the quorum."""
+MAX_LISTED = 10_000
+"""Transactions in one answer."""
+PARTITIONS_PER_TURN = 500
+"""Looked at before the loop gets its turn."""
+_PARTITION_COST = 128
+"""A partition of a transaction takes about as long as parsing this many bytes."""
+
+
+# --- Begin and end ---------------------------------------------------------------------------------------------------
+
+
+async def initialize(request: web.Request) -> web.StreamResponse:
+    """A producer of this name begins; earlier ones are fenced."""
+    context = context_of(request)
+    Query(request)
+    asked = await read_json(request, context, InitializeProducer)
+    name = _name("a transactional id", asked.transactional_id)
+    begun = context.service.transactions.initialize(name, asked.timeout_ms)
+    key = await context.finish(begun, CHANGE_TIMEOUT_S)
+    return json_reply(ProducerKey(*key))
+
+
+async def open_block(request: web.Request) -> web.StreamResponse:
+    """Producer ids without a name."""
+    context = context_of(request)
+    Query(request)
+    asked = await read_json(request, context, OpenBlock)
+    name = _name("a block", asked.name) if asked.name else ""
+    opened = context.service.transactions.open_block(name, asked.count, asked.timeout_ms)
+    block = await context.finish(opened, CHANGE_TIMEOUT_S)
+    return json_reply(ProducerIdBlock(block.first, block.count))
+
+
+async def retire_block(request: web.Request) -> web.StreamResponse:
+    """What is undecided in it is aborted for good. One that is not there (any more) is retired already."""
+    context = context_of(request)
+    Query(request)
+    name = _name("a block", request.match_info["name"])
+    await context.finish(context.service.transactions.retire_block(name), CHANGE_TIMEOUT_S)
+    return web.Response(status=204)
+
+
+async def commit(request: web.Request) -> web.StreamResponse:
+    """All of it, or nothing (S13)."""
+    context = context_of(request)
+    Query(request)
+    content_type(request, allowed=(JSON_TYPE,))
+    body = await read_body(request, context, COMMIT_BODY_BYTES)
+    wanted, visible_within_ms = await context.threads.run(len(body), _parse_commit, body)
+    within_s = visible_within_ms / 1000
+    deciding = _commit(context, wanted, within_s)
+    keys, visible = await context.finish(deciding, CHANGE_TIMEOUT_S + within_s, holder=request)
+    return json_reply(EndedTransactions([ProducerKey(*key) for key in keys], visible))
+
+
+async def _commit(context: ApiContext, wanted: WantedCommit, within_s: float) -> tuple[Iterable[TransactionKey], bool]:
+    service = context.service.transactions
+    if within_s <= 0:
+        return await service.commit(wanted), False
+    try:
+        return await service.commit(wanted, visible_within_s=within_s), True
+    except RetriableError as error:
+        if error.code != "request_timed_out":
+            raise
+    # It is committed; asking again gives the answer that was waited too long for.
+    return await service.commit(wanted), False
+
+
+async def abort(request: web.Request) -> web.StreamResponse:
+    """Ends without a trace."""
+    context = context_of(request)
+    Query(request)
+    asked = await read_json(request, context, AbortTransactions)
+    keys = [_key(one.producer_id, one.producer_epoch) for one in asked.transactions]
+    ended = await context.finish(context.service.transactions.abort(keys), CHANGE_TIMEOUT_S)
+    return json_reply(EndedTransactions([ProducerKey(*key) for key in ended], False))
+
+
+def _parse_commit(body: bytes) -> tuple[WantedCommit, int]:
+    asked = decode_json(body, CommitTransactions)
+    outputs = tuple(
+        WantedOutput(
+            _key(one.producer_id, one.producer_epoch),
+            tuple(
+                (_partition(topic.topic_id, number), Offset(end))
+                for topic in one.topics
+                for number, end in topic.end_offsets
+            ),
+        )
+        for one in asked.transactions
+    )
+    groups = tuple(
+        WantedGroupOffsets(
+            _name("a group", one.group),
+            one.member_id,
+            one.incarnation,
+            one.generation,
+            tuple(
+                WantedMove(_partition(r.topic_id, r.partition), r.start, r.end, r.leader_epoch, r.metadata)
+                for r in one.ranges
+            ),
+        )
+        for one in asked.group_offsets
+    )
+    positions = tuple(WantedPosition(_name("a position", one.name), one.current, one.new) for one in asked.positions)
+    block = _name("a block", asked.block) if asked.block else ""
+    if not (outputs or groups or positions or block):
+        raise InvalidRequest("invalid_request", "a commit names transactions, offsets of groups, positions or a block")
+    return WantedCommit(outputs, groups, positions, block), asked.visible_within_ms
+
+
+# --- What is under way -----------------------------------------------------------------------------------------------
+
+
+async def list_transactions(request: web.Request) -> web.StreamResponse:
+    """Open in partitions that this node leads, or committed and not shown everywhere yet."""
+    context = context_of(request)
+    Query(request)
+    await context.catch_up("a transaction")
+    found = await _under_way(context)
+    shown, looked_at = [], 0
+    for key in sorted(found)[:MAX_LISTED]:
+        shown.append(_describe(context, key, found[key]))
+        looked_at += 1 + len(found[key])
+        if looked_at >= PARTITIONS_PER_TURN:
+            looked_at = 0
+            await asyncio.sleep(0)
+    cost = _PARTITION_COST * sum(1 + len(one.partitions) for one in shown)
+    body = await context.threads.run(cost, encode, Transactions(shown))
+    return await bulk_reply(request, context, body, JSON_TYPE, {})
+
+
+async def describe_transaction(request: web.Request) -> web.StreamResponse:
+    """What a named producer is at: its transaction that is under way, else the last one that it ended."""
+    context = context_of(request)
+    Query(request)
+    name = _name("a transactional id", request.match_info["transactional_id"])
+    await context.catch_up(f"transactional id {name!r}")
+    producer = context.service.view.transactions.producer(name)
+    if producer is None:
+        raise InvalidRequest("unknown_transaction", f"there is no transactional id {name!r}")
+    found = await _under_way(context)
+    shown = producer.key
+    if shown not in found and producer.ended is not None:
+        shown = producer.ended
+    return json_reply(_describe(context, shown, found.get(shown, {})))
+
+
+async def describe_position(request: web.Request) -> web.StreamResponse:
+    """A named position, as the quorum has it now (S7)."""
+    context = context_of(request)
+    Query(request)
+    name = _name("a position", request.match_info["name"])
+    await context.catch_up(f"position {name!r}")
+    value = context.service.view.transactions.position(name)
+    return json_reply(NamedPosition(name, value if value >= 0 else None))
+
+
+_Places = dict[TopicPartition, OpenTransaction | None]
+
+
+async def _under_way(context: ApiContext) -> dict[TransactionKey, _Places]:
+    """Transaction → where it is open here, or its marker is not reported yet."""
+    found: dict[TransactionKey, _Places] = {}
+    for one in context.service.transactions.open_here():
+        found.setdefault(one.key, {})[one.topic_partition] = one
+    known = context.service.view.transactions
+    waiting = known.partitions_with_ends()
+    for start in range(0, len(waiting), PARTITIONS_PER_TURN):
+        if start:
+            await asyncio.sleep(0)
+        for partition in waiting[start : start + PARTITIONS_PER_TURN]:
+            for key in known.unmarked(partition):
+                found.setdefault(key, {}).setdefault(partition, None)
+    return found
+
+
+def _describe(context: ApiContext, key: TransactionKey, places: _Places) -> TransactionDescription:
+    view = context.service.view
+    producer = view.transactions.producer_of(key.producer_id)
+    partitions = []
+    started: list[int] = []
+    for partition in sorted(places):
+        topic = view.topic_by_id(partition.topic_id)
+        place = places[partition]
+        first = None if place is None else int(place.first_offset)
+        if place is not None and place.started_ms >= 0:
+            started.append(place.started_ms)
+        if topic is not None:
+            partitions.append(TransactionPartition(topic.name, topic.topic_id.hex(), partition.partition, first))
+    since = min(started, default=None)
+    return TransactionDescription(
+        None if producer is None else producer.transactional_id,
+        key.producer_id,
+        key.producer_epoch,
+        _state(view, key, bool(places)),
+        view.transactions.timeout_ms(key),
+        since,
+        None if since is None else max(0, context.clock_ms() - since),
+        partitions,
+    )
+
+
+def _state(view: ClusterView, key: TransactionKey, has_places: bool) -> TransactionState:
+    """In Kafka's words: prepared is decided and not shown everywhere yet."""
+    standing = view.transactions.standing(key).value
+    if standing == "committed" or view.transactions.unmarked_count(key):
+        return "PrepareCommit" if has_places else "CompleteCommit"
+    if standing in ("undecided", "unknown"):
+        return "Ongoing" if has_places else "Empty"
+    return "PrepareAbort" if has_places else "CompleteAbort"
+
+
+# --- Names -----------------------------------------------------------------------------------------------------------
+
+
+def _name(what: str, name: str) -> str:
+    if not name.isprintable():
+        raise InvalidRequest("invalid_request", f"{what} has a name of printable characters")
+    return name
+
+
+def _key(producer_id: int, producer_epoch: int) -> TransactionKey:
+    return TransactionKey(ProducerId(producer_id), ProducerEpoch(producer_epoch))
+
+
+def _partition(topic_id: str, number: int) -> TopicPartition:
+    return TopicPartition(TopicId(bytes.fromhex(topic_id)), number)
