@@ -42,6 +42,7 @@ from .image_events import (
     TopicChanged,
     TopicRemoved,
 )
+from .view_tally import PartitionTally
 
 __all__ = [
     "BrokerChanged",
@@ -86,6 +87,8 @@ class ClusterView:
         """Consumer groups and their offsets."""
         self.transactions = Transactions()
         """What is decided of them; who holds their records asks it (`raftlog.transactions.TransactionVerdicts`)."""
+        self.tally = PartitionTally()
+        """Of all partitions: what is wrong with any, and who carries how many."""
         self._brokers: dict[BrokerId, BrokerRecord] = {}
         self._topics: dict[TopicId, TopicRecord] = {}
         self._topic_ids: dict[str, TopicId] = {}
@@ -185,6 +188,7 @@ class ClusterView:
     def _apply(self, event: MetadataEvent) -> None:
         match event:
             case PartitionChanged(record, tickets):
+                self.tally.update(self._partitions.get(record.topic_partition), record)
                 self._partitions[record.topic_partition] = record
                 if record.target_replicas:
                     self._reassigning[record.topic_partition] = None
@@ -215,7 +219,7 @@ class ClusterView:
 
     def _remove_topic(self, topic_id: TopicId, name: str) -> None:
         for number in range(self._topics.pop(topic_id).partition_count):
-            self._partitions.pop(TopicPartition(topic_id, number))
+            self.tally.update(self._partitions.pop(TopicPartition(topic_id, number)), None)
             self._tickets.pop(TopicPartition(topic_id, number), None)
             self._reassigning.pop(TopicPartition(topic_id, number), None)
         self._configs.pop(topic_id, None)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
 
 from http_api.service import EventLoop, Health
 from metadata.view import ClusterView
-from raftlog.model import NO_BROKER, NO_INCARNATION, PartitionRecord, QuorumStatus
+from raftlog.model import NO_BROKER, NO_INCARNATION, PartitionRecord, QuorumStatus, TopicPartition
 
 from .loop_stalls import LoopStalls
 from .wiring import Broker
 
 LINES_MAX = 20
 """More of a kind are counted, not listed."""
+
+SORTED_MAX = 10_000
+"""Of a kind, among which the first are looked for."""
 
 
 def health_of(
@@ -40,16 +45,6 @@ def health_of(
 
 def partition_problems(view: ClusterView) -> list[str]:
     """Partitions that are not as they should be, the worst kind first."""
-    without_leader: list[PartitionRecord] = []
-    below_minimum: list[PartitionRecord] = []
-    under_replicated: list[PartitionRecord] = []
-    for record in view.partitions():
-        if not record.has_leader:
-            without_leader.append(record)
-        elif len(record.isr) < record.min_insync_replicas:
-            below_minimum.append(record)
-        elif not set(record.replicas).difference(record.adding_replicas).issubset(record.isr):
-            under_replicated.append(record)
 
     def waits(record: PartitionRecord) -> str:
         return f"has no leader: {view.explain_offline(record.topic_partition)}"
@@ -62,21 +57,30 @@ def partition_problems(view: ClusterView) -> list[str]:
         return f"has {len(set(settled).intersection(record.isr))} of {len(settled)} replicas in sync"
 
     return [
-        *_lines(view, without_leader, waits),
-        *_lines(view, below_minimum, lacks),
-        *_lines(view, under_replicated, lags),
+        *_lines(view, view.tally.without_leader, waits),
+        *_lines(view, view.tally.below_minimum, lacks),
+        *_lines(view, view.tally.under_replicated, lags),
     ]
 
 
-def _lines(view: ClusterView, records: Sequence[PartitionRecord], what: Callable[[PartitionRecord], str]) -> list[str]:
-    """One a partition, for the first of them."""
+def _lines(
+    view: ClusterView, troubled: Collection[TopicPartition], what: Callable[[PartitionRecord], str]
+) -> list[str]:
+    """One a partition, for the first of them by name and number, or by chance where there are very many."""
+
+    def name_and_number(tp: TopicPartition) -> tuple[str, int]:
+        topic = view.topic_by_id(tp.topic_id)
+        return (topic.name if topic is not None else "", tp.partition)
+
     lines = []
-    for record in records[:LINES_MAX]:
-        topic = view.topic_by_id(record.topic_partition.topic_id)
-        assert topic is not None, "a partition of no topic"
-        lines.append(f"{topic.name}/{record.topic_partition.partition} {what(record)}")
-    if len(records) > LINES_MAX:
-        lines.append(f"... and {len(records) - LINES_MAX} partitions more like the last")
+    some = islice(troubled, SORTED_MAX)
+    for tp in heapq.nsmallest(LINES_MAX, some, key=name_and_number):
+        record = view.partition(tp)
+        name, number = name_and_number(tp)
+        if record is not None and name:
+            lines.append(f"{name}/{number} {what(record)}")
+    if len(troubled) > LINES_MAX:
+        lines.append(f"... and {len(troubled) - LINES_MAX} partitions more like the last")
     return lines
 
 

@@ -8,7 +8,6 @@ carried in the command.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
@@ -161,8 +160,8 @@ class TopicAdministrator:
             unsubscribe()
 
     def _place(self, partition_count: int, replication_factor: int, start: int) -> tuple[tuple[BrokerId, ...], ...]:
-        carried = Counter(replica for record in self._view.partitions() for replica in record.replicas)
-        return place(self._view.brokers(), partition_count, replication_factor, start=start, replica_counts=carried)
+        brokers, carried = self._view.brokers(), self._view.tally.replicas
+        return place(brokers, partition_count, replication_factor, start=start, replica_counts=carried)
 
     def _topic(self, name: str) -> TopicRecord:
         topic = self._view.topic(name)
