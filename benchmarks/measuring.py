@@ -84,6 +84,11 @@ def pids(cluster: LocalCluster) -> dict[str, int]:
     return {f"node {node.node_id}": node.process.pid for node in cluster.nodes if node.process is not None}
 
 
+def percentile_ms(values: Sequence[float], share: float) -> float:
+    """Of sorted seconds; in milliseconds."""
+    return 1000 * values[min(len(values) - 1, int(share * len(values)))] if values else float("nan")
+
+
 def middle(values: Sequence[float]) -> float:
     return statistics.median(values)
 

@@ -1,0 +1,223 @@
+"""Three real brokers with many partitions: start, failover, descriptors, idle CPU; and a write to very many at once.
+
+    python benchmarks/many_partitions.py cluster --count 10000     # start, idle, failover, start again
+    python benchmarks/many_partitions.py dirty --count 1000        # acks=all to 1,000 dirty partitions at once
+
+*cluster*: topics of a thousand partitions with three replicas each, one record in each partition; then what the brokers
+need while nobody uses them; then SIGKILL to one, until every partition has another leader and takes a write; then its
+start, until every replica is in sync again; then an orderly stop of all and their start.
+
+*dirty*: one record to each of so many partitions, all in one turn of the client, again and again: the time from the
+call to each acknowledgement, which means fsynced on three brokers. Each round is that many logs to be written and
+synced by each of them, all on one disk.
+
+`held` is the longest that a broker's loop was held, by the wall and by its own processor time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from measuring import Cores, a_cluster, console, cpu_seconds, machine, percentile_ms, pids, resident_mb
+from rich.table import Table
+
+from raftlog import Admin, Producer
+from raftlog.cli.local_cluster import LocalCluster
+
+PARTITIONS_A_TOPIC = 1_000
+SETTLE_SECONDS = 5.0
+PATIENCE_SECONDS = 600.0
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def names(count: int) -> list[tuple[str, int]]:
+    """Topics and how many partitions each has."""
+    return [
+        (f"topic-{number}", min(PARTITIONS_A_TOPIC, count - first))
+        for number, first in enumerate(range(0, count, PARTITIONS_A_TOPIC))
+    ]
+
+
+def health(cluster: LocalCluster) -> dict[int, dict[str, Any]]:
+    """What each node that runs says of itself."""
+    found = {}
+    for node in cluster.nodes:
+        if node.process is not None:
+            try:
+                with urllib.request.urlopen(f"http://{node.api}/v1/health", timeout=30) as answer:
+                    found[node.node_id] = json.load(answer)
+            except urllib.error.HTTPError as error:
+                found[node.node_id] = json.load(error)
+    return found
+
+
+def held(cluster: LocalCluster) -> str:
+    loops = [told["event_loop"] for told in health(cluster).values() if told.get("event_loop")]
+    worst = max(loop["worst_ms_last_minute"] for loop in loops)
+    return f"{worst:.0f} ms in the last minute, {max(loop['worst_processor_ms'] for loop in loops):.0f} of its own ever"
+
+
+async def until(holds: Callable[[], bool], what: str) -> float:
+    """Seconds until it holds."""
+    began = time.perf_counter()
+    while not await asyncio.to_thread(holds):
+        if time.perf_counter() - began > PATIENCE_SECONDS:
+            raise SystemExit(f"{what} took more than {PATIENCE_SECONDS:.0f} s")
+        await asyncio.sleep(0.2)
+    return time.perf_counter() - began
+
+
+def all_well(cluster: LocalCluster) -> bool:
+    """Every node is there, and every partition has all of its replicas in sync, as every node sees it."""
+    found = health(cluster)
+    return len(found) == len(cluster.nodes) and all(t["ready"] and not t["problems"] for t in found.values())
+
+
+def all_led(cluster: LocalCluster, gone: int) -> bool:
+    """The dead node is known to be, and no partition is without a leader."""
+    found = health(cluster)
+    lines = [line for told in found.values() for line in told["problems"]]
+    known = sum(f"node {gone} is fenced" in line for line in lines) == len(found)
+    return known and not any("has no leader" in line for line in lines)
+
+
+async def write_everywhere(producer: Producer, topics: Sequence[tuple[str, int]], value: bytes) -> list[float]:
+    """One record to each partition at once. Seconds to each acknowledgement, sorted."""
+    took: list[float] = []
+    began = time.perf_counter()
+    waiting = []
+    for topic, count in topics:
+        for partition in range(count):
+            delivery = producer.send(topic, value, partition=partition)
+            delivery.add_done_callback(lambda done: took.append(time.perf_counter() - began))
+            waiting.append(delivery)
+    await producer.flush()
+    for delivery in waiting:
+        if delivery.exception() is not None:
+            raise SystemExit(f"a record was not acknowledged: {delivery.exception()}")
+    return sorted(took)
+
+
+async def create(cluster: LocalCluster, topics: Sequence[tuple[str, int]]) -> float:
+    began = time.perf_counter()
+    async with Admin(cluster.bootstrap) as admin:
+        for topic, count in topics:
+            await admin.create_topic(topic, count, replication_factor=3)
+    await until(lambda: all_well(cluster), "creating the topics")
+    return time.perf_counter() - began
+
+
+async def cluster_study(options: argparse.Namespace) -> None:
+    topics = names(options.count)
+    table = Table("", "", "", title=f"{options.count:,} partitions on three brokers")
+    with a_cluster(options.folder) as cluster:
+        table.add_row("create them, until all are in sync", f"{await create(cluster, topics):.1f} s", held(cluster))
+        console.print("created")
+        async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+            first = await write_everywhere(producer, topics, b"first")
+            table.add_row("one record in each", f"{first[-1]:.1f} s", held(cluster))
+            console.print("written")
+            await asyncio.sleep(SETTLE_SECONDS)
+            idle(table, cluster, options.seconds)
+            await fail_over(table, cluster, producer, topics)
+        began = time.perf_counter()
+        await asyncio.to_thread(cluster.start_node, cluster.nodes[0].node_id)
+        await asyncio.to_thread(cluster.wait_ready, PATIENCE_SECONDS)
+        ready = time.perf_counter() - began
+        await until(lambda: all_well(cluster), "the killed broker's start")
+        table.add_row("it starts: ready", f"{ready:.1f} s", "")
+        table.add_row("... all in sync", f"{time.perf_counter() - began:.1f} s", held(cluster))
+        console.print("killed and started")
+        began = time.perf_counter()
+        codes = await asyncio.to_thread(cluster.stop)
+        table.add_row("an orderly stop of all", f"{time.perf_counter() - began:.1f} s", f"exit codes {codes}")
+        began = time.perf_counter()
+        await asyncio.to_thread(cluster.start)
+        await asyncio.to_thread(cluster.wait_ready, PATIENCE_SECONDS)
+        table.add_row("... and their start: ready", f"{time.perf_counter() - began:.1f} s", "")
+        await until(lambda: all_well(cluster), "the start of all")
+        table.add_row("... all in sync", f"{time.perf_counter() - began:.1f} s", held(cluster))
+    console.print(table)
+
+
+def idle(table: Table, cluster: LocalCluster, seconds: float) -> None:
+    running = pids(cluster)
+    before = {name: cpu_seconds(pid) for name, pid in running.items()}
+    time.sleep(seconds)
+    shares = [100 * (cpu_seconds(pid) - before[name]) / seconds for name, pid in running.items()]
+    shown = " / ".join(f"{share:.1f}" for share in shares)
+    table.add_row("idle CPU, % of a core", f"{sum(shares):.1f}", shown)
+    table.add_row("open descriptors", "", " / ".join(str(descriptors(pid)) for pid in running.values()))
+    table.add_row("threads", "", " / ".join(str(threads(pid)) for pid in running.values()))
+    table.add_row("memory, MB", "", " / ".join(f"{resident_mb(pid):.0f}" for pid in running.values()))
+
+
+async def fail_over(table: Table, cluster: LocalCluster, producer: Producer, topics: Sequence[tuple[str, int]]) -> None:
+    victim = cluster.nodes[0].node_id
+    began = time.perf_counter()
+    await asyncio.to_thread(cluster.kill_node, victim)
+    writing = asyncio.create_task(write_everywhere(producer, topics, b"after the kill"))
+    await until(lambda: all_led(cluster, victim), "the failover")
+    table.add_row("a broker is killed: all partitions have another leader", f"{time.perf_counter() - began:.1f} s", "")
+    written = await writing
+    row = f"half {written[len(written) // 2]:.1f} s, p99 {written[int(0.99 * len(written))]:.1f} s"
+    table.add_row(
+        "... a record sent to each at once is acknowledged", f"{written[-1]:.1f} s", f"{row}; {held(cluster)}"
+    )
+
+
+async def dirty(options: argparse.Namespace) -> None:
+    topics = names(options.count)
+    table = Table(
+        "round", "records", "p50 ms", "p99 ms", "worst ms", title=f"{options.count:,} dirty partitions at once"
+    )
+    with a_cluster(options.folder) as cluster:
+        await create(cluster, topics)
+        everything: list[float] = []
+        async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+            await write_everywhere(producer, topics, b"x" * 100)
+            for number in range(options.rounds):
+                took = await write_everywhere(producer, topics, b"x" * 100)
+                everything += took
+                if number < 5:
+                    marks = (percentile_ms(took, share) for share in (0.5, 0.99, 1.0))
+                    table.add_row(str(number + 1), str(len(took)), *(f"{ms:.0f}" for ms in marks))
+        everything.sort()
+        marks = (percentile_ms(everything, share) for share in (0.5, 0.99, 1.0))
+        table.add_row(f"all {options.rounds}", f"{len(everything):,}", *(f"[bold]{ms:.0f}" for ms in marks))
+        console.print(table)
+        console.print("the brokers' loops were held at worst", held(cluster))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("cluster", "dirty"))
+    parser.add_argument("--count", type=int, help="partitions (default: 10,000 for cluster, 1,000 for dirty)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of idling")
+    parser.add_argument("--rounds", type=int, default=50, help="of dirty partitions")
+    parser.add_argument("--folder", default=None, help="on which disk (default: that of temporary files)")
+    options = parser.parse_args()
+    options.count = options.count or {"cluster": 10_000, "dirty": 1_000}[options.what]
+    console.print(machine())
+    cores = Cores.now()
+    asyncio.run({"cluster": cluster_study, "dirty": dirty}[options.what](options))
+    console.print(Cores.now().since(cores), machine())
+
+
+if __name__ == "__main__":
+    main()

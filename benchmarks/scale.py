@@ -1,0 +1,107 @@
+"""Where the limits of the metadata lie: many brokers, partitions and groups, and what each of them costs.
+
+    python benchmarks/scale.py                     # 5 voters, 200 brokers, 200,000 partitions, 5,000 groups
+    python benchmarks/scale.py --smoke             # the same at a twentieth of the size
+    python benchmarks/scale.py --only image        # one part: image, cluster
+    python benchmarks/scale_plots.py               # docs/scale/*.svg from what was found
+
+*image*: the state machine alone, at several sizes, each in a process of its own: memory, and the processor time of each
+thing that is done to it. *cluster*: voters in virtual time with a core each (`scale_world.py`): what brokers cost that
+only beat, how many commits of groups the quorum carries, what becomes of it when a broker or the controller dies, and
+how long a cold broker takes to catch up.
+
+What is found goes to the terminal and, as a line of JSON each, to `--results` (default `build/scale.jsonl`), from which
+the plots are made. The limit of 100,000 partitions is lifted here where more are asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from measuring import Cores, console, machine
+from rich.table import Table
+
+PARTS = ("image", "cluster")
+SMOKE = {"partitions": 10_000, "brokers": 20, "groups": 250, "sizes": "2000,5000,10000", "seconds": 2.0}
+FULL_SIZES = (10_000, 50_000, 100_000, 150_000, 200_000)
+
+
+def run_part(part: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    """In a process of its own, so that the memory of one part is not counted in the next."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"scale_{part}.py")
+    command = [sys.executable, script, json.dumps(arguments)]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": root, "PYTHONHASHSEED": "0"}
+    )
+    assert process.stdout is not None
+    found = []
+    for line in process.stdout:
+        found.append(json.loads(line))
+        console.print(shown(found[-1]))
+    if process.wait():
+        raise SystemExit(f"{part} ended with {process.returncode}: see above")
+    return found
+
+
+def shown(found: dict[str, Any]) -> str:
+    """One line for people."""
+    rest = {name: value for name, value in found.items() if name != "what"}
+    return f"{found['what']}: " + ", ".join(f"{name} {_number(value)}" for name, value in rest.items())
+
+
+def _number(value: Any) -> str:
+    return f"{value:,.3f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"
+
+
+def image_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "", *(f"{row['partitions']:,}" for row in rows), title="the image alone: seconds of one core, and memory"
+    )
+    for name in rows[0]:
+        if name not in ("what", "partitions"):
+            table.add_row(name.replace("_", " "), *(_number(row[name]) for row in rows))
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--voters", type=int, default=5)
+    parser.add_argument("--brokers", type=int, default=200, help="voters among them")
+    parser.add_argument("--partitions", type=int, default=200_000)
+    parser.add_argument("--groups", type=int, default=5_000)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of virtual time, each load")
+    parser.add_argument("--sizes", default=",".join(map(str, FULL_SIZES)), help="of the image, in partitions")
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--results", default="build/scale.jsonl")
+    options = parser.parse_args()
+    if options.smoke:
+        vars(options).update(SMOKE)
+    console.print(machine())
+    cores = Cores.now()
+    asked = {name: getattr(options, name) for name in ("voters", "brokers", "partitions", "groups", "seconds")}
+    found: list[dict[str, Any]] = []
+    if options.only in (None, "image"):
+        rows = []
+        for size in map(int, options.sizes.split(",")):
+            groups = max(1, options.groups * size // options.partitions)
+            rows += run_part("image", {**asked, "partitions": size, "groups": groups})
+        console.print(image_table(rows))
+        found += rows
+    if options.only in (None, "cluster"):
+        found += run_part("cluster", asked)
+    os.makedirs(os.path.dirname(options.results) or ".", exist_ok=True)
+    with open(options.results, "a") as file:
+        for row in found:
+            file.write(json.dumps({**row, "smoke": options.smoke}) + "\n")
+    console.print(Cores.now().since(cores), machine())
+
+
+if __name__ == "__main__":
+    main()
