@@ -22,7 +22,7 @@ from .blocking_group_consumer import GroupConsumer
 from .consumed import ConsumedBatch, ConsumerRecord
 from .consumer import DEFAULT_PREFETCH_BYTES
 from .consumer import Consumer as AsyncConsumer
-from .reader import Start
+from .reader import READ_COMMITTED, Start
 
 RECORDS_AHEAD = 500
 WAIT_SECONDS = 1.0
@@ -42,6 +42,7 @@ class Consumer:
         max_wait_ms: int = 500,
         min_bytes: int = 1,
         on_out_of_range: str = "error",
+        isolation: str = READ_COMMITTED,
         ssl: SSLContext | None = None,
     ) -> None:
         """The settings are those of `raftlog.Consumer`. Raises `InvalidRequest`."""
@@ -54,6 +55,7 @@ class Consumer:
             max_wait_ms=max_wait_ms,
             min_bytes=min_bytes,
             on_out_of_range=on_out_of_range,
+            isolation=isolation,
             ssl=ssl,
         )
         self._ahead: deque[ConsumerRecord] = deque()
@@ -111,7 +113,7 @@ class Consumer:
 
     @property
     def high_watermarks(self) -> dict[int, int]:
-        """Partition → the end of what may be read, as of the last answer of its leader."""
+        """Partition → the end of what all in-sync replicas have, as of the last answer of its leader."""
 
         async def ask() -> dict[int, int]:
             return self._wrapped.high_watermarks
@@ -119,11 +121,20 @@ class Consumer:
         return self._thread.run(ask)
 
     @property
+    def end_offsets(self) -> dict[int, int]:
+        """Partition → the end of what may be read, as of the last answer of its leader."""
+
+        async def ask() -> dict[int, int]:
+            return self._wrapped.end_offsets
+
+        return self._thread.run(ask)
+
+    @property
     def lag(self) -> dict[int, int]:
-        """Partition → how far its position is behind its high watermark."""
+        """Partition → how far its position is behind the end of what may be read."""
 
         async def ask() -> tuple[dict[int, int], dict[int, int]]:
-            return self._wrapped.lag, self._wrapped.high_watermarks
+            return self._wrapped.lag, self._wrapped.end_offsets
 
         lag, ends = self._thread.run(ask)
         return {**lag, **{partition: ends[partition] - offset for partition, offset in self._first_ahead().items()}}

@@ -31,7 +31,7 @@ from .api import HttpApi
 from .consumed import ConsumedBatch, ConsumerRecord
 from .cursor import Cursor
 from .fetcher import Fetcher, FetcherSettings
-from .reader import PartitionReader, Start, parse_start
+from .reader import READ_COMMITTED, PartitionReader, Start, parse_isolation, parse_start
 
 if TYPE_CHECKING:
     from .group_consumer import GroupConsumer
@@ -57,13 +57,16 @@ class Consumer:
         max_wait_ms: int = 500,
         min_bytes: int = 1,
         on_out_of_range: str = "error",
+        isolation: str = READ_COMMITTED,
         ssl: SSLContext | None = None,
     ) -> None:
         """`partitions`: None for all, those added later included. `start`: `"earliest"`, `"latest"`, an offset,
         `"@<milliseconds since 1970>"` (the first record at or after that time), or one of these for each partition.
         `prefetch_bytes`: fetched ahead at most. `max_wait_ms`: how long a broker may wait for `min_bytes`.
         `on_out_of_range`: what to do where the position is not in the log (any more): `"error"`, or go on at the
-        `"earliest"` or `"latest"`. `ssl`: as for a `Producer`. Raises `InvalidRequest`.
+        `"earliest"` or `"latest"`. `isolation`: `"read_committed"` gives what is no transaction's or of a committed
+        one, up to the first that is open (S13); `"read_uncommitted"` all that is replicated. `ssl`: as for a
+        `Producer`. Raises `InvalidRequest`.
         """
         if on_out_of_range not in ("error", "earliest", "latest"):
             known = "error, earliest or latest"
@@ -84,7 +87,10 @@ class Consumer:
         self._topic = check_topic_name(topic)
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
         self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
-        self._settings = FetcherSettings(int(prefetch_bytes), max_wait_ms / 1000, int(min_bytes), on_out_of_range)
+        level = parse_isolation(isolation)
+        self._settings = FetcherSettings(
+            int(prefetch_bytes), max_wait_ms / 1000, int(min_bytes), on_out_of_range, level
+        )
         self._api = HttpApi(bootstrap, ssl)
         self._fetcher: Fetcher | None = None
         self._paused: set[int] = set()
@@ -175,13 +181,20 @@ class Consumer:
 
     @property
     def high_watermarks(self) -> dict[int, int]:
-        """Partition → the end of what may be read, as of the last answer of its leader."""
+        """Partition → the end of what all in-sync replicas have, as of the last answer of its leader."""
         readers = self._readers()
         return {partition: reader.high_watermark for partition, reader in readers.items() if reader.high_watermark >= 0}
 
     @property
+    def end_offsets(self) -> dict[int, int]:
+        """Partition → the end of what may be read, as of the last answer of its leader: its last stable offset, or
+        (reading what is not committed, too) its high watermark."""
+        readers = self._readers()
+        return {partition: reader.readable_end for partition, reader in readers.items() if reader.readable_end >= 0}
+
+    @property
     def lag(self) -> dict[int, int]:
-        """Partition → how far its position is behind its high watermark."""
+        """Partition → how far its position is behind the end of what may be read."""
         return {partition: reader.lag for partition, reader in self._readers().items() if reader.lag is not None}
 
     async def seek(self, partition: int, start: Start) -> None:

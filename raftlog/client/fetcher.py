@@ -66,6 +66,8 @@ class FetcherSettings:
     min_bytes: int
     on_out_of_range: str
     """`"error"`, `"earliest"` or `"latest"`."""
+    isolation: int
+    """1: only what is committed."""
 
 
 class Fetcher:
@@ -91,7 +93,7 @@ class Fetcher:
         """The last thing that went wrong, for people."""
         self._transport = Transport(self._connection_changed, api, self._world_failed)
         self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
-        self._finder = StartFinder(api, self._found, self._finding_failed)
+        self._finder = StartFinder(api, self._found, self._finding_failed, settings.isolation)
         self._questions: dict[int, int] = {}
         """Broker → open questions."""
         self._asked_bytes = 0
@@ -216,7 +218,12 @@ class Fetcher:
             connection.request(
                 FETCH_PATH,
                 lambda correlation_id: FetchRequest(
-                    correlation_id, int(settings.max_wait * 1000), settings.min_bytes, max_bytes, partitions
+                    correlation_id,
+                    int(settings.max_wait * 1000),
+                    settings.min_bytes,
+                    max_bytes,
+                    partitions,
+                    settings.isolation,
                 ),
                 (),
                 timeout=settings.max_wait + ANSWER_GRACE,
@@ -262,7 +269,8 @@ class Fetcher:
 
     def _accept(self, reader: PartitionReader, answer: FetchedPartition, body: memoryview) -> None:
         try:
-            reader.accept(body, answer.high_watermark, answer.log_start_offset)
+            end = answer.last_stable_offset if self._settings.isolation else answer.high_watermark
+            reader.accept(body, answer.high_watermark, answer.log_start_offset, end, answer.aborted)
             reader.failures, reader.unknown_since = 0, None
             if body.nbytes:
                 reader.served = self._answers

@@ -28,14 +28,15 @@ PAUSE = 0.1
 
 
 async def query_offsets(
-    api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]], *, timeout: float = 5.0
+    api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]], isolation: int = 0, *, timeout: float = 5.0
 ) -> list[FoundOffset]:
     """The answers to (partition, timestamp in ms, or `wire.TIMESTAMP_LATEST` or `TIMESTAMP_EARLIEST`), in their order.
+    `isolation` 1: the latest is the last stable offset, and no record beyond it is found.
 
     Raises the error of the first partition that has one.
     """
     asked = [OffsetQuery(topic_id, partition, timestamp_ms) for partition, timestamp_ms in queries]
-    message = b"".join(map(bytes, encode(OffsetsRequest(0, asked))))  # type: ignore[arg-type]
+    message = b"".join(map(bytes, encode(OffsetsRequest(0, asked, isolation=isolation))))  # type: ignore[arg-type]
     answer = await api.repeatable("POST", "/v1/offsets", raw=message, content_type=CONTENT_TYPE, timeout=timeout)
     response, _ = decode_response(answer)
     if isinstance(response, ErrorResponse):
@@ -49,13 +50,15 @@ async def query_offsets(
     return answered
 
 
-async def find_offsets(api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]]) -> dict[int, int]:
+async def find_offsets(
+    api: HttpApi, topic_id: bytes, queries: Sequence[tuple[int, int]], isolation: int = 1
+) -> dict[int, int]:
     """Partition → offset. Where no record is as late as asked for, the end."""
-    answers = await query_offsets(api, topic_id, queries)
+    answers = await query_offsets(api, topic_id, queries, isolation)
     found = {answer.partition: answer.offset for answer in answers}
     later = [partition for partition, offset in found.items() if offset < 0]
     if later:
-        ends = await query_offsets(api, topic_id, [(partition, TIMESTAMP_LATEST) for partition in later])
+        ends = await query_offsets(api, topic_id, [(partition, TIMESTAMP_LATEST) for partition in later], isolation)
         found.update({answer.partition: answer.offset for answer in ends})
     return found
 
@@ -63,11 +66,14 @@ async def find_offsets(api: HttpApi, topic_id: bytes, queries: Sequence[tuple[in
 class StartFinder:
     """Finds the offsets that readers look for, trying until it has them. Belongs to one loop; `close` it."""
 
-    def __init__(self, api: HttpApi, found: Callable[[], None], failed: Callable[[RaftlogError], None]) -> None:
+    def __init__(
+        self, api: HttpApi, found: Callable[[], None], failed: Callable[[RaftlogError], None], isolation: int
+    ) -> None:
         """`found` is called when readers have their offsets, `failed` for every failed attempt."""
         self._api = api
         self._found = found
         self._failed = failed
+        self._isolation = isolation
         self._task: asyncio.Task[None] | None = None
 
     def find(self, topic_id: bytes, readers: Iterable[PartitionReader]) -> None:
@@ -85,7 +91,7 @@ class StartFinder:
         asked = [(reader, reader.version, str(reader.looking_for)) for reader in readers]
         queries = [(reader.partition, query_timestamp(start)) for reader, _, start in asked]
         try:
-            offsets = await find_offsets(self._api, topic_id, queries)
+            offsets = await find_offsets(self._api, topic_id, queries, self._isolation)
         except RaftlogError as error:
             self._failed(error)
             await asyncio.sleep(PAUSE)

@@ -1,5 +1,8 @@
 """One partition as a consumer reads it: positions, what was fetched ahead, what an answer may look like. A pure core.
 
+Who reads committed (`isolation` 1) is sent nothing that is not decided, and told which batches are aborted: those are
+dropped whole, before anybody decodes them (S13). Control batches are dropped for everybody. Positions move over both.
+
 Three offsets. `position` is the next one that the user gets; `fetch_offset` the next one to ask the leader for; between
 them lie the batches fetched ahead. Both only rise, except by `seek`. Every answer is held against what was asked: whole
 batches with a right CRC, one after the other, none beginning below the end of the one before it, the first one reaching
@@ -14,12 +17,13 @@ What is *not* here: brokers and time (`fetcher.py`), records (`consumed.py`).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError
 from raftlog.model import EARLIEST, LATEST
 from raftlog.record_batch import BatchHeader, check_crc, split_batches
-from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST
+from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, AbortedRange
 
 from .consumed import ConsumedBatch
 
@@ -28,6 +32,18 @@ Start: TypeAlias = str | int
 
 CORRUPT_ATTEMPTS = 3
 """A batch that comes with a wrong CRC is asked for again this often: the damage may lie on the way."""
+
+
+READ_COMMITTED, READ_UNCOMMITTED = "read_committed", "read_uncommitted"
+_ISOLATION = {READ_UNCOMMITTED: 0, READ_COMMITTED: 1}
+
+
+def parse_isolation(isolation: str) -> int:
+    """As requests have it. Raises `InvalidRequest`."""
+    if isolation not in _ISOLATION:
+        known = f"{READ_COMMITTED} or {READ_UNCOMMITTED}"
+        raise InvalidRequest("invalid_config", f"isolation must be {known}, not {isolation!r}")
+    return _ISOLATION[isolation]
 
 
 def parse_start(start: Start) -> Start:
@@ -58,7 +74,7 @@ class PartitionReader:
     __slots__ = (
         "_corrupt", "_handing_out", "_questions", "asked", "buffered", "buffered_bytes", "error", "failures",
         "fetch_offset", "high_watermark", "leader", "leader_epoch", "log_start_offset", "looking_for", "not_before",
-        "partition", "position", "served", "topic", "unknown_since", "version",
+        "partition", "position", "readable_end", "served", "topic", "unknown_since", "version",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, start: Start) -> None:
@@ -77,6 +93,8 @@ class PartitionReader:
         self.buffered_bytes = 0
         self.high_watermark = -1
         """-1 until a leader has told it."""
+        self.readable_end = -1
+        """The end of what this reader may read: the high watermark, or the last stable offset. -1: not known yet."""
         self.log_start_offset = -1
         self.error: RaftlogError | None = None
         """Why reading cannot go on; `seek` clears it."""
@@ -125,11 +143,20 @@ class PartitionReader:
         self.asked = None
         return True
 
-    def accept(self, body: memoryview, high_watermark: int, log_start_offset: int) -> None:
+    def accept(
+        self,
+        body: memoryview,
+        high_watermark: int,
+        log_start_offset: int,
+        readable_end: int,
+        aborted: Iterable[AbortedRange] = (),
+    ) -> None:
         """Take in the leader's answer. Raises `CorruptBatch`: of an answer that contradicts itself nothing is taken, of
         one with a damaged batch what came before that."""
         self.high_watermark = max(self.high_watermark, high_watermark)
+        self.readable_end = max(self.readable_end, readable_end)
         self.log_start_offset = log_start_offset
+        ranges = _by_transaction(aborted)
         sound: list[tuple[memoryview, BatchHeader]] = []
         damage: CorruptBatch | None = None
         try:
@@ -141,7 +168,7 @@ class PartitionReader:
         for batch, header in sound:
             start = max(self.fetch_offset, header.base_offset)
             self.fetch_offset = header.end_offset
-            if not header.is_control:
+            if not header.is_control and not _is_aborted(header, ranges):
                 self.buffered.append(
                     ConsumedBatch(self.topic, self.partition, start, batch, header, self.high_watermark)
                 )
@@ -202,13 +229,30 @@ class PartitionReader:
 
     @property
     def lag(self) -> int | None:
-        """Records between position and high watermark, holes counted; None until both are known."""
-        if self.high_watermark < 0 or self.position < 0:
+        """Records between position and the end of what may be read, holes counted; None until both are known."""
+        if self.readable_end < 0 or self.position < 0:
             return None
-        return max(0, self.high_watermark - self.position)
+        return max(0, self.readable_end - self.position)
 
     def __str__(self) -> str:
         return (
             f"{self.topic}/{self.partition} leader={self.leader} epoch={self.leader_epoch} position={self.position} "
             f"fetch_offset={self.fetch_offset} hw={self.high_watermark} buffered={self.buffered_bytes}"
         )
+
+
+_Ranges: TypeAlias = dict[tuple[int, int], list[tuple[int, int]]]
+
+
+def _by_transaction(aborted: Iterable[AbortedRange]) -> _Ranges:
+    ranges: _Ranges = {}
+    for one in aborted:
+        ranges.setdefault((one.producer_id, one.producer_epoch), []).append((one.first_offset, one.end_offset))
+    return ranges
+
+
+def _is_aborted(header: BatchHeader, ranges: _Ranges) -> bool:
+    if not ranges or not header.is_transactional:
+        return False
+    of_transaction = ranges.get((header.producer_id, header.producer_epoch), ())
+    return any(first <= header.base_offset < end for first, end in of_transaction)

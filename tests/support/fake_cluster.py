@@ -27,6 +27,7 @@ from raftlog.model import LeaderEpoch, Offset
 from raftlog.record_batch import RecordBatch, parse_header, stamp, validate
 from raftlog.wire import (
     CONTENT_TYPE,
+    AbortedRange,
     FetchedPartition,
     FetchRequest,
     FetchResponse,
@@ -355,7 +356,7 @@ class FakeNode:
                 FetchedPartition(
                     asked.topic_id, asked.partition, code, "from the fake", partition.end_offset,
                     partition.last_stable_offset, partition.start_offset, partition.leader_epoch, sum(map(len, found)),
-                    partition.leader,
+                    partition.leader, [AbortedRange(*one) for one in partition.aborted if request.isolation],
                 )
             )  # fmt: skip
         return answers, body
@@ -431,6 +432,7 @@ class FakeNode:
                 continue
             partition = topic.partitions[asked.partition]
             offset, time_ms = self._find(partition, asked.timestamp_ms)
+            offset = min(offset, partition.last_stable_offset) if request.isolation else offset
             found.append(
                 FoundOffset(asked.topic_id, asked.partition, "", "", offset, time_ms, partition.leader_epoch, 1)
             )
@@ -439,10 +441,8 @@ class FakeNode:
 
     @staticmethod
     def _find(partition: FakePartition, timestamp_ms: int) -> tuple[int, int]:
-        if timestamp_ms == -1:
-            return partition.end_offset, -1
-        if timestamp_ms == -2:
-            return partition.start_offset, -1
+        if timestamp_ms < 0:
+            return (partition.end_offset if timestamp_ms == -1 else partition.start_offset), -1
         for batch in map(RecordBatch, partition.batches):
             for offset, time_ms in zip(batch.offsets(), batch.timestamps_ms(), strict=True):
                 if time_ms >= timestamp_ms:

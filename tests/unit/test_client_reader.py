@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raftlog.client.reader import PartitionReader, parse_start, query_timestamp
+from raftlog.client.reader import PartitionReader, parse_isolation, parse_start, query_timestamp
 from raftlog.errors import CorruptBatch, InvalidRequest
 from raftlog.record_batch import encode, encode_control, stamp
+from raftlog.wire import AbortedRange
 
 
 def batch(offset: int, count: int = 1, *, control: bool = False) -> bytes:
@@ -23,7 +24,7 @@ def batch(offset: int, count: int = 1, *, control: bool = False) -> bytes:
 
 
 def accept(reader: PartitionReader, *batches: bytes, high_watermark: int = 1000) -> None:
-    reader.accept(memoryview(b"".join(batches)), high_watermark, 0)
+    reader.accept(memoryview(b"".join(batches)), high_watermark, 0, high_watermark)
 
 
 def take_all(reader: PartitionReader) -> list[int]:
@@ -32,6 +33,52 @@ def take_all(reader: PartitionReader) -> list[int]:
         offsets += list(taken.offsets())
         reader.finished(taken)
     return offsets
+
+
+def transactional(offset: int, count: int, epoch: int, *, producer_id: int = 7) -> bytes:
+    made = encode(
+        [b"%d" % (offset + i) for i in range(count)],
+        base_timestamp_ms=1,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=0,
+        transactional=True,
+    )
+    return b"".join(map(bytes, stamp(made, offset, 1)))
+
+
+def test_aborted_batches_are_dropped_whole_by_their_transaction_and_positions_move_over_them_s13() -> None:
+    """By id and epoch: a later transaction of the same producer, and its plain records, are not meant."""
+    reader = PartitionReader("t", 0, 0)
+    plain = encode([b"6"], base_timestamp_ms=1, producer_id=7, producer_epoch=3, base_sequence=0)
+    answer = [
+        transactional(0, 2, 3),  # aborted
+        transactional(2, 2, 4),  # the next epoch's
+        transactional(4, 2, 3),  # aborted, too
+        b"".join(map(bytes, stamp(plain, 6, 1))),
+        batch(7, control=True),
+        transactional(8, 2, 3, producer_id=8),  # another's
+        transactional(10, 2, 3),  # beyond the range: what came after the marker is of no matter to it
+        batch(12, control=True),
+        transactional(13, 1, 5),  # aborted
+    ]
+    aborted = [AbortedRange(7, 3, 0, 6), AbortedRange(7, 5, 13, 14), AbortedRange(9, 0, 0, 100)]
+    reader.accept(memoryview(b"".join(answer)), 20, 0, 14, aborted)
+    assert take_all(reader) == [2, 3, 6, 8, 9, 10, 11]
+    assert (reader.position, reader.fetch_offset, reader.lag) == (14, 14, 0)
+    assert (reader.high_watermark, reader.readable_end) == (20, 14)
+
+
+def test_where_everything_is_aborted_the_position_moves_on_s13() -> None:
+    reader = PartitionReader("t", 0, 1)
+    reader.accept(memoryview(transactional(0, 5, 0)), 9, 0, 5, [AbortedRange(7, 0, 0, 5)])
+    assert (reader.position, reader.fetch_offset, len(reader.buffered), reader.lag) == (5, 5, 0, 0)
+
+
+def test_levels_of_isolation() -> None:
+    assert [parse_isolation(one) for one in ("read_uncommitted", "read_committed")] == [0, 1]
+    with pytest.raises(InvalidRequest, match="read_committed or read_uncommitted"):
+        parse_isolation("serializable")
 
 
 def test_places_to_start() -> None:
