@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metadata.commands import Command, CreateTopic, ElectLeaders, FenceBroker
-from raftlog.model import BrokerId
+from raftlog.model import BrokerId, TopicId
 from tests.support.metadata_cluster import TOPIC, Cluster
 from tests.support.metadata_world import TICK, World
 
@@ -62,3 +62,34 @@ def test_it_is_fenced_when_its_time_is_over_whatever_is_under_way(world: World) 
     assert not any(isinstance(command, FenceBroker) for command in world.held)
     stop(world, 0.1)
     assert any(isinstance(command, FenceBroker) for command in world.held)
+
+
+def test_leaderships_that_nobody_else_can_have_do_not_hide_those_that_somebody_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first that it looks at have one replica; the controller looks on."""
+    monkeypatch.setattr("metadata.controller.MAX_PARTITIONS_PER_DECISION", 2)
+    cluster = Cluster(0)
+    for broker in range(3):
+        cluster.restart(broker)
+    alone, shared = (BrokerId(0),), tuple(map(BrokerId, (0, 1, 2)))
+    cluster.do(CreateTopic("alone", TopicId(b"a" * 16), (alone,) * 9))
+    cluster.do(CreateTopic("orders", TOPIC, (shared,) * 3))
+    world = World(cluster)
+    world.run(1)
+    decided = stop(world, 0.4)
+    handed_over = sum(len(command.elections) for command in decided if isinstance(command, ElectLeaders))
+    assert handed_over == 3
+    assert isinstance(decided[-1], FenceBroker), "before its time is over: the rest has nowhere to go"
+    assert {int(record.leader) for record in cluster.image.partitions.values() if len(record.replicas) > 1} == {1}
+
+
+def test_who_has_nothing_that_others_could_lead_is_fenced_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata.controller.MAX_PARTITIONS_PER_DECISION", 2)
+    cluster = Cluster(0)
+    for broker in range(3):
+        cluster.restart(broker)
+    cluster.do(CreateTopic("alone", TopicId(b"a" * 16), ((BrokerId(0),),) * 9))
+    world = World(cluster)
+    world.run(1)
+    assert stop(world, 0.3) == [FenceBroker(BrokerId(0), cluster.incarnation(0))]

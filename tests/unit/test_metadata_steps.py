@@ -6,6 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
+from msgspec import Raw
+from msgspec.msgpack import encode as encode_anything
+from msgspec.structs import replace
 
 from metadata import image_state, image_topics, snapshot
 from metadata.commands import (
@@ -17,6 +20,8 @@ from metadata.commands import (
     Done,
     FenceBroker,
     NoOp,
+    Refused,
+    decode,
     encode,
 )
 from metadata.engine import Committed, Fate, InstalledSnapshot
@@ -178,3 +183,14 @@ def test_a_quorum_that_never_has_time_gets_there_all_the_same(monkeypatch: pytes
     cluster.members[rest[0]].start()
     cluster.run_until(lambda: len(cluster.members[rest[0]].view.partitions_of(OTHER)) == 30)
     assert cluster.members[rest[0]].view.broker(BrokerId(rest[0])).incarnation == before  # type: ignore[union-attr]
+
+
+def test_a_registration_with_a_report_that_cannot_be_read_changes_nothing() -> None:
+    """S11: reports are read some at a time, and all of them before anything is done."""
+    cluster = Cluster(3)
+    before = cluster.image.brokers[BrokerId(1)]
+    good = cluster.registration(1, [report(2, 9)])
+    bad = replace(good, packed_reports=(*good.packed_reports, Raw(encode_anything(["not", "a", "report"]))))
+    result, events = cluster.image.apply(cluster.image.index + 1, 1, decode(encode(bad)))
+    assert isinstance(result, Refused) and result.code == "invalid_request" and "report" in result.detail
+    assert cluster.image.brokers[BrokerId(1)] == before and not events
