@@ -1,1 +1,23 @@
-"""The Spark data source."""
+"""The Spark data source: topics as streaming and batch DataFrames, through PySpark's Python Data Source API.
+
+`RaftlogSource` is what `spark.dataSource.register` takes; where raftlog is installed as a wheel nobody has to.
+`docs/spark.md` tells how to use it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .source import RaftlogSource
+
+__all__ = ["RaftlogSource"]
+
+
+def __getattr__(name: str) -> Any:
+    """Spark is imported when the source is first named (PEP 562), so that the rest can be used without it."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .source import RaftlogSource
+
+    return RaftlogSource

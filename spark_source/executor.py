@@ -1,0 +1,38 @@
+"""A task: one range in, Arrow batches out. It runs in a worker process of Spark's, which lives over many tasks.
+
+The thread of the event loop fetches ahead; Spark's thread takes what is there, makes columns of it and hands them over.
+
+What is *not* here: how a range is read (`range_reader.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from .offsets import PartitionRange
+from .source_options import SourceOptions
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+def read(options: SourceOptions, one: PartitionRange) -> Iterator[pyarrow.RecordBatch]:
+    """The range's records, in the order of their offsets. Raises `DataLoss` and other `RaftlogError`s."""
+    # What is imported here the driver does not need, and its planners are started for every query.
+    from .arrow_columns import ArrowColumns
+    from .connections import shared
+    from .range_reader import RangeReader
+
+    columns = ArrowColumns(one, options.columns)
+    connections = shared(options)
+
+    async def begin() -> RangeReader:
+        return RangeReader(connections.api, options, one)
+
+    reader = connections.run(begin)
+    try:
+        while batches := connections.run(reader.take):
+            yield from columns.batches(batches)
+    finally:
+        connections.run(reader.close)

@@ -1,0 +1,40 @@
+"""What has to be installed, and how it is told when it is not. Every message names the part and what installs it.
+
+What is *not* here: Java (`java.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from raftlog.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+PYSPARK = (4, 2)
+INSTALL = "pip install 'raftlog[spark]'"
+
+
+def check_pyspark() -> None:
+    """Raises `InvalidRequest` where pyspark is too old for the methods that this source has."""
+    import pyspark
+
+    found = tuple(map(int, re.findall("[0-9]+", pyspark.__version__)[:2]))
+    if found < PYSPARK:
+        raise InvalidRequest(
+            "unsupported_version",
+            f"format('raftlog') needs pyspark {PYSPARK[0]}.{PYSPARK[1]} or newer, and {pyspark.__version__} is "
+            f"installed: {INSTALL}",
+        )
+
+
+def check_schema(schema: StructType, columns: Sequence[str]) -> None:
+    """The columns are the log's: nobody may give others. Raises `InvalidRequest`."""
+    if tuple(schema.fieldNames()) != tuple(columns):
+        raise InvalidRequest(
+            "invalid_config",
+            f"the columns are {', '.join(columns)}: schema() cannot change them. The option columns leaves some out",
+        )

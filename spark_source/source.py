@@ -1,0 +1,173 @@
+"""`format("raftlog")`: what Spark knows of this package. Every class of Spark's that is extended is extended in this
+file, and decides nothing.
+
+Spark makes many of these objects in many processes: a source wherever one is asked for; a stream's reader once in a
+process of its own, where it answers for offsets and tasks as long as the query runs, and once more to be sent to the
+executors, where it only reads. So readers hold options, and connect when they are first asked something.
+
+API level: PySpark 4.2 (SPARK-55304 and the issues around it: limits, `Trigger.AvailableNow`).
+What is *not* here: offsets and tasks (`stream_driver.py`, `batch_driver.py`), reading (`executor.py`). A sink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+from .filters import Restrictions, push
+from .offsets import PartitionRange, SourceOffset
+from .record_columns import schema_text
+from .requirements import check_pyspark, check_schema
+from .source_options import SourceOptions, columns_of, parse
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # before 4.2: this module must still load, or Spark finds no other source either
+    SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql.types import StructType
+
+    from .stream_driver import StreamDriver
+
+
+class RaftlogSource(DataSource):
+    """Topics of a raftlog cluster as tables. Options: `docs/spark.md`."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        check_pyspark()
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` is given."""
+        return "raftlog"
+
+    def schema(self) -> str:
+        """Of the columns that the options ask for. Raises `InvalidRequest`."""
+        return schema_text(columns_of(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Of a batch query. Raises `InvalidRequest`."""
+        options = parse(self.options, streaming=False)
+        check_schema(schema, options.columns)
+        return FilteringReader(options) if options.filter_pushdown else BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Of a streaming query. Raises `InvalidRequest`."""
+        options = parse(self.options, streaming=True)
+        check_schema(schema, options.columns)
+        return StreamReader(options)
+
+
+class BatchReader(DataSourceReader):
+    """A batch query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._restrictions = Restrictions()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One a task."""
+        from .batch_driver import plan
+
+        return _tasks(plan(self._options, self._restrictions))
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """On an executor."""
+        return _read(self._options, partition)
+
+
+class FilteringReader(BatchReader):
+    """The same with filter pushdown. A class of its own: with `spark.sql.python.filterPushdown.enabled` off, Spark
+    refuses every query of a reader that has `pushFilters` at all."""
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
+        """Those that Spark has to test still."""
+        self._restrictions, unhandled = push(filters, self._restrictions)
+        return unhandled
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._driver: StreamDriver | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint begins. Spark may ask twice, and again after a restart."""
+        return self._drive().initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What a micro-batch may take, unless its trigger says otherwise."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """How far the next micro-batch goes. `Trigger.Once` asks for all there is, whatever the options say."""
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        enough = not isinstance(limit, ReadAllAvailable)
+        began = SourceOffset.from_json(start)
+        following = self._drive().next(began, most, wait_for_enough=enough)
+        return start if following == began else following.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Where the logs end, for the query's progress."""
+        latest = self._drive().latest()
+        return None if latest is None else latest.to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what is there now, and no more."""
+        self._drive().freeze()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """One a task."""
+        return _tasks(self._drive().plan(SourceOffset.from_json(start), SourceOffset.from_json(end)))
+
+    def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+        """On an executor."""
+        return _read(self._options, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark is done with the micro-batch before the last one: `latestOffset` has heard of more by now."""
+
+    def stop(self) -> None:
+        """Spark does not always call it: nothing rests on it."""
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For the executors: without connections."""
+        return {"_options": self._options, "_driver": None}
+
+    def _drive(self) -> StreamDriver:
+        from .stream_driver import StreamDriver
+
+        if self._driver is None:
+            self._driver = StreamDriver(self._options)
+        return self._driver
+
+
+def _tasks(ranges: Iterable[PartitionRange]) -> list[InputPartition]:
+    return [InputPartition(one) for one in ranges]
+
+
+def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
+    """Of a query without anything to read Spark makes one task without a range."""
+    from .executor import read
+
+    return iter(()) if partition.value is None else read(options, partition.value)

@@ -1,0 +1,93 @@
+"""A cluster in memory (`fake_cluster.py`) that also answers what a Spark driver asks of the API: topics by pattern,
+long polls, and commits to groups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from raftlog.patterns import full_matcher
+from raftlog.record_batch import encode
+from raftlog.wire import CONTENT_TYPE, FetchRequest, FetchResponse, decode_request
+from raftlog.wire import encode as encode_message
+from spark_source.source_options import SourceOptions, parse
+
+from .fake_cluster import FakeCluster, FakeNode, FakePartition
+
+
+class SparkCluster(FakeCluster):
+    """`async with SparkCluster() as cluster`."""
+
+    def __init__(self, nodes: int = 1) -> None:
+        super().__init__(nodes)
+        self.nodes = {number: SparkNode(self, number) for number in range(1, nodes + 1)}
+        self.commits: list[dict[str, Any]] = []
+        """Bodies of what was committed to groups."""
+        self.group_problem: str | None = None
+        """Why commits are refused."""
+
+    def options(self, *, streaming: bool = True, **options: str) -> SourceOptions:
+        """Of a query that reads this cluster."""
+        given = {"raftlog.bootstrap.servers": self.bootstrap, **options}
+        return parse(given, streaming=streaming)
+
+    @property
+    def calls(self) -> list[str]:
+        """What the nodes' APIs were asked, node after node."""
+        return [call for node in self.nodes.values() for call in node.api_calls]
+
+
+class SparkNode(FakeNode):
+    """One node of it."""
+
+    async def _route(self, request: web.Request) -> web.Response:
+        path = request.path.removeprefix("/v1/").split("/")
+        cluster = self.cluster
+        assert isinstance(cluster, SparkCluster)
+        if (request.method, path) == ("GET", ["topics"]):
+            fits = full_matcher(request.query.get("pattern", ".*"))
+            topics = [self._describe(topic) for name, topic in cluster.topics.items() if fits(name)]
+            return web.json_response({"topics": topics})
+        if (request.method, path) == ("POST", ["fetch"]):
+            return await self._poll(await request.read())
+        if request.method == "POST" and path[0] == "groups" and path[2:] == ["offsets"]:
+            if cluster.group_problem is not None:
+                body = {"code": cluster.group_problem, "detail": "says the test"}
+                return web.json_response(body, status=409)
+            cluster.commits.append({"group": path[1], **msgspec.json.decode(await request.read(), type=dict[str, Any])})
+            return web.json_response({})
+        return await super()._route(request)
+
+    async def _poll(self, message: bytes) -> web.Response:
+        request, _ = decode_request(message)
+        assert isinstance(request, FetchRequest)
+        deadline = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
+        while True:
+            changed = self.cluster.changed
+            answers, body = self._read(request, "")
+            late = asyncio.get_running_loop().time() >= deadline
+            if body or late or any(answer.error for answer in answers):
+                break
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+        parts = encode_message(FetchResponse(request.correlation_id, answers), body)
+        return web.Response(body=b"".join(map(bytes, parts)), content_type=CONTENT_TYPE)  # type: ignore[arg-type]
+
+
+def fill(partition: FakePartition, count: int, *, batch: int = 10, timestamp_ms: int = 1_000, **settings: Any) -> None:
+    """So many records `v<offset>`, in batches."""
+    while count > 0:
+        first, size = partition.end_offset, min(batch, count)
+        values = [b"v%d" % offset for offset in range(first, first + size)]
+        keys = [b"k%d" % offset for offset in range(first, first + size)]
+        assert not isinstance(
+            partition.append(encode(values, keys=keys, base_timestamp_ms=timestamp_ms, **settings)), str
+        )
+        count -= size

@@ -1,0 +1,316 @@
+"""A streaming query's driver against a cluster in memory: where it begins, what it is told, what it costs when idle."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import pytest
+
+from raftlog.errors import InvalidRequest, RaftlogError
+from spark_source import batch_driver, latest, subscription
+from spark_source.filters import Restrictions
+from spark_source.losses import DataLoss, LossKind
+from spark_source.offsets import PartitionRange, SourceOffset
+from spark_source.stream_driver import StreamDriver
+from tests.support.spark_cluster import SparkCluster, fill
+
+T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(latest, "FRESH_S", 0.0)
+    monkeypatch.setattr(latest, "TOPICS_S", 0.0)
+    monkeypatch.setattr(subscription, "STALE_NODE_S", 0.05)
+    monkeypatch.setattr("spark_source.stream_driver.STALE_NODE_S", 0.05)
+
+
+class Driven:
+    """A driver called from another thread, as Spark does, while the cluster runs on this one's loop."""
+
+    def __init__(self, driver: StreamDriver) -> None:
+        self.driver = driver
+
+    async def call(self, function: Callable[[StreamDriver], T]) -> T:
+        return await asyncio.wait_for(asyncio.to_thread(function, self.driver), 20)
+
+    async def initial(self) -> SourceOffset:
+        return await self.call(lambda driver: driver.initial())
+
+    async def next(self, start: SourceOffset, limit: int | None = None, *, enough: bool = False) -> SourceOffset:
+        return await self.call(lambda driver: driver.next(start, limit, wait_for_enough=enough))
+
+    async def plan(self, start: SourceOffset, end: SourceOffset) -> list[tuple[int, int, int]]:
+        found = await self.call(lambda driver: driver.plan(start, end))
+        return [(one.partition, one.start, one.end) for one in found]
+
+
+@asynccontextmanager
+async def driving(cluster: SparkCluster, **options: str) -> AsyncIterator[Driven]:
+    chosen = cluster.options(
+        **options if {"subscribePattern", "assign"} & options.keys() else {"subscribe": "t", **options}
+    )
+    driver = await asyncio.to_thread(StreamDriver, chosen)
+    try:
+        yield Driven(driver)
+    finally:
+        await asyncio.to_thread(driver.close)
+
+
+async def test_micro_batches_follow_one_another() -> None:
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t", partitions=2)
+        fill(topic.partitions[0], 30)
+        fill(topic.partitions[1], 10)
+        async with driving(cluster, startingOffsets="earliest") as query:
+            first = await query.initial()
+            assert first.ends == {"t": {0: 0, 1: 0}}
+            second = await query.next(first, 20)
+            assert second.ends == {"t": {0: 15, 1: 5}}
+            assert await query.plan(first, second) == [(0, 0, 15), (1, 0, 5)]
+            third = await query.next(second)
+            assert third.ends == {"t": {0: 30, 1: 10}}
+            assert await query.next(third) is third
+            fill(topic.partitions[1], 1)
+            assert (await query.next(third)).ends == {"t": {0: 30, 1: 11}}
+            assert (await query.call(lambda driver: driver.latest())) is not None
+
+
+async def test_the_initial_offset_is_asked_for_once() -> None:
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t")
+        fill(topic.partitions[0], 10)
+        async with driving(cluster) as query:
+            first = await query.initial()
+            fill(topic.partitions[0], 10)
+            assert await query.initial() == first == SourceOffset(first.topic_ids, {"t": {0: 10}}, {"t": {0: 10}})
+
+
+async def test_an_idle_query_waits_at_the_cluster_and_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark asks sixty times a second; the cluster is asked every few seconds."""
+    monkeypatch.setattr(latest, "CALM_S", 0.0)
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t")
+        fill(topic.partitions[0], 10)
+        async with driving(cluster) as query:
+            first = await query.initial()
+            await query.next(first)
+            await cluster.until(lambda: "POST /v1/fetch" in cluster.calls)
+            asked = len(cluster.calls)
+            for _ in range(50):
+                assert await query.next(first) is first
+            assert len(cluster.calls) == asked
+            fill(topic.partitions[0], 1)
+            cluster.wake()
+            async with asyncio.timeout(10):
+                following = await query.next(first)
+                while following is first:
+                    following = await query.next(first)
+            assert following.ends == {"t": {0: 11}}
+
+
+async def test_available_now_stops_at_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t")
+        fill(topic.partitions[0], 10)
+        async with driving(cluster, startingOffsets="earliest", group="lag") as query:
+            await query.call(lambda driver: driver.freeze())
+            first = await query.initial()
+            second = await query.next(first, 6)
+            fill(topic.partitions[0], 10)
+            cluster.create_topic("u")
+            third = await query.next(second, 6)
+            assert (second.ends, third.ends) == ({"t": {0: 6}}, {"t": {0: 10}})
+            assert await query.next(third, 6) is third
+            # The end of the last micro-batch is written before Spark ends the query.
+            assert cluster.commits[-1]["group"] == "lag"
+            assert [one["offset"] for one in cluster.commits[-1]["offsets"]] == [10]
+
+
+async def test_enough_is_waited_for() -> None:
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t")
+        async with driving(cluster, minOffsetsPerTrigger="5", maxTriggerDelay="1d") as query:
+            first = await query.initial()
+            fill(topic.partitions[0], 1)
+            second = await query.next(first, enough=True)
+            assert second is not first
+            fill(topic.partitions[0], 4)
+            assert await query.next(second, enough=True) is second
+            fill(topic.partitions[0], 1)
+            assert (await query.next(second, enough=True)).ends == {"t": {0: 6}}
+
+
+async def test_new_partitions_and_topics_are_found() -> None:
+    async with SparkCluster() as cluster:
+        fill(cluster.create_topic("metric-a").partitions[0], 3)
+        fill(cluster.create_topic("other").partitions[0], 3)
+        async with driving(cluster, subscribePattern="metric-.*") as query:
+            first = await query.initial()
+            assert first.ends == {"metric-a": {0: 3}}
+            fill(cluster.create_topic("metric-b").partitions[0], 4)
+            second = await query.next(first)
+            assert second.ends == {"metric-a": {0: 3}, "metric-b": {0: 4}}
+            assert await query.plan(first, second) == [(0, 0, 4)]
+
+
+async def test_a_topic_that_is_not_there_is_named() -> None:
+    async with SparkCluster() as cluster:
+        async with driving(cluster) as query:
+            with pytest.raises(InvalidRequest, match="there is no topic t") as raised:
+                await query.initial()
+            assert raised.value.code == "unknown_topic"
+        cluster.create_topic("t")
+        with pytest.raises(InvalidRequest, match="partitions 0 to 0, not 3"):
+            async with driving(cluster, assign='{"t": [0, 3]}') as query:
+                await query.initial()
+
+
+@pytest.mark.parametrize(("start", "kind"), [(5, LossKind.RETENTION), (200, LossKind.BEYOND_END)])
+async def test_a_start_that_is_not_in_the_log_is_a_loss(start: int, kind: LossKind) -> None:
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t")
+        fill(topic.partitions[0], 100)
+        topic.partitions[0].start_offset = 40
+        starting = f'{{"t": {{"0": {start}}}}}'
+        async with driving(cluster, startingOffsets=starting) as query:
+            with pytest.raises(DataLoss) as raised:
+                await query.initial()
+            assert raised.value.losses[0].kind is kind
+        async with driving(cluster, startingOffsets=starting, failOnDataLoss="false") as query:
+            assert (await query.initial()).ends == {"t": {0: 40 if start == 5 else 100}}
+
+
+async def test_what_happens_to_a_topic_while_it_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "raftlog.spark")
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t")
+        fill(topic.partitions[0], 20)
+        strict, lenient = driving(cluster), driving(cluster, failOnDataLoss="false")
+        async with strict as query, lenient as tolerant:
+            start = SourceOffset({"t": topic.id.hex()}, {}, {"t": {0: 10}})
+            end = SourceOffset({"t": topic.id.hex()}, {}, {"t": {0: 20}})
+            topic.partitions[0].start_offset = 15
+            assert await losing(query.next(start)) is LossKind.RETENTION
+            assert await losing(query.plan(start, end)) is LossKind.RETENTION
+            assert (await tolerant.next(start)).ends == {"t": {0: 20}}
+            assert await tolerant.plan(start, end) == [(0, 15, 20)]
+
+            fill(cluster.create_topic("t").partitions[0], 3)
+            assert await losing(query.next(end)) is LossKind.RECREATED
+            assert await losing(query.plan(start, end)) is LossKind.RECREATED
+            again = await tolerant.next(end)
+            assert (again.ends, again.base) == ({"t": {0: 3}}, {"t": {0: 0}})
+            assert await tolerant.plan(end, again) == [(0, 0, 3)]
+            assert await tolerant.plan(start, end) == []
+
+            del cluster.topics["t"]
+            assert await losing(query.next(end)) is LossKind.DELETED
+            assert (await tolerant.next(again)).ends == {}
+    assert caplog.text.count("retention overtook the query") == 1  # told once a run
+
+
+async def losing(call: object) -> LossKind:
+    with pytest.raises(DataLoss) as raised:
+        await call  # type: ignore[misc]
+    (loss,) = raised.value.losses
+    return loss.kind
+
+
+async def test_a_topic_that_is_not_subscribed_any_more_is_no_loss(caplog: pytest.LogCaptureFixture) -> None:
+    async with SparkCluster() as cluster:
+        one, two = cluster.create_topic("t"), cluster.create_topic("u")
+        async with driving(cluster) as query:
+            start = SourceOffset({"t": one.id.hex(), "u": two.id.hex()}, {}, {"t": {0: 0}, "u": {0: 0}})
+            assert (await query.next(start)).ends == {"t": {0: 0}}
+    assert "does not read topic u any more" in caplog.text
+
+
+async def test_an_end_that_seems_to_go_back_is_no_loss() -> None:
+    """A leader that was elected a moment ago may not know how much was committed (S3)."""
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t")
+        fill(topic.partitions[0], 20)
+        async with driving(cluster) as query:
+            start = SourceOffset({"t": topic.id.hex()}, {}, {"t": {0: 25}})
+            assert await query.next(start) is start
+            fill(topic.partitions[0], 10)
+            assert (await query.next(start)).ends == {"t": {0: 30}}
+
+
+async def test_progress_is_written_beside_the_query_and_never_fails_it(caplog: pytest.LogCaptureFixture) -> None:
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t")
+        fill(topic.partitions[0], 10)
+        async with driving(cluster, startingOffsets="earliest", group="lag") as query:
+            first = await query.initial()
+            second = await query.next(first)
+            await cluster.until(lambda: len(cluster.commits) == 1)
+            assert [one["offset"] for one in cluster.commits[0]["offsets"]] == [0]
+            assert cluster.commits[0]["offsets"][0]["topic_id"] == topic.id.hex()
+            for _ in range(5):
+                await query.next(second)
+            await cluster.until(lambda: len(cluster.commits) == 2)
+            assert [one["offset"] for one in cluster.commits[1]["offsets"]] == [10]
+            cluster.group_problem = "group_not_empty"
+            fill(topic.partitions[0], 10)
+            third = await query.next(second)
+            for _ in range(3):
+                await query.next(third)
+            await asyncio.to_thread(query.driver.close)
+        assert caplog.text.count("could not be written to the group lag") <= 1
+        assert len(cluster.commits) == 2
+
+
+async def test_a_cluster_out_of_reach_ends_the_query_in_time() -> None:
+    async with SparkCluster() as cluster:
+        cluster.create_topic("t")
+        async with driving(cluster, requestTimeoutMs="300") as query:
+            first = await query.initial()
+            await cluster.nodes[1].kill()
+            with pytest.raises(RaftlogError) as raised:
+                while True:
+                    assert await query.next(first) is first  # for a while the last answer stands
+            assert raised.value.code == "connection_lost"
+
+
+# --- Batches ----------------------------------------------------------------------------------------------------------
+
+
+async def plan(
+    cluster: SparkCluster, left: Restrictions | None = None, **options: str
+) -> list[tuple[str, int, int, int]]:
+    chosen = cluster.options(streaming=False, **options)
+    found: list[PartitionRange] = await asyncio.to_thread(batch_driver.plan, chosen, left or Restrictions())
+    return [(one.topic, one.partition, one.start, one.end) for one in found]
+
+
+async def test_a_batch_reads_what_is_there() -> None:
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t", partitions=2)
+        fill(topic.partitions[0], 10, timestamp_ms=1_000)
+        fill(topic.partitions[0], 10, timestamp_ms=2_000)
+        fill(topic.partitions[1], 5, timestamp_ms=1_000)
+        assert await plan(cluster, subscribe="t") == [("t", 0, 0, 20), ("t", 1, 0, 5)]
+        assert await plan(cluster, assign='{"t": [1]}') == [("t", 1, 0, 5)]
+        between = {"startingOffsets": '{"t": {"0": 3, "1": -2}}', "endingOffsets": '{"t": {"0": -1, "1": 2}}'}
+        assert await plan(cluster, subscribe="t", **between) == [("t", 0, 3, 20), ("t", 1, 0, 2)]
+        assert await plan(cluster, subscribe="t", endingTimestamp="2000") == [("t", 0, 0, 10), ("t", 1, 0, 5)]
+        with pytest.raises(InvalidRequest, match="t/1 has no record at or after 2000"):
+            await plan(cluster, subscribe="t", startingTimestamp="2000")
+        late = {"startingTimestamp": "2000", "startingOffsetsByTimestampStrategy": "latest"}
+        assert await plan(cluster, subscribe="t", **late) == [("t", 0, 10, 20)]
+        assert await plan(cluster, subscribe="t", minPartitions="3") == [
+            ("t", 0, 0, 10),
+            ("t", 0, 10, 20),
+            ("t", 1, 0, 5),
+        ]
+        assert await plan(cluster, Restrictions(since_ms=1500, end=15), subscribe="t") == [("t", 0, 10, 15)]
+        assert await plan(cluster, Restrictions(partitions=frozenset({1}), start=3), subscribe="t") == [("t", 1, 3, 5)]
+        assert await plan(cluster, subscribePattern="nothing.*") == []
+        with pytest.raises(DataLoss, match="beyond the log's end"):
+            await plan(cluster, subscribe="t", endingOffsets='{"t": {"0": 99, "1": -1}}')
