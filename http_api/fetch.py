@@ -46,7 +46,7 @@ from .limits import (
     SMALL_REGION_BYTES,
 )
 from .negotiation import negotiate
-from .offsets import find_offset
+from .offsets import find_offset, isolation_of
 from .problems import ApiError
 from .query import MAX_OFFSET, Query, integer, partition_of, timestamp, topic_of
 from .raw import decode_message
@@ -64,7 +64,6 @@ QUERY = (
     "key_format",
     "value_format",
 )
-_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 _GRACE_S = 10.0
 """Beyond `max_wait_ms`, which the broker keeps, before the API itself gives up."""
 
@@ -107,7 +106,7 @@ async def read_records(request: web.Request) -> web.StreamResponse:
     max_bytes = query.integer("max_bytes", 1, MAX_READ_BYTES, DEFAULT_READ_BYTES)
     min_bytes = query.integer("min_bytes", 0, MAX_READ_BYTES, 1)
     max_wait_ms = query.integer("max_wait_ms", 0, MAX_FETCH_WAIT_MS, 0)
-    isolation = _ISOLATION[query.choice("isolation", _ISOLATION, "read_committed")]
+    isolation = isolation_of(query)
     options = PageOptions(
         max_records=query.integer("max_records", 1, MAX_READ_RECORDS, DEFAULT_READ_RECORDS),
         max_bytes=max_bytes,
@@ -116,7 +115,7 @@ async def read_records(request: web.Request) -> web.StreamResponse:
         lines=media_type == NDJSON_TYPE,
     )
     text = query.text("offset")
-    offset = await _first_offset(context, partition, EARLIEST if text is None else text)
+    offset = await _first_offset(context, partition, EARLIEST if text is None else text, isolation)
     asked = FetchPartition(topic.topic_id, partition.topic_partition.partition, offset, max_bytes)
     answer, parts = await _fetch(context, FetchRequest(0, max_wait_ms, min_bytes, max_bytes, [asked], isolation))
     fetched = answer.partitions[0]
@@ -125,7 +124,7 @@ async def read_records(request: web.Request) -> web.StreamResponse:
         raise _error_of(fetched)
     batches = await context.finish(_join(context, parts), _GRACE_S)
     context.hold(request, len(batches))
-    found = await context.threads.run(weight(batches), page, batches, offset, options)
+    found = await context.threads.run(weight(batches), page, batches, offset, options, fetched.aborted)
     return await _records_reply(request, context, topic, fetched, found, lines=options.lines)
 
 
@@ -155,17 +154,17 @@ async def _join(context: ApiContext, parts: list[Part]) -> bytes:
         release(parts)
 
 
-async def _first_offset(context: ApiContext, partition: PartitionRecord, text: str) -> int:
+async def _first_offset(context: ApiContext, partition: PartitionRecord, text: str, isolation: int) -> int:
     """Where to begin, for `offset=`."""
     if text not in {EARLIEST, LATEST} and not text.startswith("@"):
         return integer("offset (earliest, latest, @milliseconds or a number)", text, 0, MAX_OFFSET)
     if text == EARLIEST:
         return (await find_offset(context, partition, TIMESTAMP_EARLIEST)).offset
     if text != LATEST:
-        found = await find_offset(context, partition, timestamp("offset", text[1:]))
+        found = await find_offset(context, partition, timestamp("offset", text[1:]), isolation)
         if found.offset >= 0:
             return found.offset
-    return (await find_offset(context, partition, TIMESTAMP_LATEST)).offset
+    return (await find_offset(context, partition, TIMESTAMP_LATEST, isolation)).offset
 
 
 async def _records_reply(

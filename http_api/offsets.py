@@ -31,19 +31,27 @@ from .replies import json_reply
 
 OFFSETS_TIMEOUT_S = 30.0
 ALLOCATE_TIMEOUT_S = 30.0
-QUERY = ("timestamp",)
+QUERY = ("timestamp", "isolation")
+_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+
+
+def isolation_of(query: Query) -> int:
+    """As the wire has it: 1 unless the reader asks for what is not committed, too."""
+    return _ISOLATION[query.choice("isolation", _ISOLATION, "read_committed")]
 
 
 async def read_offsets(request: web.Request) -> web.StreamResponse:
     """Earliest and latest offset of a partition, or the offset of a time."""
     context = context_of(request)
-    time = Query(request, QUERY).timestamp("timestamp")
+    query = Query(request, QUERY)
+    time, isolation = query.timestamp("timestamp"), isolation_of(query)
     topic = topic_of(request, context.service)
     partition = partition_of(request, context.service, topic)
     if time is None:
-        earliest, latest = await find_offsets_of(context, partition, (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST))
+        both = (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST)
+        earliest, latest = await find_offsets_of(context, partition, both, isolation)
         return json_reply(OffsetRange(earliest.offset, latest.offset, latest.leader_epoch))
-    found = await find_offset(context, partition, time)
+    found = await find_offset(context, partition, time, isolation)
     if found.offset < 0:
         return json_reply(OffsetOfTime(None, None, found.leader_epoch))
     return json_reply(OffsetOfTime(found.offset, found.timestamp_ms, found.leader_epoch))
@@ -70,17 +78,21 @@ async def allocate_producer(request: web.Request) -> web.StreamResponse:
     return json_reply(Producer(producer_id, epoch))
 
 
-async def find_offset(context: ApiContext, partition: PartitionRecord, time: int) -> FoundOffset:
+async def find_offset(context: ApiContext, partition: PartitionRecord, time: int, isolation: int = 1) -> FoundOffset:
     """The offset of a time (or `TIMESTAMP_EARLIEST`, `TIMESTAMP_LATEST`) in one partition. Raises `RaftlogError`."""
-    (found,) = await find_offsets_of(context, partition, (time,))
+    (found,) = await find_offsets_of(context, partition, (time,), isolation)
     return found
 
 
-async def find_offsets_of(context: ApiContext, partition: PartitionRecord, times: Sequence[int]) -> list[FoundOffset]:
-    """Several of them."""
+async def find_offsets_of(
+    context: ApiContext, partition: PartitionRecord, times: Sequence[int], isolation: int = 1
+) -> list[FoundOffset]:
+    """Several of them; with `isolation` 1 up to the last stable offset."""
     number = partition.topic_partition
     queries = [OffsetQuery(number.topic_id, number.partition, time) for time in times]
-    answer = await context.finish(context.service.offsets(OffsetsRequest(0, queries)), OFFSETS_TIMEOUT_S)
+    answer = await context.finish(
+        context.service.offsets(OffsetsRequest(0, queries, isolation=isolation)), OFFSETS_TIMEOUT_S
+    )
     for found in answer.partitions:
         if found.error:
             raise error_from_code(found.error, found.detail, found.leader)

@@ -1,7 +1,8 @@
 """Stored batches → records in JSON, from an offset on, up to a number of records and bytes.
 
 A reader may ask for an offset inside a batch, but batches are stored and fetched whole, so records below it are left
-out here, as are control batches, which hold nothing of users. A batch that is corrupt ends the page before it; where it
+out here, as are control batches, which hold nothing of users, and, for who reads committed, what is aborted (S13). A
+batch that is corrupt ends the page before it; where it
 is the first, the reader is told.
 
 Pure, and safe to run in a thread. What is *not* here: fetching (`fetch.py`), how a value looks (`codec.py`).
@@ -13,12 +14,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TypeAlias
 
 import msgspec
 
 from raftlog.errors import CorruptBatch, DiskFailed, RaftlogError
 from raftlog.ports import FileRegion, Part
-from raftlog.record_batch import Codec, RecordBatch, check_crc, parse_header, split_batches
+from raftlog.record_batch import BatchHeader, Codec, RecordBatch, check_crc, parse_header, split_batches
+from raftlog.wire import AbortedRange
 
 from .codec import Show, Shown
 from .limits import OFFLOAD_BYTES, SLICE_BYTES, SLICE_RECORDS
@@ -28,6 +31,9 @@ _RECORD_COST = 64
 _INFLATED_COST = 32
 """The same for a byte that is compressed."""
 _BYTE_COST = 4
+
+_Ranges: TypeAlias = dict[tuple[int, int], list[tuple[int, int]]]
+"""(producer id, epoch) → the ranges [first, end) of its batches that are aborted."""
 
 
 class ReadHeader(msgspec.Struct, gc=False):
@@ -110,13 +116,15 @@ def weight(batches: bytes) -> int:
     return total
 
 
-def page(batches: bytes, offset: int, options: PageOptions) -> Page:
-    """The records from `offset` on. Raises `RaftlogError("internal_error")` when the first batch is corrupt."""
+def page(batches: bytes, offset: int, options: PageOptions, aborted: Sequence[AbortedRange] = ()) -> Page:
+    """The records from `offset` on, but for those that are `aborted`. Raises `RaftlogError("internal_error")` when the
+    first batch is corrupt."""
     result = Page(offset)
+    ranges = _by_transaction(aborted)
     try:
         for batch in split_batches(batches):
             header = parse_header(batch)
-            if header.is_control or header.end_offset <= offset:
+            if header.is_control or header.end_offset <= offset or _is_aborted(header, ranges):
                 result.next_offset = max(result.next_offset, header.end_offset)
                 continue
             check_crc(batch)
@@ -128,6 +136,20 @@ def page(batches: bytes, offset: int, options: PageOptions) -> Page:
                 "internal_error", f"the stored batch at offset {offset} is corrupt: {error.detail}"
             ) from None
     return result
+
+
+def _by_transaction(aborted: Sequence[AbortedRange]) -> _Ranges:
+    ranges: _Ranges = {}
+    for one in aborted:
+        ranges.setdefault((one.producer_id, one.producer_epoch), []).append((one.first_offset, one.end_offset))
+    return ranges
+
+
+def _is_aborted(header: BatchHeader, ranges: _Ranges) -> bool:
+    if not header.is_transactional or not ranges:
+        return False
+    of_transaction = ranges.get((header.producer_id, header.producer_epoch), ())
+    return any(first <= header.base_offset < end for first, end in of_transaction)
 
 
 def _add(result: Page, batch: RecordBatch, options: PageOptions) -> bool:

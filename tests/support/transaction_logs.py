@@ -90,12 +90,14 @@ def commits(*entries: tuple[TransactionKey, int]) -> Control:
     return says(ControlKind.COMMIT, *entries)
 
 
-def batch_of(one: TransactionKey, *values: bytes, sequence: int = 0, keys: list[bytes] | None = None) -> bytes:
+def batch_of(
+    one: TransactionKey, *values: bytes, sequence: int = 0, keys: list[bytes] | None = None, timestamp_ms: int = 1_000
+) -> bytes:
     """A producer's batch."""
     return encode(
         list(values),
         keys=keys,
-        base_timestamp_ms=1_000,
+        base_timestamp_ms=timestamp_ms,
         producer_id=one.producer_id,
         producer_epoch=one.producer_epoch,
         base_sequence=sequence,

@@ -15,6 +15,7 @@ from http_api.limits import OFFLOAD_BYTES
 from http_api.records_out import Page, PageOptions, page, weight
 from raftlog.errors import RaftlogError
 from raftlog.record_batch import Codec, encode, encode_control
+from raftlog.wire import AbortedRange
 
 
 def batch(base_offset: int, values: list[bytes | None], **options: Any) -> bytes:
@@ -136,3 +137,17 @@ def test_reading_page_by_page_gives_every_record_once(
             seen += offsets(found)
             offset = found.next_offset
     assert seen == list(range(end))
+
+
+def test_what_is_aborted_is_left_out_by_transaction_and_place() -> None:
+    """S13."""
+
+    def batch(base: int, producer_id: int, epoch: int, *, transactional: bool = True) -> bytes:
+        named = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": 0}
+        values = [b"%d" % base, b"%d" % (base + 1)]
+        return encode(values, base_timestamp_ms=1, base_offset=base, transactional=transactional, **named)
+
+    stored = batch(0, 7, 3) + batch(2, 7, 4) + batch(4, 8, 3) + batch(6, 7, 3) + batch(8, 7, 3, transactional=False)
+    aborted = [AbortedRange(7, 3, 0, 2), AbortedRange(7, 3, 8, 20), AbortedRange(8, 3, 0, 20)]
+    assert offsets(page(stored, 0, options(), aborted)) == [2, 3, 6, 7, 8, 9]
+    assert page(stored[: len(batch(0, 7, 3))], 0, options(), aborted).next_offset == 2, "it is read on behind them"
