@@ -13,6 +13,7 @@ demo: $(VENV)/.installed-demo  ## three nodes, real data, a killed leader, nothi
 	$(BIN)/python -P examples/demo.py
 
 test: $(VENV)/.installed-dev  ## the whole suite
+	@$(BIN)/python -P -m spark_source.java --install >/dev/null || true  # without Java the tests of Spark say so and are skipped
 	$(BIN)/python -P -m pytest -q -n auto --maxprocesses 4 --dist loadfile
 
 check: $(VENV)/.installed-dev  ## lint and types
