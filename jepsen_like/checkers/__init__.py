@@ -1,0 +1,1 @@
+"""Checkers: a history goes in, a verdict comes out. See `../README.md`."""

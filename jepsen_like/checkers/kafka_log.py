@@ -1,0 +1,196 @@
+"""A history of a log, put in order: who sent what, who saw what, and at which offsets.
+
+Operations are `send`, `poll` and `txn`: lists of `["send", key, value]`, completed as `["send", key, [offset, value]]`
+(the offset nil where the answer was lost), and `["poll"]`, completed as `["poll", {key: [[offset, value], ...]}]`.
+Beside them `assign` and `subscribe` (lists of keys) and `crash`. A key is a partition; a value is sent once to a key.
+
+*Proven* is an operation that happened: it was acknowledged, or nobody knows but one of the values that it sent was seen
+by a poll that succeeded. The log of a key is what proven sends and all polls, failed ones too, tell of its offsets: a
+set of values an offset, of which there should be one. Offsets may have gaps; positions in the order without gaps are
+*dense*.
+
+Source: Jepsen's workload for Kafka (jepsen.tests.kafka). What is *not* here: what is wrong with it (`kafka_*.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from raftlog.errors import InvalidRequest
+
+from ..history import Operation
+
+Key: TypeAlias = Hashable
+Value: TypeAlias = Hashable
+Pair: TypeAlias = tuple[int | None, Value]
+"""Offset, where it is known, and value."""
+
+WORK = ("send", "poll", "txn")
+
+
+@dataclass(slots=True)
+class Done:
+    """A completion of `send`, `poll` or `txn`. `seq` is its position in the history."""
+
+    seq: int
+    operation: Operation
+    sends: dict[Key, list[Pair]] = field(default_factory=dict)
+    polls: dict[Key, list[Pair]] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return self.operation.kind
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """For people."""
+        one = self.operation
+        return {"index": one.index, "process": one.process, "type": one.kind, "f": one.f}
+
+
+class KeyLog:
+    """The order of one key."""
+
+    def __init__(self, offsets: Mapping[int, dict[Value, None]]) -> None:
+        self.offsets = {offset: list(offsets[offset]) for offset in sorted(offsets)}
+        """Every value that was seen at an offset, in the order in which it was heard of."""
+        self.dense = [values[0] for values in self.offsets.values()]
+        """One value an offset. Where there are more, any: whoever must be right looks at `first` and `last`."""
+        self.index: dict[Value, int] = {}
+        self.first: dict[Value, int] = {}
+        last: dict[Value, int] = {}
+        for position, values in enumerate(self.offsets.values()):
+            self.index[values[0]] = position
+            for value in values:
+                self.first.setdefault(value, position)
+                last[value] = position
+        self.last: list[list[Value]] = [[] for _ in self.dense]
+        """Values that appear for the last time at this position."""
+        for value, position in last.items():
+            self.last[position].append(value)
+
+    def delta(self, one: Value, other: Value) -> int:
+        """How far the second is behind the first; 1, which is as it should be, where one of them is not known."""
+        a, b = self.index.get(one), self.index.get(other)
+        return 1 if a is None or b is None else b - a
+
+    def between(self, one: Value, other: Value) -> list[Value]:
+        """Values that a reader who went from the first to the second did not see."""
+        a, b = self.index.get(one), self.index.get(other)
+        return [] if a is None or b is None else self.dense[a + 1 : b]
+
+
+class LogHistory:
+    """See the module. Raises `InvalidRequest` for what is no such history."""
+
+    def __init__(self, history: Sequence[Operation]) -> None:
+        self.operations = history
+        self.done = [_done(seq, one) for seq, one in enumerate(history) if _is_work(one) and one.kind != "invoke"]
+        self.tried = _tried(history)
+        """Key → every value that anybody tried to send."""
+        self.writer: dict[Key, dict[Value, Done]] = {}
+        self.read_ok: dict[Key, dict[Value, Done]] = {}
+        """Key → value → the first poll that succeeded and had it."""
+        for done in self.done:
+            for key, _, value in pairs(done.sends):
+                self.writer.setdefault(key, {})[value] = done
+            if done.kind == "ok":
+                for key, _, value in pairs(done.polls):
+                    self.read_ok.setdefault(key, {}).setdefault(value, done)
+        self.logs = {key: KeyLog(offsets) for key, offsets in self._offsets().items()}
+
+    def proven(self, done: Done) -> bool:
+        if done.kind != "info":
+            return done.kind == "ok"
+        return any(value in self.read_ok.get(key, ()) for key, _, value in pairs(done.sends))
+
+    def log(self, key: Key) -> KeyLog:
+        return self.logs.get(key) or KeyLog({})
+
+    def _offsets(self) -> dict[Key, dict[int, dict[Value, None]]]:
+        found: dict[Key, dict[int, dict[Value, None]]] = {}
+        for done in self.done:
+            heard = [done.polls, done.sends] if self.proven(done) else [done.polls]
+            for part in heard:
+                for key, offset, value in pairs(part):
+                    if offset is not None:
+                        found.setdefault(key, {}).setdefault(offset, {})[value] = None
+        return found
+
+
+def pairs(of: Mapping[Key, list[Pair]]) -> Iterator[tuple[Key, int | None, Value]]:
+    """Key, offset and value of each."""
+    for key, found in of.items():
+        for offset, value in found:
+            yield key, offset, value
+
+
+def keys_of(operation: Operation) -> list[Key]:
+    """Of an `assign` or `subscribe`."""
+    if not isinstance(operation.value, Sequence) or isinstance(operation.value, str):
+        raise _wrong(operation, "names no list of keys")
+    return [_key(key, operation) for key in operation.value]
+
+
+def _key(key: Any, operation: Operation) -> Key:
+    """Keys of a JSON object are text, also where they are numbers elsewhere in the same history."""
+    if not isinstance(key, Hashable):
+        raise _wrong(operation, f"has {key!r:.60} for a key")
+    return str(key) if isinstance(key, int) else key
+
+
+def _is_work(operation: Operation) -> bool:
+    return operation.f in WORK and isinstance(operation.process, int)
+
+
+def _done(seq: int, operation: Operation) -> Done:
+    done = Done(seq, operation)
+    for micro in _micro_operations(operation):
+        if micro[0] == "send" and len(micro) == 3:
+            done.sends.setdefault(_key(micro[1], operation), []).append(_pair(micro[2], operation))
+        elif micro[0] == "poll" and len(micro) == 2 and isinstance(micro[1], Mapping):
+            for key, found in micro[1].items():
+                polled = done.polls.setdefault(_key(key, operation), [])
+                polled += [_pair(one, operation) for one in found]
+        elif tuple(micro) != ("poll",):
+            raise _wrong(operation, f"has {micro!r:.60}")
+    return done
+
+
+def _micro_operations(operation: Operation) -> Sequence[Any]:
+    value = operation.value
+    if value is None:
+        return ()
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise _wrong(operation, "is no list of sends and polls")
+    for micro in value:
+        if not isinstance(micro, Sequence) or isinstance(micro, str) or not micro:
+            raise _wrong(operation, f"has {micro!r:.60}")
+    return value
+
+
+def _pair(value: Any, operation: Operation) -> Pair:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        pair: Any = (None, value)
+    else:
+        pair = tuple(value)
+    if len(pair) != 2 or not isinstance(pair[0], int | None) or not isinstance(pair[1], Hashable):
+        raise _wrong(operation, f"has {value!r:.60} where an offset and a value should be")
+    return pair[0], pair[1]
+
+
+def _tried(history: Sequence[Operation]) -> dict[Key, set[Value]]:
+    """By invocations, and by completions: what an answer says of itself it has tried, too."""
+    tried: dict[Key, set[Value]] = {}
+    for operation in history:
+        if _is_work(operation):
+            for micro in _micro_operations(operation):
+                if micro[0] == "send" and len(micro) == 3:
+                    tried.setdefault(_key(micro[1], operation), set()).add(_pair(micro[2], operation)[1])
+    return tried
+
+
+def _wrong(operation: Operation, what: str) -> InvalidRequest:
+    return InvalidRequest("invalid_request", f"operation {operation.index}, a {operation.f}, {what}")

@@ -1,0 +1,111 @@
+"""Anomalies of single records of a log: what is lost, doubled, seen too early or where nothing else may be.
+
+| name | what |
+|---|---|
+| `inconsistent-offsets` | an offset of a key at which two values were seen |
+| `duplicate` | a value at two offsets of a key; reading one offset twice is none |
+| `G1a` | a poll that succeeded returned a value whose send failed |
+| `precommitted-read` | an operation was given what itself sent |
+| `lost-write` | a proven value below the last one seen that no poll was ever given |
+| `unseen` | acknowledged values that no poll was given until the end |
+| `unexpected` | a polled value that nobody ever sent |
+
+Source: Jepsen's checker for Kafka, and `unexpected`, which there is an exception.
+What is *not* here: orders of polls and sends (`kafka_orders.py`), cycles (`kafka_cycles.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from .kafka_log import LogHistory, pairs
+
+
+def inconsistent_offsets(history: LogHistory) -> Iterator[dict[str, Any]]:
+    for key, log in history.logs.items():
+        for index, (offset, values) in enumerate(log.offsets.items()):
+            if len(values) > 1:
+                yield {"key": key, "offset": offset, "index": index, "values": values}
+
+
+def duplicates(history: LogHistory) -> Iterator[dict[str, Any]]:
+    for key, log in history.logs.items():
+        places: dict[Any, list[int]] = {}
+        for offset, values in log.offsets.items():
+            for value in values:
+                places.setdefault(value, []).append(offset)
+        for value, offsets in places.items():
+            if len(offsets) > 1:
+                yield {"key": key, "value": value, "count": len(offsets), "offsets": offsets}
+
+
+def aborted_reads(history: LogHistory) -> Iterator[dict[str, Any]]:
+    for done in history.done:
+        if done.kind == "ok":
+            for key, _, value in pairs(done.polls):
+                writer = history.writer.get(key, {}).get(value)
+                if writer is not None and writer.kind == "fail":
+                    yield {"key": key, "value": value, "writer": writer.told, "reader": done.told}
+
+
+def precommitted_reads(history: LogHistory) -> Iterator[dict[str, Any]]:
+    for done in history.done:
+        sent = {(key, value) for key, _, value in pairs(done.sends)}
+        for key, _, value in pairs(done.polls):
+            if (key, value) in sent:
+                yield {"key": key, "value": value, "op": done.told}
+
+
+def lost_writes(history: LogHistory) -> Iterator[dict[str, Any]]:
+    """Nothing above the last value that was seen is judged: there it is only unseen."""
+    for key, log in history.logs.items():
+        seen = history.read_ok.get(key, {})
+        bound = max((log.first[value] for value in seen if value in log.first), default=-1)
+        for position in range(bound + 1):
+            for value in log.last[position]:
+                writer = history.writer.get(key, {}).get(value)
+                if value not in seen and writer is not None and history.proven(writer):
+                    last = max((v for v in seen if v in log.first), key=lambda v: log.first[v])
+                    yield {
+                        "key": key, "value": value, "index": position, "max_read_index": bound,
+                        "writer": writer.told, "max_read": seen[last].told,
+                    }  # fmt: skip
+
+
+def unseen(history: LogHistory) -> Iterator[dict[str, Any]]:
+    missing: dict[Any, list[Any]] = {}
+    for done in history.done:
+        if done.kind == "ok":
+            for key, _, value in pairs(done.sends):
+                if value not in history.read_ok.get(key, ()):
+                    missing.setdefault(key, []).append(value)
+    for key, values in missing.items():
+        yield {"key": key, "count": len(values), "values": values[:10]}
+
+
+def unexpected(history: LogHistory) -> Iterator[dict[str, Any]]:
+    for done in history.done:
+        for key, offset, value in pairs(done.polls):
+            if value not in history.tried.get(key, ()):
+                yield {"key": key, "value": value, "offset": offset, "reader": done.told}
+
+
+def unseen_over_time(history: LogHistory) -> list[tuple[int, dict[Any, int]]]:
+    """After each operation that changed it: its time, and how many acknowledged values of each key nobody saw yet."""
+    waiting: dict[Any, set[Any]] = {}
+    seen: dict[Any, set[Any]] = {}
+    series: list[tuple[int, dict[Any, int]]] = []
+    for done in history.done:
+        if done.kind != "ok":
+            continue
+        for key, _, value in pairs(done.polls):
+            seen.setdefault(key, set()).add(value)
+            waiting.get(key, set()).discard(value)
+        for key, _, value in pairs(done.sends):
+            if value not in seen.get(key, ()):
+                waiting.setdefault(key, set()).add(value)
+        counts = {key: len(values) for key, values in waiting.items() if values}
+        if not series or series[-1][1] != counts:
+            series.append((done.operation.time, counts))
+    return series

@@ -1,0 +1,243 @@
+"""What an object would answer if it did one thing after the other: the measure of linearizability.
+
+A model takes a call and a state (any hashable value) and says the state after it, or that the answer cannot be. An
+object that is a product of independent parts says which part a call belongs to, so that each is checked by itself
+(P-compositionality; Horn and Kroening 2015).
+
+| model | operations (`f`: value) | begins as |
+|---|---|---|
+| `cas-register` | `read`: v, `write`: v, `cas`: (from, to) | 0; `etcd-log`: absent |
+| `multi-register` | `txn`: ((`read`, key, v), (`write`, key, v), …) at once; `read`, `write`: {key: v} | x 0, y 0 |
+| `mutex` | `acquire`, `release` | free |
+| `kv` | `get`, `put`, `append`: (key, text) | every key the empty text |
+| `set` | `add`: v, `read`: all of them | empty |
+
+A call that never ended has no answer, so its `read` says nothing. In `cas-register` and `multi-register` a read of nil
+is one whose answer nobody wrote down, but for `etcd-log`, where it found nothing.
+What is *not* here: the search (`linearizability.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from raftlog.errors import InvalidRequest
+
+from ..history import Call
+
+State: TypeAlias = Hashable
+
+
+class Impossible:
+    """No state: the object cannot have answered so."""
+
+
+IMPOSSIBLE = Impossible()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call as a model sees it: what was asked (hashable), and whether the answer counts."""
+
+    f: str
+    argument: Hashable
+    answer: Hashable = None
+    is_answered: bool = False
+
+    @property
+    def changes_nothing(self) -> bool:
+        """It was only looking, whatever it saw."""
+        return self.f in {"read", "get", "cas-failed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """See the module."""
+
+    initial: State
+    step: Callable[[State, Step], State | Impossible]
+    read_call: Callable[[Call], tuple[Hashable, Step]]
+    """A call's part of the object, and the step there. Raises `InvalidRequest` for what the object does not do."""
+    leads_to: Callable[[State, Step], bool] | None = None
+    """May the object come from this state to what the second one saw, unless a step in between `restarts` it? Only a
+    model whose states tell much of their past has this."""
+    restarts: Callable[[Step, Step], bool] | None = None
+    """Does the first step lead from any state to one that `leads_to` what the second one saw?"""
+
+
+def model(name: str, *, etcd: bool = False) -> Model:
+    """The model of this name. `etcd`: a register that begins absent, and whose reads of nil found it so."""
+    match name:
+        case "cas-register":
+            return Model(None if etcd else 0, _register, _register_call_etcd if etcd else _register_call)
+        case "multi-register":
+            return Model(frozenset({("x", 0), ("y", 0)}), _multi_register, _multi_register_call)
+        case "mutex":
+            return Model(False, _mutex, _mutex_call)
+        case "kv":
+            return Model("", _text, _kv_call, _leads_to, _restarts)
+        case "set":
+            return Model(frozenset(), _set, _set_call)
+    raise InvalidRequest("invalid_request", f"model {name!r} is none of {', '.join(MODELS)}")
+
+
+MODELS = ("cas-register", "multi-register", "mutex", "kv", "set")
+
+
+def _not_of(name: str, call: Call) -> InvalidRequest:
+    shown = f"{call.invocation.f} {call.invocation.value!r}"
+    return InvalidRequest("invalid_request", f"operation {call.called}: a {name} does not {shown:.80}")
+
+
+def _answer_of(call: Call) -> tuple[Any, bool]:
+    completion = call.completion
+    if completion is None or completion.kind != "ok":
+        return None, False
+    return completion.value, True
+
+
+# --- One register -----------------------------------------------------------------------------------------------------
+
+
+def _register(state: State, step: Step) -> State | Impossible:
+    match step.f:
+        case "read":
+            return state if not step.is_answered or step.answer == state else IMPOSSIBLE
+        case "write":
+            return step.argument
+        case "cas":
+            assert isinstance(step.argument, tuple)
+            return step.argument[1] if state == step.argument[0] else IMPOSSIBLE
+        case _:  # a compare-and-set that compared, and found something else
+            assert isinstance(step.argument, tuple)
+            return IMPOSSIBLE if state == step.argument[0] else state
+
+
+def _register_call(call: Call) -> tuple[Hashable, Step]:
+    part, step = _register_call_etcd(call)
+    if step.f == "read" and step.answer is None:
+        return part, Step("read", None)
+    return part, step
+
+
+def _register_call_etcd(call: Call) -> tuple[Hashable, Step]:
+    f, asked = call.invocation.f, call.invocation.value
+    answer, answered = _answer_of(call)
+    if f == "read":
+        return None, Step(f, None, answer, answered)
+    if f == "write":
+        return None, Step(f, asked, None, answered)
+    if f == "cas" and isinstance(asked, Sequence) and len(asked) == 2:
+        failed = isinstance(answer, tuple) and answer[:1] == ("failed",)
+        return None, Step("cas-failed" if failed else "cas", tuple(asked), None, answered)
+    raise _not_of("cas-register", call)
+
+
+# --- Several registers at once ----------------------------------------------------------------------------------------
+
+
+def _multi_register(state: State, step: Step) -> State | Impossible:
+    assert isinstance(state, frozenset) and isinstance(step.argument, tuple)
+    registers = dict(state)
+    for f, key, value in step.argument:
+        if f == "write":
+            registers[key] = value
+        elif value is not None and registers.get(key) != value:
+            return IMPOSSIBLE
+    return frozenset(registers.items())
+
+
+def _multi_register_call(call: Call) -> tuple[Hashable, Step]:
+    if call.invocation.f not in {"txn", *_READ_OR_WRITE}:
+        raise _not_of("multi-register", call)
+    answer, answered = _answer_of(call)
+    asked = _micro_operations(call.invocation.f, call.invocation.value, call)
+    if not answered:  # What a read would have seen, nobody knows.
+        return None, Step("txn", tuple(one for one in asked if one[0] == "write"))
+    # The answer repeats what was asked, with what was read.
+    done = asked if answer is None else _micro_operations(call.invocation.f, answer, call)
+    return None, Step("read" if all(one[0] == "read" for one in done) else "txn", done, None, True)
+
+
+_READ_OR_WRITE = {"read": "read", "r": "read", "write": "write", "w": "write"}
+
+
+def _micro_operations(f: str, value: Any, call: Call) -> tuple[tuple[str, Hashable, Hashable], ...]:
+    if isinstance(value, Mapping) and f in _READ_OR_WRITE:
+        return tuple((_READ_OR_WRITE[f], key, one) for key, one in value.items())
+    if value is None:
+        return ()
+    found = []
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise _not_of("multi-register", call)
+    for one in value:
+        if isinstance(one, Sequence) and len(one) == 3 and one[0] in _READ_OR_WRITE:
+            found.append((_READ_OR_WRITE[one[0]], one[1], one[2]))
+        elif isinstance(one, Sequence) and len(one) == 2 and f in _READ_OR_WRITE:
+            found.append((_READ_OR_WRITE[f], one[0], one[1]))
+        else:
+            raise _not_of("multi-register", call)
+    return tuple(found)
+
+
+# --- A lock, text by key, a set ---------------------------------------------------------------------------------------
+
+
+def _mutex(state: State, step: Step) -> State | Impossible:
+    wanted = step.f == "acquire"
+    return IMPOSSIBLE if state is wanted else wanted
+
+
+def _mutex_call(call: Call) -> tuple[Hashable, Step]:
+    if call.invocation.f not in {"acquire", "release"}:
+        raise _not_of("mutex", call)
+    return None, Step(call.invocation.f, None, None, _answer_of(call)[1])
+
+
+def _text(state: State, step: Step) -> State | Impossible:
+    if step.f == "get":
+        return state if not step.is_answered or step.answer == state else IMPOSSIBLE
+    assert isinstance(state, str) and isinstance(step.argument, str)
+    return step.argument if step.f == "put" else state + step.argument
+
+
+def _leads_to(state: State, look: Step) -> bool:
+    assert isinstance(state, str) and isinstance(look.answer, str)
+    return look.answer.startswith(state)
+
+
+def _restarts(step: Step, look: Step) -> bool:
+    return step.f == "put" and _leads_to(step.argument, look)
+
+
+def _kv_call(call: Call) -> tuple[Hashable, Step]:
+    asked = call.invocation.value
+    if call.invocation.f not in {"get", "put", "append"} or not isinstance(asked, Sequence) or len(asked) != 2:
+        raise _not_of("kv", call)
+    key, text = asked
+    answer, answered = _answer_of(call)
+    if call.invocation.f != "get":
+        if not isinstance(text, str):
+            raise _not_of("kv", call)
+        return key, Step(call.invocation.f, text, None, answered)
+    found = answer[1] if isinstance(answer, Sequence) and len(answer) == 2 else None
+    return key, Step("get", None, "" if found is None else found, answered)
+
+
+def _set(state: State, step: Step) -> State | Impossible:
+    assert isinstance(state, frozenset)
+    if step.f == "add":
+        return state | {step.argument}
+    return state if not step.is_answered or step.answer == state else IMPOSSIBLE
+
+
+def _set_call(call: Call) -> tuple[Hashable, Step]:
+    f = call.invocation.f
+    answer, answered = _answer_of(call)
+    if f == "add":
+        return None, Step(f, call.invocation.value, None, answered)
+    if f == "read" and (not answered or isinstance(answer, Sequence | frozenset | set)):
+        return None, Step(f, None, frozenset(answer) if answered else None, answered)
+    raise _not_of("set", call)

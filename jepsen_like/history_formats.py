@@ -1,0 +1,155 @@
+"""Reads histories in the formats of other projects' checkers, so that ours can be judged by theirs.
+
+| format | a line, or a file | whose |
+|---|---|---|
+| `jsonl` | an operation in our own format | `history.py` |
+| `etcd-log` | `INFO  jepsen.util - 3\t:invoke\t:cas\t[1 2]` | Jepsen's text log, of its etcd test |
+| `edn` | a vector of operation maps | Knossos |
+| `kv-edn` | one operation map a line, keys and values text | Porcupine |
+| `json` | `{"history": [...], "options": {...}}`, or `{"cases": [...]}` one picked by its id | cases of a log |
+
+What is *not* here: what the operations mean. One thing is told by the format: in `etcd-log` a read that fails did
+nothing, and a compare-and-set that fails has compared (`cas-failed`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from raftlog.errors import InvalidRequest
+
+from . import edn
+from .history import Kind, Operation, read
+
+MAX_FILE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A history, and what its file says about how to look at it."""
+
+    operations: list[Operation]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+def load(raw: bytes, kind: str, case: str = "") -> Loaded:
+    """The history in a file's bytes; `case` picks one of many. Raises `InvalidRequest`."""
+    if kind not in FORMATS:
+        raise InvalidRequest("invalid_request", f"format {kind!r} is none of {', '.join(FORMATS)}")
+    if case and kind != "json":
+        raise InvalidRequest("invalid_request", f"format {kind} has no cases to pick from")
+    if kind == "jsonl":
+        return Loaded(list(read(raw.splitlines())))
+    if kind == "json":
+        return _json_case(raw, case)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest("invalid_request", f"it is not UTF-8: {error}") from None
+    return Loaded(list(_PARSERS[kind](text)))
+
+
+# --- Jepsen's text log ------------------------------------------------------------------------------------------------
+
+_LINE = re.compile(r"INFO\s+jepsen\.util\s+-\s+(\d+)\t:(invoke|ok|fail|info)\t:(\w+)\t(.*)")
+_TIMED_OUT = ":timed-out"
+
+
+def _etcd_log(text: str) -> Iterator[Operation]:
+    index = 0
+    for line in text.splitlines():
+        match = _LINE.fullmatch(line.rstrip())
+        if match is None:
+            continue  # what the nemesis did, and other talk
+        process, kind, f, shown = int(match[1]), _kind(match[2]), match[3], match[4]
+        value = None if shown == _TIMED_OUT else _one(shown)
+        if kind == "fail" and f == "cas":
+            yield Operation(index, process, "ok", "cas", ("failed", value))
+        else:
+            yield Operation(index, process, kind, f, value, error="timed-out" if shown == _TIMED_OUT else None)
+        index += 1
+
+
+def _one(text: str) -> Any:
+    values = edn.read_all(text)
+    if len(values) != 1:
+        raise InvalidRequest("invalid_request", f"{text[:40]!r} is not one value")
+    return values[0]
+
+
+# --- EDN --------------------------------------------------------------------------------------------------------------
+
+
+def _edn(text: str) -> Iterator[Operation]:
+    values = edn.read_all(text)
+    if len(values) == 1 and isinstance(values[0], tuple):
+        values = list(values[0])
+    for position, value in enumerate(values):
+        yield _from_map(position, value)
+
+
+def _kv_edn(text: str) -> Iterator[Operation]:
+    for position, value in enumerate(edn.read_all(text)):
+        operation = _from_map(position, value)
+        yield msgspec.structs.replace(operation, value=(value.get("key"), operation.value))
+
+
+def _from_map(position: int, value: Any) -> Operation:
+    if not isinstance(value, dict) or "type" not in value or "process" not in value or "f" not in value:
+        raise InvalidRequest("invalid_request", f"operation {position} is no map with :process, :type and :f")
+    process, index, time = value["process"], value.get("index", position), value.get("time", 0)
+    if not isinstance(process, int | str) or not isinstance(index, int) or not isinstance(time, int | float):
+        raise InvalidRequest("invalid_request", f"operation {position}: process, index or time is of another kind")
+    kind = _kind(str(value["type"]))
+    return Operation(index, process, kind, str(value["f"]), value.get("value"), int(time), error=value.get("error"))
+
+
+def _kind(text: str) -> Kind:
+    match text:
+        case "invoke" | "ok" | "fail" | "info":
+            return text
+        case _:
+            raise InvalidRequest("invalid_request", f"{text!r} is none of invoke, ok, fail, info")
+
+
+# --- Cases of a log ---------------------------------------------------------------------------------------------------
+
+
+def _json_case(raw: bytes, case: str) -> Loaded:
+    try:
+        decoded = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise InvalidRequest("invalid_request", f"it is no JSON: {error}") from None
+    if isinstance(decoded, dict) and "cases" in decoded:
+        decoded = _pick(decoded["cases"], case)
+    if not isinstance(decoded, dict) or not isinstance(decoded.get("history"), list):
+        raise InvalidRequest("invalid_request", "there is no `history` in it")
+    options = decoded.get("options") or {}
+    if not isinstance(options, dict):
+        raise InvalidRequest("invalid_request", "its `options` are no object")
+    operations = [_from_object(position, one) for position, one in enumerate(decoded["history"])]
+    return Loaded(operations, options)
+
+
+def _pick(cases: Any, case: str) -> Any:
+    known = [one.get("id") for one in cases if isinstance(one, dict)] if isinstance(cases, list) else []
+    if case not in known:
+        raise InvalidRequest("invalid_request", f"case {case!r} is none of the file's {len(known)}: give its id")
+    return cases[known.index(case)]
+
+
+def _from_object(position: int, value: Any) -> Operation:
+    if not isinstance(value, dict):
+        raise InvalidRequest("invalid_request", f"operation {position} is no object")
+    rebalances = value.get("rebalance_log") or value.get("rebalance-log") or ()
+    keys = tuple(key for one in rebalances if isinstance(one, dict) for key in one.get("keys", ()))
+    return msgspec.structs.replace(_from_map(position, value), rebalanced=keys)
+
+
+_PARSERS: dict[str, Callable[[str], Iterator[Operation]]] = {"etcd-log": _etcd_log, "edn": _edn, "kv-edn": _kv_edn}
+FORMATS = ("jsonl", *_PARSERS, "json")
