@@ -56,8 +56,8 @@ from .commands import (
 )
 from .groups.image import change_groups, topic_removed
 from .groups.state import groups_diff
+from .groups.transaction_diff import transactions_diff
 from .groups.transaction_image import change_transactions, strike_topic
-from .groups.transaction_state import transactions_diff
 from .image_events import (
     BrokerChanged,
     BrokerRemoved,
@@ -242,9 +242,7 @@ def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None,
             events += _changed(old, new, records)
             yield
     events += yield from groups_diff(old, new)
-    for event in transactions_diff(old.transactions, new.transactions):
-        events.append(event)
-        yield
+    events += yield from transactions_diff(old.transactions, new.transactions)
     return events
 
 

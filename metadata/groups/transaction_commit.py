@@ -27,10 +27,10 @@ from . import image as groups
 from .changes import Commit as CommitOffsets
 from .records import CommittedOffset
 from .transaction_changes import Commit, CommitStaged, GroupMoves, Output, Piece, Position, decode_piece, digest_of
+from .transaction_diff import slices_of_ends
 from .transaction_ends import Decision, Told, abort_undecided, describe, end_all, next_keys, retire_block
 from .transaction_events import EndsCommitted, PositionMoved
 from .transaction_records import Standing
-from .transaction_state import slices_of_ends
 
 if TYPE_CHECKING:
     from ..image_state import ImageState

@@ -65,7 +65,7 @@ MAX_IDS_IN_BLOCKS = 20_000_000
 MAX_RANGES = 250_000
 """Of outcomes, over all blocks: beyond that none is opened."""
 MAX_STAGED_COMMITS = 256
-MAX_STAGED_BYTES = 64 * MIB
+MAX_STAGED_BYTES = 16 * MIB
 PARTITIONS_PER_STEP = 128
 
 

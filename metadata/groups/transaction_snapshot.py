@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterable, Iterator
+from heapq import merge
 
 import msgspec
 
@@ -13,9 +13,7 @@ from raftlog.transactions import Outcome, TransactionKey
 from .records import in_order
 from .transaction_events import BlockChanged, EndsCommitted, PositionMoved, ProducerChanged
 from .transaction_records import Block, NamedProducer, Ranges
-
-if TYPE_CHECKING:
-    from .transaction_state import TransactionsState
+from .transaction_state import TransactionsState
 
 PER_STEP = 1_000
 """Some milliseconds of work."""
@@ -53,6 +51,11 @@ class _Ends(_Part, frozen=True):
     ends: tuple[tuple[ProducerId, ProducerEpoch, Offset], ...]
 
 
+class _Position(_Part, frozen=True):
+    name: str
+    value: int
+
+
 class _Staged(_Part, frozen=True):
     commit_id: bytes
     parts: tuple[tuple[int, bytes], ...]
@@ -64,7 +67,7 @@ class _PackedTransactions(_Part, frozen=True):
     producers: tuple[msgspec.Raw, ...]
     blocks: tuple[msgspec.Raw, ...]
     ends: tuple[msgspec.Raw, ...]
-    positions: tuple[tuple[str, int], ...]
+    positions: tuple[msgspec.Raw, ...]
     staged: tuple[_Staged, ...]
 
 
@@ -73,35 +76,37 @@ _decoder = msgspec.msgpack.Decoder(_PackedTransactions)
 _producer_decoder = msgspec.msgpack.Decoder(_Producer)
 _block_decoder = msgspec.msgpack.Decoder(_Block)
 _ends_decoder = msgspec.msgpack.Decoder(_Ends)
+_position_decoder = msgspec.msgpack.Decoder(_Position)
 
 
 def pack_transactions(transactions: TransactionsState) -> Generator[None, None, msgspec.Raw]:
     """In steps, the state of now: what changes meanwhile is not in it. Equal states give equal bytes."""
-    producers, blocks = transactions.producers(), transactions.blocks()
-    positions = tuple(transactions.positions())
-    ends = [(name, transactions.ends_of(name)) for name in in_order(transactions.partitions_with_ends())]
     staged = tuple(
         _Staged(commit_id, tuple(sorted(parts.items()))) for commit_id, parts in sorted(transactions.parts.items())
     )
-    return _pack(producers, blocks, ends, positions, staged)
+    return _pack(*transactions.copies(), staged)
 
 
 def _pack(
-    producers: list[NamedProducer],
+    producers: dict[str, NamedProducer],
     blocks: list[Block],
-    ends: list[tuple[TopicPartition, dict[TransactionKey, Offset]]],
-    positions: tuple[tuple[str, int], ...],
+    ends: dict[TopicPartition, dict[TransactionKey, Offset]],
+    positions: dict[str, int],
     staged: tuple[_Staged, ...],
 ) -> Generator[None, None, msgspec.Raw]:
-    packed_producers = yield from _in_steps(_pack_producer(producer) for producer in producers)
+    names = yield from _sorted_in_steps(producers)
+    packed_producers = yield from _in_steps(_pack_producer(producers[name]) for name in names)
     packed_blocks = yield from _in_steps(_pack_block(block) for block in blocks)
+    names = yield from _sorted_in_steps(positions)
+    packed_positions = yield from _in_steps(_Position(name, positions[name]) for name in names)
     packed_ends = []
-    for topic_partition, of_partition in ends:
+    for topic_partition in in_order(ends):
+        of_partition = ends[topic_partition]
         triples = tuple((*key, of_partition[key]) for key in sorted(of_partition))
         packed = _Ends(topic_partition.topic_id, topic_partition.partition, triples)
         packed_ends.append(msgspec.Raw(_encoder.encode(packed)))
         yield
-    whole = _PackedTransactions(packed_producers, packed_blocks, tuple(packed_ends), positions, staged)
+    whole = _PackedTransactions(packed_producers, packed_blocks, tuple(packed_ends), packed_positions, staged)
     return msgspec.Raw(_encoder.encode(whole))
 
 
@@ -131,8 +136,11 @@ def unpack_transactions(transactions: TransactionsState, packed: bytes | memoryv
         name = TopicPartition(of_partition.topic_id, of_partition.partition)
         transactions.change(EndsCommitted({name: ends}))
         yield
-    for position, value in whole.positions:
-        transactions.change(PositionMoved(position, value))
+    for number, one in enumerate(whole.positions, 1):
+        position = _position_decoder.decode(one)
+        transactions.change(PositionMoved(position.name, position.value))
+        if number % PER_STEP == 0:
+            yield
     for staged in whole.staged:
         for part, piece in staged.parts:
             transactions.stage(staged.commit_id, part, piece)
@@ -188,3 +196,13 @@ def _unpack_block(packed: _Block) -> Block:
         packed.committed,
         packed.aborted,
     )
+
+
+def _sorted_in_steps(names: Iterable[str]) -> Generator[None, None, Iterator[str]]:
+    """Many names, sorted some at a time."""
+    whole = list(names)
+    parts = []
+    for start in range(0, len(whole), PER_STEP):
+        parts.append(sorted(whole[start : start + PER_STEP]))
+        yield
+    return merge(*parts)

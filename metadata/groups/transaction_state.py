@@ -12,13 +12,11 @@ aborted here, and so is what is not kept at all, because nobody can commit it an
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterable, Mapping
 
 from raftlog.model import NO_PRODUCER_ID, Offset, ProducerId, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey, Verdict
 
-from .records import in_order
 from .transaction_events import (
     BlockChanged,
     BlockRemoved,
@@ -32,9 +30,6 @@ from .transaction_events import (
     TransactionEvent,
 )
 from .transaction_records import Block, NamedProducer, Standing
-
-ENDS_PER_EVENT = 500
-"""Offsets in one `EndsCommitted`: whoever takes over so many events at a time does so many times as much."""
 
 UNKNOWN_IDS_TAKEN = 2**20
 """A leader may be behind with what was granted, but not by more ids than this."""
@@ -316,66 +311,18 @@ class TransactionsState(Transactions):
             self.staged_bytes -= sum(map(len, parts.values()))
             self.change(PartsStaged(commit_id, 0))
 
+    def copies(
+        self,
+    ) -> tuple[
+        dict[str, NamedProducer],
+        list[Block],
+        dict[TopicPartition, dict[TransactionKey, Offset]],
+        dict[str, int],
+    ]:
+        """Producers, blocks, ends and positions as they are now, for whoever goes over them in steps."""
+        ends = {topic_partition: of_partition.copy() for topic_partition, of_partition in self._ends.items()}
+        return self._producers.copy(), self.blocks(), ends, self._positions.copy()
+
     def ends_of(self, topic_partition: TopicPartition) -> dict[TransactionKey, Offset]:
         """A copy."""
         return dict(self._ends.get(topic_partition, _NO_ENDS))
-
-
-def slices_of_ends(
-    ends: Mapping[TopicPartition, Mapping[TransactionKey, Offset]],
-) -> Iterator[dict[TopicPartition, dict[TransactionKey, Offset]]]:
-    """The same in pieces of at most `ENDS_PER_EVENT` offsets."""
-    piece: dict[TopicPartition, dict[TransactionKey, Offset]] = {}
-    room = ENDS_PER_EVENT
-    for topic_partition, of_partition in ends.items():
-        rest = iter(of_partition.items())
-        while some := dict(islice(rest, room)):
-            piece[topic_partition] = some
-            room -= len(some)
-            if not room:
-                yield piece
-                piece, room = {}, ENDS_PER_EVENT
-    if piece:
-        yield piece
-
-
-def transactions_diff(old: TransactionsState, new: TransactionsState) -> Iterator[TransactionEvent]:
-    """The events that lead a follower of `old` to `new`, one at a time; the ends of commits before the outcomes."""
-    for topic_partition in in_order(new.partitions_with_ends()):
-        before, after = old.ends_of(topic_partition), new.ends_of(topic_partition)
-        added = {key: after[key] for key in sorted(after) if key not in before}
-        for piece in slices_of_ends({topic_partition: added}):
-            yield EndsCommitted(piece)
-    yield from _changed_records(old, new)
-    for topic_partition in in_order(old.partitions_with_ends()):
-        before, after = old.ends_of(topic_partition), new.ends_of(topic_partition)
-        gone = tuple(key for key in sorted(before) if key not in after)
-        if gone:
-            yield EndsForgotten(topic_partition, gone)
-    # Last: what was granted and is in no record counts as expired.
-    if new.granted_below != old.granted_below:
-        yield ProducerIdsTaken(new.granted_below)
-
-
-def _changed_records(old: TransactionsState, new: TransactionsState) -> Iterator[TransactionEvent]:
-    for producer in new.producers():
-        if producer != old.producer(producer.transactional_id):
-            yield ProducerChanged(producer)
-    for block in new.blocks():
-        if block != old.block(block.first):
-            yield BlockChanged(block)
-    for name, value in new.positions():
-        if value != old.position(name):
-            yield PositionMoved(name, value)
-    for commit_id, count in sorted(new.staged()):
-        if (commit_id, count) not in old.staged():
-            yield PartsStaged(commit_id, count)
-    for commit_id, _ in sorted(old.staged()):
-        if commit_id not in new.parts:
-            yield PartsStaged(commit_id, 0)
-    for producer in old.producers():
-        if new.producer(producer.transactional_id) is None:
-            yield ProducerRemoved(producer.transactional_id)
-    for block in old.blocks():
-        if new.block(block.first) is None:
-            yield BlockRemoved(block.first)

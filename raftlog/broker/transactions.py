@@ -197,7 +197,8 @@ class Transactions:
             for future, keys in self._visible.items():
                 if not future.done() and self._are_visible(keys):
                     future.set_result(None)
-        if self._timer is None and not self._view.transactions.is_empty:
+        leads = self._view.controller == self._node_id
+        if leads and self._timer is None and not self._view.transactions.is_empty:
             self.wake()
 
     # --- Expiry ------------------------------------------------------------------------------------------------------
