@@ -54,7 +54,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "hyperframe": ("raftlog.http2",),
     "aiohttp": ("http_api", "raftlog.client"),
     "msgpack": ("raftlog.record_control", "raftlog.columns", "metadata.pysyncobj", "metadata.journal"),
-    "msgspec": ("raftlog", "metadata", "partitions", "http_api", "jepsen_like.planted"),
+    "msgspec": ("raftlog", "metadata", "partitions", "http_api", "jepsen_like"),
     "pyarrow": ("raftlog.record_batch", "raftlog.record_arrow", "raftlog.columns", "raftlog.client", "spark_source"),
     "crc32c": ("raftlog", "metadata", "partitions", "jepsen_like"),
     "cramjam": ("raftlog.compression", "raftlog.columns", "raftlog.record_batch", "http_api"),
