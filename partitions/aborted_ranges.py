@@ -5,7 +5,8 @@ A range (producer id, epoch, first offset, end offset) says: of this transaction
 
 Ranges come in the order of the markers that ended them, so ends never fall. Which of them concern a reader of
 [start, end) is found by bisection at one side; at the other each range tells how far all transactions had ended behind
-it (`stable`): no later range begins below that.
+it (`stable`): no later range begins below that. One transaction that was open for long keeps `stable` low for all that
+ended meanwhile; so each block of ranges knows where the first of them begins, and is passed over as a whole.
 
 Columns of plain integers: a range takes 34 bytes, so even a million of them fit in memory, and into a snapshot by a
 copy. (Kafka keeps them in one more file a segment; here that would be one more thing to recover, truncate, compact and
@@ -29,6 +30,8 @@ MAX_ABORTED_RANGES = 1_000_000
 """Of one partition: 34 MB. A leader that has so many begins no more transactions until retention or compaction have
 taken some: two aborted ones a second for six days."""
 
+_BLOCK = 256
+"""Ranges that are passed over together, and dropped together."""
 _TYPES = "qhqqq"
 
 
@@ -37,9 +40,10 @@ class AbortedRanges:
     whoever holds this one may go on asking it.
 
     Invariant: `end` and `stable` never fall from one range to the next.
+    Invariant: `_least[n]` is the least first offset of block n.
     """
 
-    __slots__ = ("_ends", "_epochs", "_firsts", "_producers", "_stables")
+    __slots__ = ("_ends", "_epochs", "_firsts", "_least", "_producers", "_stables")
 
     def __init__(self) -> None:
         self._producers = array("q")
@@ -47,6 +51,7 @@ class AbortedRanges:
         self._firsts = array("q")
         self._ends = array("q")
         self._stables = array("q")
+        self._least = array("q")
 
     def append(self, key: TransactionKey, first: Offset, end: Offset, stable: Offset) -> None:
         """One more, ended by the marker at `end`; no range that follows begins below `stable`."""
@@ -54,42 +59,61 @@ class AbortedRanges:
         self._epochs.append(key.producer_epoch)
         self._firsts.append(first)
         self._ends.append(end)
+        self._note_least(len(self._stables))
         self._stables.append(stable)
+
+    def _note_least(self, index: int) -> None:
+        first = self._firsts[index]
+        if index % _BLOCK == 0:
+            self._least.append(first)
+        elif first < self._least[-1]:
+            self._least[-1] = first
 
     def overlapping(self, start: Offset, end: Offset) -> list[AbortedRange]:
         """Those that hold anything of [start, end)."""
-        found = []
-        for index in range(bisect_right(self._ends, start), len(self._stables)):
-            if self._firsts[index] < end:
-                place = self._firsts[index], self._ends[index]
-                found.append(AbortedRange(self._producers[index], self._epochs[index], *place))
-            if self._stables[index] >= end:
-                break
-        return found
+        return [
+            AbortedRange(self._producers[index], self._epochs[index], self._firsts[index], self._ends[index])
+            for index in self._that_hold(start, end)
+        ]
 
     def covers(self, key: TransactionKey, base_offset: int) -> bool:
         """Whether this transaction's batch that begins here is aborted."""
-        for index in range(bisect_right(self._ends, base_offset), len(self._stables)):
-            ours = self._producers[index] == key.producer_id and self._epochs[index] == key.producer_epoch
-            if ours and self._firsts[index] <= base_offset:
-                return True
-            if self._stables[index] > base_offset:
-                break
-        return False
+        return any(
+            self._producers[index] == key.producer_id and self._epochs[index] == key.producer_epoch
+            for index in self._that_hold(base_offset, base_offset + 1)
+        )
+
+    def _that_hold(self, start: int, end: int) -> Iterator[int]:
+        """The places of those that hold anything of [start, end)."""
+        index, count = bisect_right(self._ends, start), len(self._stables)
+        while index < count:
+            if self._least[index // _BLOCK] >= end:
+                index = min(count, (index // _BLOCK + 1) * _BLOCK)
+                if self._stables[index - 1] >= end:
+                    return
+                continue
+            if self._firsts[index] < end:
+                yield index
+            if self._stables[index] >= end:
+                return
+            index += 1
 
     def behind(self, offset: Offset) -> AbortedRanges:
-        """Those that reach beyond `offset`, as another object; this one where that is all of them."""
+        """Those that reach beyond `offset`, and perhaps some more, as another object; this one where that is all of
+        them."""
         first = bisect_right(self._ends, offset)
-        return self._from(first) if first else self
+        if first == len(self):
+            return AbortedRanges() if first else self
+        return self._from_block(first // _BLOCK) if first >= _BLOCK else self
 
     def copy(self) -> AbortedRanges:
         """For another thread."""
-        return self._from(0)
+        return self._from_block(0)
 
-    def _from(self, first: int) -> AbortedRanges:
+    def _from_block(self, number: int) -> AbortedRanges:
         rest = AbortedRanges()
         for name in self.__slots__:
-            setattr(rest, name, getattr(self, name)[first:])
+            setattr(rest, name, getattr(self, name)[number if name == "_least" else number * _BLOCK :])
         return rest
 
     # --- In a snapshot ---
@@ -110,6 +134,8 @@ class AbortedRanges:
                 column.byteswap()
         if len({len(column) for column in ranges._columns()}) > 1:
             raise ValueError("the columns of aborted ranges differ in length")
+        firsts = ranges._firsts
+        ranges._least.extend(min(firsts[place : place + _BLOCK]) for place in range(0, len(firsts), _BLOCK))
         return ranges
 
     def _columns(self) -> tuple[array[int], ...]:

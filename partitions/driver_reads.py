@@ -119,6 +119,7 @@ class DriverReads:
         if error is not None:
             self.on_load_failed(error)
         self.log.producers.replayed(replay, good=error is None)
+        self._producers.cut(self.log.log_start_offset)
         if not self.replica.offline:
             self._performer.replay_producers()
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 from raftlog.model import Acks, Offset, PartitionRecord, TopicPartition
@@ -82,6 +83,17 @@ class NoTransactions:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOpen:
+    """A transaction that is open in a partition that is led here."""
+
+    key: TransactionKey
+    topic_partition: TopicPartition
+    first_offset: Offset
+    since: float | None
+    """Monotonic seconds, half a second more or less; None: since before this leadership."""
+
+
 @dataclass(slots=True)
 class _Found:
     """What one look found of what is open."""
@@ -119,6 +131,7 @@ class LeaderTransactions:
         self._topic_partition = record.topic_partition
         self._leader_epoch = record.leader_epoch
         self._log = log
+        self._start = log.log_end_offset
         self._isr = isr
         self._produces = produces
         self._followers = followers
@@ -160,6 +173,14 @@ class LeaderTransactions:
         if len(self._state.aborted) >= MAX_ABORTED_RANGES:
             return RetriableError("overloaded", f"{MAX_ABORTED_RANGES} aborted ranges are kept in this partition")
         return None
+
+    def left_open(self, limit: int) -> list[LeftOpen]:
+        """What is open here, oldest first, at most so many."""
+        found = []
+        for key, first in islice(self._state.open_items(), limit):
+            seen = self._seen.get(key) if first >= self._start else None
+            found.append(LeftOpen(key, self._topic_partition, first, None if seen is None else seen.since))
+        return found
 
     # --- Looks ---
 

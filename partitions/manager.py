@@ -97,7 +97,7 @@ class PartitionManager:
             scheduler, worker, self._writer, RetentionClock(clock), logger, lambda: list(self._drivers.values())
         )
         self._fetches = FetchWaiters(self, scheduler, worker)
-        self._looks = TransactionLooks(transactions or TransactionPorts(), scheduler, self._drivers)
+        self.transactions = TransactionLooks(transactions or TransactionPorts(), scheduler, self._drivers)
         self._server = ReplicationServer(
             node_id=node_id,
             cluster_id=cluster_id,
@@ -233,7 +233,7 @@ class PartitionManager:
     def on_transactions(self, touched: Iterable[TopicPartition] | None) -> None:
         """Something was decided about transactions: what is open here is asked about soon, and of the partitions
         touched (None: of all) what the quorum waits for. An abort need name none."""
-        self._looks.news(touched)
+        self.transactions.news(touched)
 
     # --- Where others find replicas ---
 
@@ -327,7 +327,7 @@ class PartitionManager:
             links=self._client,
             propose_isr=self._propose_isr,
             wants_tick=self._ticks.want,
-            transactions=self._looks,
+            transactions=self.transactions,
             offline=self.repairs.on_offline,
             damaged=self.repairs.on_damage,
             lag_max=self._timing.replica_lag_max_ms / 1000,

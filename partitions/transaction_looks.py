@@ -17,6 +17,7 @@ from raftlog.ports import Scheduler
 
 from .driver import PartitionDriver
 from .driver_ports import TransactionPorts
+from .leader_transactions import LeftOpen
 
 PAUSE_SECONDS = 0.004
 """Between two turns: a look takes a millisecond or two."""
@@ -59,6 +60,15 @@ class TransactionLooks:
                 self._due[driver] = None
         self._watched = {driver: None for driver in self._watched if not driver.closed and driver.replica.leader}
         self._arm(0.0)
+
+    def open_transactions(self, limit: int) -> list[LeftOpen]:
+        """What is open in partitions that are led here, at most so many."""
+        found: list[LeftOpen] = []
+        for driver in list(self._watched):
+            leader = None if driver.closed else driver.replica.leader
+            if leader is not None and len(found) < limit:
+                found += leader.transactions.left_open(limit - len(found))
+        return found
 
     def _arm(self, seconds: float) -> None:
         if not self._due or self._turn_due:

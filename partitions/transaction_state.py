@@ -156,6 +156,10 @@ class TransactionState:
         """Oldest first."""
         return iter(self._open)
 
+    def open_items(self) -> Iterator[tuple[TransactionKey, Offset]]:
+        """Each with its first offset, oldest first."""
+        return ((key, one.first_offset) for key, one in self._open.items())
+
     # --- A shorter log ---
 
     def cut(self, log_start: Offset) -> list[ProducerId]:

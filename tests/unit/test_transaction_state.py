@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partitions import transaction_state
+from partitions import aborted_ranges, transaction_state
 from partitions.aborted_ranges import AbortedRanges
 from partitions.producer_state import ProducerStates
 from partitions.transaction_state import TransactionState
@@ -123,10 +123,33 @@ def test_ranges_that_somebody_holds_stay_when_the_log_is_cut() -> None:
         log.marker(aborts(one))
     held = log.state.aborted
     log.state.cut(Offset(2))
-    assert log.ranges() == [(2, 0, 2, 3)]
+    assert log.ranges(2) == [(2, 0, 2, 3)]
     assert held.overlapping(Offset(0), Offset(2)) == [AbortedRange(1, 0, 0, 1)]
     log.state.forget_compacted(Offset(4))
-    assert (log.ranges(), len(held)) == ([], 2)
+    assert (log.ranges(), len(log.state.aborted), len(held)) == ([], 0, 2)
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 256])
+def test_many_ranges_under_one_that_was_open_for_long(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    """The same ranges in blocks of any size, whole, cut, and from a snapshot; found without looking at each of them."""
+    monkeypatch.setattr(aborted_ranges, "_BLOCK", block)
+    log = Log()
+    log.data(A)
+    for number in range(10, 40):
+        log.data(key(number))
+        log.marker(aborts(key(number)))
+    log.marker(aborts(A))
+    expected = [(number, 0, 2 * number - 19, 2 * number - 18) for number in range(10, 40)]
+    everything = [*expected, (1, 0, 0, 61)]
+    again = AbortedRanges.decode(log.state.aborted.encode())
+    for start in range(0, 62, 7):
+        for end in range(start + 1, 63, 5):
+            found = [(one[0], one[1], one[2], one[3]) for one in everything if one[2] < end and one[3] > start]
+            assert log.ranges(start, end) == found
+            for other in (again, log.state.aborted.copy(), log.state.aborted.behind(Offset(start))):
+                assert other.overlapping(Offset(start), Offset(end)) == [AbortedRange(*one) for one in found]
+    looked_at = len(list(log.state.aborted._that_hold(0, 1)))
+    assert looked_at == 1, "A's alone begins there"
 
 
 def test_what_is_open_wholly_below_the_log_start_is_forgotten() -> None:
