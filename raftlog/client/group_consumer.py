@@ -11,7 +11,7 @@ silent for its session, did not poll for `max_poll_interval_ms`, or a topic was 
 committed any more. A callback that raises does so from `poll`, after what it was told of has happened all the same.
 
 Positions are the offsets after the last record that was *handed out*. What is *not* here: membership
-(`group_membership.py`), reading itself (`group_reading.py`).
+(`group_membership.py`), reading itself (`group_reading.py`), offsets in transactions (`group_transactions.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from .group_api import GroupApi, GroupPartition
 from .group_membership import GroupMembership, no_member
 from .group_reading import GroupReading
 from .group_starts import RebalanceCallback, call_back, find_start, find_starts
-from .reader import Start
+from .group_transactions import GroupTransactions
+from .reader import READ_COMMITTED, Start, parse_isolation
 
 logger = logging.getLogger("raftlog.client")
 
@@ -42,7 +43,7 @@ MAX_COMMITS_UNDER_WAY = 1_000
 MIN_REBALANCE_TIMEOUT_MS, MAX_REBALANCE_TIMEOUT_MS = 1_000, 1_800_000
 
 
-class GroupConsumer:
+class GroupConsumer(GroupTransactions):
     """A member of a consumer group. Belongs to one event loop, and one task at a time polls; `close` it, or use it with
     `async with`."""
 
@@ -64,6 +65,7 @@ class GroupConsumer:
         max_poll_interval_ms: int = 300_000,
         rebalance_timeout_ms: int | None = None,
         prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        isolation: str = READ_COMMITTED,
         on_assigned: RebalanceCallback | None = None,
         on_revoked: RebalanceCallback | None = None,
         on_lost: RebalanceCallback | None = None,
@@ -73,7 +75,8 @@ class GroupConsumer:
         begin without a committed offset, or where that is no longer in the log: `"latest"`, `"earliest"` or `"error"`.
         `max_poll_interval_ms`: whoever does not poll for so long leaves the group. `rebalance_timeout_ms`: how long it
         may take to give a partition up; by default the same. `instance_id`: of a static member. `prefetch_bytes`: of
-        all topics together. `ssl`: as for a `Consumer`. Raises `InvalidRequest`."""
+        all topics together. `isolation`, `ssl`: as for a `Consumer`. Raises `InvalidRequest`."""
+        super().__init__(group)
         if not topics and not pattern:
             raise InvalidRequest("invalid_request", "a group's consumer subscribes to topics, or to a pattern")
         if auto_offset_reset not in (EARLIEST, LATEST, "error"):
@@ -103,14 +106,11 @@ class GroupConsumer:
             heartbeat_interval=heartbeat_interval_ms / 1000,
             max_poll_interval=max_poll_interval_ms / 1000,
         )
-        self._reading = GroupReading(bootstrap, prefetch_bytes, auto_offset_reset, ssl)
+        parse_isolation(isolation)
+        self._reading = GroupReading(bootstrap, prefetch_bytes, auto_offset_reset, isolation, ssl)
         self._session = 0
         self._generation = 0
         """By which it reads now."""
-        self._processed: dict[GroupPartition, int] = {}
-        """Positions when the present `poll` was called: what was handed out before counts as processed."""
-        self._committed: dict[GroupPartition, int] = {}
-        """What is known to be committed of what it reads."""
         self._next_commit = 0.0
         self._commits: set[asyncio.Task[None]] = set()
         self._closing = False
@@ -331,6 +331,7 @@ class GroupConsumer:
             committed = known[partition].offset if partition in known else None
             if committed is not None:
                 self._committed[partition] = committed
+        self._began.update(starts)
         self._processed.update(starts)
         self._reading.begin(starts)
         await self._call_back(0, partitions)
@@ -374,9 +375,8 @@ class GroupConsumer:
             self.commit_soon()
 
     def _stop_reading(self, partitions: Sequence[GroupPartition]) -> None:
+        self._forget_committed(partitions)
         self._reading.stop(partitions)
-        for partition in partitions:
-            self._committed.pop(partition, None)
 
     def _assigned(self, topic: str, partition: int) -> GroupPartition:
         """Raises `InvalidRequest`."""

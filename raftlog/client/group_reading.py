@@ -33,12 +33,18 @@ class GroupReading:
     """Belongs to one event loop; `close` it."""
 
     def __init__(
-        self, bootstrap: str | Sequence[str], prefetch_bytes: int, on_out_of_range: str, ssl: SSLContext | None
+        self,
+        bootstrap: str | Sequence[str],
+        prefetch_bytes: int,
+        on_out_of_range: str,
+        isolation: str,
+        ssl: SSLContext | None,
     ) -> None:
         """`prefetch_bytes`: of all topics together, each of which gets a share, one MiB at least."""
         self._bootstrap = bootstrap
         self._prefetch_bytes = prefetch_bytes
         self._on_out_of_range = on_out_of_range
+        self._isolation = isolation
         self._ssl = ssl
         self.positions: dict[GroupPartition, int] = {}
         """What is read → the next offset to hand out."""
@@ -63,7 +69,18 @@ class GroupReading:
             record = self._ahead.popleft()
             self.positions[by_name[record.topic, record.partition]] = record.offset + 1
             records.append(record)
+        if not self._ahead:
+            self._move_over_holes()
         return records
+
+    def _move_over_holes(self) -> None:
+        """Behind the last record there may be markers, and records of transactions that were aborted: who has read all
+        that there is has no lag, and commits where the next one will be."""
+        read = {topic: reader.positions for topic, reader in self._readers.items()}
+        for partition, position in self.positions.items():
+            further = read.get(partition.topic, {}).get(partition.partition, -1)
+            if further > position and partition not in self.paused:
+                self.positions[partition] = further
 
     async def wait(self, max_records: int, deadline: float, wanted: asyncio.Event) -> bool:
         """Until some reader has records, or `wanted` is set; false when the deadline, in loop time, passed."""
@@ -101,9 +118,9 @@ class GroupReading:
         found = {}
         for partition, position in self.positions.items():
             reader = self._readers.get(partition.topic)
-            high_watermark = None if reader is None else reader.high_watermarks.get(partition.partition)
-            if high_watermark is not None:
-                found[partition] = max(0, high_watermark - position)
+            end = None if reader is None else reader.end_offsets.get(partition.partition)
+            if end is not None:
+                found[partition] = max(0, end - position)
         return found
 
     # --- What is read ------------------------------------------------------------------------------------------------
@@ -176,6 +193,7 @@ class GroupReading:
             starts,
             prefetch_bytes=max(MIB, share),
             on_out_of_range=self._on_out_of_range,
+            isolation=self._isolation,
             ssl=self._ssl,
         )
         self._pause_readers(partition for partition in self.paused if partition.topic == topic)
