@@ -1,6 +1,6 @@
 """`python -m jepsen_like.planted`: the planted bugs, and how fast the simulation finds them.
 
-list                    name, hole, and the seed that found it
+list                    name, hole, and the seed or the story that finds it
 search [NAME...]        the first seed that finds each; kept in detections.json
 pin                     after somebody looked: what the bugs replace is what they were written against
 shrink NAME OUT         a minimal schedule that finds the bug, as a file
@@ -18,6 +18,7 @@ from ..simulator.schedules import AnySchedule, draw, run, shrink
 from ..simulator.shrink import Shrinker
 from .catalogue import BUGS, SECONDS, load_detections, save_detections, search
 from .patches import plant, save_pins
+from .stories import STORIES
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,8 +54,9 @@ def _list(parsed: argparse.Namespace) -> int:
     known = load_detections()
     for name, bug in BUGS.items():
         found = known.get(name)
-        seed = f"seed {found.seed} {found.law}" if found else bug.found_by
-        _say(f"{name:40} {seed:28} {bug.hole}")
+        ways = [f"seed {found.seed} {found.law}"] if found else []
+        ways += [f"story {STORIES[name]}"] if name in STORIES else []
+        _say(f"{name:40} {', '.join(ways) or bug.found_by:28} {bug.hole}")
     return 0
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from jepsen_like.planted.catalogue import BUGS, OF_CLUSTERS, Detection, load_detections, run_planted, search
 from jepsen_like.planted.patches import CLUSTER, plant
+from jepsen_like.planted.stories import STORIES
 from jepsen_like.simulator.cluster_schedule import ClusterSchedule
 from jepsen_like.simulator.run import run_schedule
 
@@ -36,6 +37,10 @@ def found(name: str) -> bool:
 def test_each_bug_has_the_seed_that_finds_it() -> None:
     assert set(KNOWN) >= set(QUICK)
     assert all(KNOWN[name].law for name in QUICK)
+
+
+def test_what_no_seed_is_known_to_find_has_a_story() -> None:
+    assert set(STORIES) <= set(NAMES) <= {*KNOWN, *STORIES}
 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name in KNOWN and KNOWN[name].virtual_seconds <= SOON])

@@ -1,0 +1,25 @@
+"""Planted bugs that a story tells of: each needs so many things in a row that chance seldom finds it.
+
+A story of `tests/interaction/testdata/` is one such schedule, step by step, with what it prints; with the bug in the
+product it ends otherwise, and its test fails. Simulated clusters look for most of these bugs as well, in the long run.
+
+What is *not* here: seeds that find bugs (`catalogue.py`), the stories' commands (`tests/interaction/README.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+STORIES: Mapping[str, str] = {
+    "a_late_fsync_counts": "late_fsync_result",
+    "a_proposal_ends_with_its_timeout": "a_proposal_outlives_its_timeout",
+    "compaction_keeps_the_older_record": "a_tombstone_and_a_new_leader",
+    "deleted_when_the_leader_knows": "delete_records",
+    "ends_are_compared_without_epochs": "tails_that_end_alike",
+    "followers_of_any_epoch_are_heard": "a_follower_of_an_epoch_that_is_over",
+    "recovered_pages_count_as_synced": "recovered_page_cache_is_fsynced",
+    "the_commit_set_is_not_asked": "a_pending_member_is_no_member",
+    "the_isr_grows_with_old_starts": "reentry_wants_the_start",
+    "the_isr_takes_any_incarnation": "reentry_names_the_incarnation",
+}
+"""Bug → the story whose end it changes."""
