@@ -48,6 +48,9 @@ from .transaction_batches import Decided, Proposer, TransactionBatches
 from .transaction_pieces import pieces_of, size_of_wanted
 from .wiring import Broker
 
+MAX_OPEN_SHOWN = 10_000
+"""Open transactions that a node lists."""
+
 INLINE_OFFSETS = 2_000
 """A commit that names so many is taken apart on the loop, in some milliseconds; a larger one by a thread."""
 
@@ -251,7 +254,21 @@ def transactions_of(
     view = broker.view
     batches = TransactionBatches(quorum, broker.when_view_reaches, lambda: view.feature_level)
     unused_ms = broker.config.transactional_id_expiration_minutes * 60_000
-    return Transactions(broker.identity.node_id, view, quorum, batches, clock, random, logger, unused_ms=unused_ms)
+
+    def open_here() -> list[OpenTransaction]:
+        now, now_ms = clock.monotonic(), clock.wall_ms()
+        return [
+            OpenTransaction(
+                one.key,
+                one.topic_partition,
+                one.first_offset,
+                -1 if one.since is None else now_ms - int((now - one.since) * 1000),
+            )
+            for one in broker.manager.transactions.open_transactions(MAX_OPEN_SHOWN)
+        ]
+
+    asked = (quorum, batches, clock, random, logger)
+    return Transactions(broker.identity.node_id, view, *asked, unused_ms=unused_ms, open_here=open_here)
 
 
 def _check_timeout(timeout_ms: int) -> None:

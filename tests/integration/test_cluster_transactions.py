@@ -176,8 +176,14 @@ async def test_a_new_leader_writes_the_markers_that_the_dead_one_did_not(cluster
 
 async def test_what_nobody_ends_is_aborted_when_its_time_is_over(cluster: LocalCluster) -> None:
     hand = await hand_for(cluster, "forgotten")
-    producer = await hand.block(1, timeout_ms=500)
+    producer = await hand.block(1, timeout_ms=3_000)
     await hand.write(producer, 0, b"left")
+    async with Admin(cluster.bootstrap) as admin:
+        leader = (await admin.describe_topic("forgotten")).partitions[0].leader
+    assert leader is not None
+    async with node_api(cluster.nodes[leader]) as api:
+        listed = await api.get("/v1/transactions")
+    assert listed.status == 200 and f'"producer_id":{producer}' in listed.body.decode().replace(" ", "")
 
     async def settled() -> bool:
         values, stable, high = await hand.read(0)

@@ -285,6 +285,25 @@ def test_what_is_open_too_long_is_reported_and_reported_again() -> None:
     assert cluster.members[0].manager.drivers[tp(0)].quiet
 
 
+def test_what_is_open_is_listed_by_the_leader_alone() -> None:
+    cluster = ReplicationCluster(2)
+    cluster.write(0, A, b"x", partition=1)
+    wait(cluster)
+    began = cluster.scheduler.clock.monotonic()
+    cluster.write(0, B, b"x", partition=0)
+    wait(cluster, 1.0)
+    open_at_0, open_at_1 = sorted(cluster.members[0].manager.transactions.open_transactions(10), key=str, reverse=True)
+    assert (open_at_0.key, open_at_0.topic_partition, open_at_0.first_offset) == (B, tp(0), 0)
+    assert (open_at_1.key, open_at_1.topic_partition, open_at_1.first_offset) == (A, tp(1), 0)
+    assert open_at_0.since is not None and began <= open_at_0.since <= began + 0.7
+    assert len(cluster.members[0].manager.transactions.open_transactions(1)) == 1
+    assert cluster.members[1].manager.transactions.open_transactions(10) == []
+    cluster.elect(1, partition=0)
+    wait(cluster, 1.0)
+    (taken_over,) = cluster.members[1].manager.transactions.open_transactions(10)
+    assert (taken_over.key, taken_over.since) == (B, None), "since when is not known any more"
+
+
 def test_below_the_minimum_markers_wait() -> None:
     cluster = ReplicationCluster()
     cluster.write(0, A, b"x")
