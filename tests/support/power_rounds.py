@@ -34,8 +34,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 import pytest
@@ -44,7 +45,7 @@ from jepsen_like.power_loss import FaultDidNotBite, Survivors, Volumes, missing_
 from raftlog import Admin
 from raftlog.cli.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
 from raftlog.errors import RaftlogError
-from tests.support.cluster import PATIENCE_S, all_in_sync, stop_and_check, tell
+from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, stop_and_check, tell
 from tests.support.cluster_traffic import Traffic, check_exactly
 
 NODES = 3
@@ -62,6 +63,9 @@ EXIT_VOID = 3
 
 VOIDS_MAX = 3
 """So many void rounds end the run: it would not come to its end here."""
+
+
+T = TypeVar("T")
 
 
 class Void(Exception):
@@ -98,6 +102,8 @@ class Result:
     acknowledged_lost: list[str] = field(default_factory=list)
     back_after_s: float = 0.0
     """From the first start to all replicas in sync."""
+    asked_again: list[str] = field(default_factory=list)
+    """Errors of what was asked after the cut and had to be asked again: none loses anything, each took time."""
     took_s: float = 0.0
     commit: str = ""
     """Of the working tree that it ran in."""
@@ -219,11 +225,11 @@ class PoweredCluster:
                 await asyncio.to_thread(self.start)
                 await all_in_sync(admin, topic)
                 result.back_after_s = round(time.monotonic() - began, 2)
-                result.acknowledged_lost = await self._check_changes()
+                result.acknowledged_lost = await self._check_changes(result)
                 await traffic.grows()
             await check_exactly(self.cluster.bootstrap, traffic)
             result.records_sent = sum(len(partition.sent) for partition in traffic.partitions)
-            await admin.delete_topic(topic)
+            await self._until_answered(result, lambda: _delete(admin, topic))
         return result
 
     async def _change(self, admin: Admin, changes: int, rng: random.Random, cut: functools.partial[None]) -> None:
@@ -262,15 +268,34 @@ class PoweredCluster:
         result.witness_bytes_lost = sum(proof.witness for proof in lost)
         result.node_bytes_lost = [sum(proof.files.values()) for proof in lost]
 
-    async def _check_changes(self) -> list[str]:
+    async def _check_changes(self, result: Result) -> list[str]:
+        """Of every node, after a change of its own. To ask for the same change again does no harm."""
         lost = []
         for node in self.cluster.nodes:
             async with Admin(str(node.api)) as admin:
                 self._barriers += 1
-                await admin.alter_topic(BARRIER, {"retention.ms": str(BASE_MS + self._barriers)})
+                value = {"retention.ms": str(BASE_MS + self._barriers)}
+                await self._until_answered(result, lambda: admin.alter_topic(BARRIER, value))  # noqa: B023
                 for administrator in self.administrators:
-                    lost += [f"node {node.node_id}: {what}" for what in await administrator.check(admin)]
+                    told = await self._until_answered(result, lambda: administrator.check(admin))  # noqa: B023
+                    lost += [f"node {node.node_id}: {what}" for what in told]
         return lost
+
+    async def _until_answered(self, result: Result, ask: Callable[[], Awaitable[T]]) -> T:
+        async def answer() -> tuple[T]:
+            try:
+                return (await ask(),)
+            except RaftlogError as error:
+                result.asked_again.append(str(error))
+                raise
+
+        return (await eventually(answer, "an answer after the cut"))[0]
+
+
+async def _delete(admin: Admin, topic: str) -> None:
+    """Unless an earlier try did it whose answer was lost."""
+    if any(known.name == topic for known in await admin.list_topics()):
+        await admin.delete_topic(topic)
 
 
 @contextlib.contextmanager
