@@ -28,7 +28,7 @@ from .changes import Commit as CommitOffsets
 from .records import CommittedOffset
 from .transaction_changes import Commit, CommitStaged, GroupMoves, Output, Piece, Position, decode_piece, digest_of
 from .transaction_diff import slices_of_ends
-from .transaction_ends import Decision, Told, abort_undecided, describe, end_all, next_keys, retire_block
+from .transaction_ends import KEYS_PER_STEP, Decision, Told, abort_undecided, describe, end_all, next_keys, retire_block
 from .transaction_events import EndsCommitted, PositionMoved
 from .transaction_records import Standing
 
@@ -140,16 +140,25 @@ def _take_parts(state: ImageState, change: CommitStaged) -> list[bytes] | Refuse
 
 
 def _decide(state: ImageState, wanted: _Wanted, index: int) -> Decision:
-    refused = _cannot_be(state, wanted)
+    refused = _cannot_be(wanted)
     if refused is not None:
         return refused
-    standings = {key: state.transactions.standing(key) for key in wanted.keys}
+    named = 0
+    standings: dict[TransactionKey, Standing] = {}
+    for number, key in enumerate(wanted.keys, 1):
+        standings[key] = state.transactions.standing(key)
+        named += state.transactions.producer_of(key.producer_id) is not None
+        if number % KEYS_PER_STEP == 0:
+            yield
+    if named > MAX_NAMED_PER_COMMIT:
+        return Refused("transaction_too_large", f"a commit is of {MAX_NAMED_PER_COMMIT} named producers at most")
     yield
     taken = _position_refusal(state, wanted)
     is_taken = taken is not None and taken.code == "position_taken"
     all_committed = bool(standings) and all(standing is Standing.COMMITTED for standing in standings.values())
     if all_committed and (is_taken or not wanted.positions):
         return Told(next_keys(state, wanted.keys))
+    yield
     refused = taken or _standing_refusal(standings, wanted)
     if refused is None:
         refused = yield from _partition_refusal(state, wanted)
@@ -174,14 +183,11 @@ def _malformed(why: str) -> Refused:
     return Refused("invalid_request", why)
 
 
-def _cannot_be(state: ImageState, wanted: _Wanted) -> Refused | None:
+def _cannot_be(wanted: _Wanted) -> Refused | None:
     if wanted.end_count > MAX_ENDS_PER_COMMIT:
         return Refused("transaction_too_large", f"a commit names {MAX_ENDS_PER_COMMIT} offsets of outputs at most")
     if sum(len(group.moves) for group in wanted.moves.values()) > MAX_MOVES_PER_COMMIT:
         return Refused("transaction_too_large", f"a commit moves {MAX_MOVES_PER_COMMIT} offsets of groups at most")
-    named = sum(state.transactions.producer_of(key.producer_id) is not None for key in wanted.keys)
-    if named > MAX_NAMED_PER_COMMIT:
-        return Refused("transaction_too_large", f"a commit is of {MAX_NAMED_PER_COMMIT} named producers at most")
     if len({key.producer_id for key in wanted.keys}) != len(wanted.keys):
         return _malformed("a commit names two transactions of one producer")
     if len({position.name for position in wanted.positions}) != len(wanted.positions):

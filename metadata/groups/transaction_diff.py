@@ -29,7 +29,7 @@ from .transaction_state import TransactionsState
 COMPARED_PER_STEP = 2_000
 """Records, or ends: some milliseconds of work."""
 
-ENDS_PER_EVENT = 500
+ENDS_PER_EVENT = 250
 """Offsets in one `EndsCommitted`: whoever takes over so many events at a time does so many times as much."""
 
 

@@ -30,6 +30,9 @@ class Told:
 
 DONE = Told()
 
+KEYS_PER_STEP = 1_000
+"""Some milliseconds of work."""
+
 Answer: TypeAlias = Refused | Told
 Decision: TypeAlias = Generator[None, None, Answer]
 """One that may take long: nobody looks at the state before it has ended."""
@@ -73,7 +76,9 @@ def end_all(
 ) -> Generator[None, None, None]:
     """All of these are undecided; now they are not."""
     by_block: dict[ProducerId, list[int]] = {}
-    for key in keys:
+    for number, key in enumerate(keys, 1):
+        if number % KEYS_PER_STEP == 0:
+            yield
         producer = state.transactions.producer_of(key.producer_id)
         block = state.transactions.block_of(key.producer_id)
         if producer is not None:
@@ -95,8 +100,12 @@ def abort_undecided(
     state: ImageState, keys: Iterable[TransactionKey], index: int, now_ms: int | None
 ) -> Generator[None, None, None]:
     """Those of them that are; nothing happens to the others. It is right at any time: nobody was told of a commit."""
-    standing = state.transactions.standing
-    undecided = [key for key in dict.fromkeys(keys) if standing(key) is Standing.UNDECIDED]
+    undecided = []
+    for number, key in enumerate(dict.fromkeys(keys), 1):
+        if number % KEYS_PER_STEP == 0:
+            yield
+        if state.transactions.standing(key) is Standing.UNDECIDED:
+            undecided.append(key)
     yield from end_all(state, undecided, Outcome.ABORTED, index, now_ms)
 
 

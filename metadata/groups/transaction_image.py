@@ -67,6 +67,8 @@ MAX_RANGES = 250_000
 MAX_STAGED_COMMITS = 256
 MAX_STAGED_BYTES = 16 * MIB
 PARTITIONS_PER_STEP = 128
+ENDS_PER_STEP = 1_000
+"""Both are some milliseconds of work."""
 
 
 def change_transactions(
@@ -111,7 +113,9 @@ def strike_topic(state: ImageState, topic_id: TopicId) -> Generator[None, None, 
     topic = state.topics.get(topic_id)
     for number in range(0 if topic is None else topic.partition_count):
         topic_partition = TopicPartition(topic_id, number)
-        _forget(state, topic_partition, state.transactions.unmarked(topic_partition))
+        while some := state.transactions.unmarked(topic_partition, ENDS_PER_STEP):
+            _forget(state, topic_partition, some)
+            yield
         if number % PARTITIONS_PER_STEP == 0:
             yield
 

@@ -46,6 +46,8 @@ class _Block(_Part, frozen=True):
 
 
 class _Ends(_Part, frozen=True):
+    """Of one partition, or some of them where it has many."""
+
     topic_id: TopicId
     partition: int
     ends: tuple[tuple[ProducerId, ProducerEpoch, Offset], ...]
@@ -102,10 +104,13 @@ def _pack(
     packed_ends = []
     for topic_partition in in_order(ends):
         of_partition = ends[topic_partition]
-        triples = tuple((*key, of_partition[key]) for key in sorted(of_partition))
-        packed = _Ends(topic_partition.topic_id, topic_partition.partition, triples)
-        packed_ends.append(msgspec.Raw(_encoder.encode(packed)))
+        keys = sorted(of_partition)
         yield
+        for start in range(0, len(keys), PER_STEP):
+            triples = tuple((*key, of_partition[key]) for key in keys[start : start + PER_STEP])
+            packed = _Ends(topic_partition.topic_id, topic_partition.partition, triples)
+            packed_ends.append(msgspec.Raw(_encoder.encode(packed)))
+            yield
     whole = _PackedTransactions(packed_producers, packed_blocks, tuple(packed_ends), packed_positions, staged)
     return msgspec.Raw(_encoder.encode(whole))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 
 from raftlog.model import NO_PRODUCER_ID, Offset, ProducerId, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey, Verdict
@@ -84,9 +85,9 @@ class Transactions:
             return Verdict(Outcome.COMMITTED, end_offset)
         return _UNDECIDED if self.standing(key) in _OPEN else _ABORTED
 
-    def unmarked(self, topic_partition: TopicPartition) -> list[TransactionKey]:
-        """Commits whose marker in this partition nobody has reported below its high watermark."""
-        return list(self._ends.get(topic_partition, ()))
+    def unmarked(self, topic_partition: TopicPartition, most: int | None = None) -> list[TransactionKey]:
+        """Commits whose marker in this partition nobody has reported below its high watermark; `most` of them."""
+        return list(islice(self._ends.get(topic_partition, ()), most))
 
     def refusal(self, key: TransactionKey) -> str:
         """Why no more records of the transaction are taken, as a code; empty where they are."""

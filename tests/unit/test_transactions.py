@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from metadata.groups import transaction_check, transaction_ends
 from metadata.groups.transaction_changes import (
     Abort,
     AbortOverdue,
@@ -16,7 +17,7 @@ from metadata.groups.transaction_changes import (
     RetireBlock,
     pack_keys,
 )
-from metadata.groups.transaction_records import MAX_PRODUCER_EPOCH, NamedProducer
+from metadata.groups.transaction_records import NamedProducer
 from raftlog.model import NO_PRODUCER_ID, LeaderEpoch, ProducerEpoch, ProducerId
 from raftlog.transactions import Outcome
 from tests.support.groups import NOW_MS, join
@@ -79,12 +80,20 @@ def test_a_zombie_does_not_get_its_successors_epoch_by_aborting() -> None:
     cluster.refuse(Abort(pack_keys([zombie]), NOW_MS), "producer_fenced", changes_nothing=True)
 
 
-def test_at_the_end_of_its_epochs_a_producer_goes_on_with_another_id() -> None:
+@pytest.fixture
+def few_epochs(monkeypatch: pytest.MonkeyPatch) -> int:
+    """So that their end comes soon."""
+    for module in (transaction_ends, transaction_check):
+        monkeypatch.setattr(module, "MAX_PRODUCER_EPOCH", 3)
+    return 3
+
+
+def test_at_the_end_of_its_epochs_a_producer_goes_on_with_another_id(few_epochs: int) -> None:
     cluster = TransactionCluster()
     first = cluster.initialize()
-    last = key(first.producer_id, MAX_PRODUCER_EPOCH)
-    cluster.overdue(*(key(first.producer_id, epoch) for epoch in range(MAX_PRODUCER_EPOCH) if epoch < 3))
-    _leap(cluster, last.producer_epoch)
+    for epoch in range(few_epochs):
+        cluster.abort(key(first.producer_id, epoch))
+    last = key(first.producer_id, few_epochs)
     asked = commit(output(last, {0: 5}))
     (second,) = cluster.do_change(asked)
     assert second.producer_id != first.producer_id and second.producer_epoch == 0
@@ -98,29 +107,16 @@ def test_at_the_end_of_its_epochs_a_producer_goes_on_with_another_id() -> None:
     assert cluster.open_block()[0].producer_id > second.producer_id
 
 
-def test_an_initialisation_at_the_end_of_the_epochs_fences_the_id_before() -> None:
+def test_an_initialisation_at_the_end_of_the_epochs_fences_the_id_before(few_epochs: int) -> None:
     cluster = TransactionCluster()
     first = cluster.initialize()
-    _leap(cluster, MAX_PRODUCER_EPOCH)
+    for _ in range(few_epochs):
+        cluster.initialize()
+    last = key(first.producer_id, few_epochs)
     fresh = cluster.initialize()
     assert fresh.producer_id != first.producer_id and fresh.producer_epoch == 0
-    cluster.refuse(Abort(pack_keys([key(first.producer_id, MAX_PRODUCER_EPOCH)]), NOW_MS), "producer_fenced")
-    assert cluster.verdict(key(first.producer_id, MAX_PRODUCER_EPOCH), 0) == ABORTED
-
-
-def _leap(cluster: TransactionCluster, epoch: int) -> None:
-    """Tens of thousands of ends later."""
-    producer = cluster.image.transactions.producer("app")
-    assert producer is not None
-    while producer.epoch < epoch:
-        ahead = min(epoch - 1, producer.epoch + 60)
-        cluster.overdue(key(producer.producer_id, ahead))
-        if cluster.image.transactions.producer("app") == producer:
-            break
-        producer = cluster.image.transactions.producer("app")
-        assert producer is not None
-    if producer.epoch < epoch:
-        cluster.abort(producer.key)
+    cluster.refuse(Abort(pack_keys([last]), NOW_MS), "producer_fenced")
+    assert cluster.verdict(last, 0) == ABORTED
 
 
 def test_a_timeout_ends_a_transaction_and_its_producer_goes_on() -> None:

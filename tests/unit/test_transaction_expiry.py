@@ -1,0 +1,110 @@
+"""What nobody has used for its time expires; nothing else does, whatever the clocks do."""
+
+from __future__ import annotations
+
+from metadata.groups.transaction_changes import Expire, RetireBlock, StagePart
+from metadata.groups.transaction_expiry import PARTS_SECONDS, TransactionExpiry
+from tests.support.groups import NOW_MS
+from tests.support.transactions import TransactionCluster, commit, output
+
+DAY_MS = 24 * 3_600_000
+
+
+class Controller:
+    """Of one term; time passes as the test says."""
+
+    def __init__(self, *, unused_ms: int = DAY_MS) -> None:
+        self.cluster = TransactionCluster()
+        self.expiry = TransactionExpiry(self.cluster.view.transactions, self.cluster.term, unused_ms=unused_ms)
+        self.now = 100.0
+        self.now_ms = NOW_MS
+
+    def look(self, seconds: float = 0.0, *, wall_seconds: float | None = None) -> Expire | None:
+        self.now += seconds
+        self.now_ms += int(1000 * (seconds if wall_seconds is None else wall_seconds))
+        return self.expiry.decide(self.now, self.now_ms)
+
+    def apply(self, expire: Expire | None) -> None:
+        assert expire is not None
+        self.cluster.do_change(expire)
+
+
+def test_a_block_expires_when_nothing_of_it_was_decided_for_twice_its_timeout() -> None:
+    controller = Controller()
+    one, *_ = controller.cluster.open_block("batch", timeout_ms=10_000)
+    assert controller.look() is None
+    assert controller.look(19.0) is None
+    controller.cluster.abort(one)
+    assert controller.look(2.0) is None, "it was used"
+    assert controller.look(19.0) is None
+    controller.apply(controller.look(1.5))
+    assert controller.cluster.view.transactions.blocks() == []
+    assert controller.look(1.0) is None
+
+
+def test_a_retired_block_is_kept_as_long_for_those_who_retry() -> None:
+    controller = Controller()
+    one, *_ = controller.cluster.open_block("batch", timeout_ms=10_000)
+    controller.look(15.0)
+    asked = commit(output(one, {0: 5}), block="batch")
+    controller.cluster.do_change(asked)
+    assert controller.look() is None
+    assert controller.look(15.0) is None
+    controller.cluster.do_change(asked)
+    controller.apply(controller.look(6.0))
+    controller.cluster.refuse(asked, "outcome_unknown")
+
+
+def test_an_expiry_that_was_lost_or_came_too_late_is_seen_again() -> None:
+    controller = Controller()
+    controller.cluster.open_block("batch", timeout_ms=1_000)
+    controller.look()
+    late = controller.look(2.0)
+    assert late is not None and controller.look(1.0) == late
+    controller.cluster.do_change(RetireBlock("batch"))
+    controller.apply(late)
+    assert len(controller.cluster.view.transactions.blocks()) == 1, "it had changed"
+
+
+def test_parts_that_were_abandoned_expire() -> None:
+    controller = Controller()
+    controller.cluster.do_change(StagePart(b"commit-number-01", 0, b"\x92\x90\x90"))
+    assert controller.look() is None
+    assert controller.look(PARTS_SECONDS - 1) is None
+    controller.cluster.do_change(StagePart(b"commit-number-01", 1, b"\x92\x90\x90"))
+    assert controller.look(2.0) is None
+    controller.apply(controller.look(PARTS_SECONDS))
+    assert controller.cluster.view.transactions.staged() == []
+
+
+def test_a_name_expires_when_it_was_not_used_for_long_and_positions_never_do() -> None:
+    controller = Controller()
+    controller.cluster.initialize("old", now_ms=NOW_MS - 2 * DAY_MS)
+    controller.cluster.initialize("young", now_ms=NOW_MS)
+    controller.cluster.do_change(commit(positions={"query": (-1, 5)}))
+    assert controller.look() is None, "at the first look nobody knows whether the clock is right"
+    controller.apply(controller.look(61.0))
+    assert [p.transactional_id for p in controller.cluster.view.transactions.producers()] == ["young"]
+    assert controller.cluster.position("query") == 5
+
+
+def test_names_are_not_lost_to_a_clock_that_jumped() -> None:
+    controller = Controller()
+    controller.cluster.initialize("app")
+    controller.look()
+    assert controller.look(61.0, wall_seconds=5 * 86_400.0) is None
+    assert controller.expiry.clock_jumped
+    controller.cluster.initialize("app", now_ms=controller.now_ms)
+    assert controller.look(61.0) is None and not controller.expiry.clock_jumped
+
+
+def test_with_nothing_to_look_at_nobody_is_called() -> None:
+    controller = Controller()
+    assert controller.expiry.next_call(controller.now) is None
+    controller.cluster.initialize()
+    controller.look()
+    due = controller.expiry.next_call(controller.now)
+    assert due is not None and due > controller.now + 30
+    controller.cluster.open_block()
+    due = controller.expiry.next_call(controller.now)
+    assert due is not None and due <= controller.now + 1
