@@ -17,8 +17,8 @@ from raftlog.wire import FetchedPartition, FetchPartition
 from tests.support.metadata_cluster import TP
 
 from .datadriven import Command
-from .shorter_logs import ShorterLogs
 from .story_ports import LogQuorum
+from .transactions import Transactions, describe_control
 from .wires import bytes_of
 from .world import Node
 
@@ -32,7 +32,7 @@ COMPACTED = {
 LIMIT = 10_000
 
 
-class Environment(ShorterLogs):
+class Environment(Transactions):
     """The table. `execute` is one command of a story and returns what it prints."""
 
     def execute(self, command: Command) -> str:
@@ -104,8 +104,10 @@ class Environment(ShorterLogs):
             self.do_run()
             for name in list(self.proposals):
                 self.do_quorum(name)
+            for name in list(self.reports):
+                self.do_report(name)
             self.scheduler.advance(0.3)
-            if not self.proposals and all(n.read == len(self.quorum.log) for n in self.chosen(())):
+            if not (self.proposals or self.reports) and all(n.read == len(self.quorum.log) for n in self.chosen(())):
                 break
         self.do_metadata()
         self.do_run()
@@ -167,6 +169,9 @@ class Environment(ShorterLogs):
             if log.log_end_offset > log.log_start_offset:
                 piece = log.read(log.log_start_offset, log.log_end_offset, 1 << 24)
                 for batch in map(RecordBatch, split_batches(_joined(piece.parts))):
+                    if batch.control is not None:
+                        place = f"{batch.header.base_offset}@{batch.header.leader_epoch}"
+                        records.append(f"{place}={describe_control(batch.control)}")
                     for offset, value in zip(batch.offsets(), batch.values(), strict=True):
                         records.append(f"{offset}@{batch.header.leader_epoch}={(value or b'').decode()}")
             at = sum(1 for r in records if int(r.partition("@")[0]) < log.stable_end_offset)

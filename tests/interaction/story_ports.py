@@ -22,11 +22,14 @@ class LogQuorum(Cluster):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self.log: list[list[MetadataChange]] = []
+        self.events_of: list[list[MetadataEvent]] = []
+        """Of the same entries, as views take them."""
         super().__init__(*args, **options)
 
     def apply(self, command: QuorumCommand, **options: Any) -> CommandResult:
         result = super().apply(command, **options)
         self.log.append([change for event in self.events for change in _as_change(event)])
+        self.events_of.append(list(self.events))
         return result
 
 

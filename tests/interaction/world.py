@@ -10,9 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jepsen_like.simulator.disk import Inode, SimDisk
-from metadata.commands import AlterIsr, DeleteTopic, IsrAltered, IsrMember, Refused, Registered
+from metadata.commands import AlterIsr, Command, DeleteTopic, IsrAltered, IsrMember, Refused, Registered
+from metadata.engine import Outcome
+from metadata.groups.transaction_changes import TRANSACTIONS_FEATURE_LEVEL
+from metadata.view import ClusterView
+from partitions.driver_ports import TransactionPorts
 from partitions.effects import Fate, IsrProposal
 from partitions.manager import PartitionManager
+from raftlog.broker.transaction_reports import TransactionReports
 from raftlog.config import TimingConfig
 from raftlog.model import NO_EPOCH, BrokerId, Offset, ReplicaReport
 from raftlog.record_batch import RecordBatch, split_batches
@@ -37,6 +42,16 @@ class Node:
     """How much of the quorum's log this life has seen."""
     wanted: dict[int, None] = field(default_factory=dict)
     links: dict[int, StoryLink] = field(default_factory=dict)
+    view: ClusterView = field(default_factory=ClusterView)
+    """Of this life."""
+    until_read: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+    """What this life does when it has seen so much of the log."""
+
+    def when_read(self, index: int, callback: Callable[[], None]) -> None:
+        if index <= self.read:
+            callback()
+        else:
+            self.until_read.append((index, callback))
 
 
 class StoryDialer:
@@ -65,6 +80,8 @@ class World:
         self.proposals: dict[str, tuple[IsrProposal, Callable[[Fate], None]]] = {}
         self._said: list[str] = []
         self._proposed = 0
+        self.reports: dict[str, tuple[int, Command, Callable[[Outcome], None]]] = {}
+        self._reported = 0
         self.committed: dict[int, tuple[int, list[bytes | None]]] = {}
 
     def say(self, line: str) -> None:
@@ -91,14 +108,34 @@ class World:
             assert node.manager is not None
             end = min(len(self.quorum.log), node.read + int(count)) if count else len(self.quorum.log)
             if snapshot:
+                self._see(node, end)
                 node.manager.on_metadata([change for entry in self.quorum.log[node.read : end] for change in entry])
                 node.read = end
-                self.scheduler.run()
+                self._have_read(node)
             while node.read < end:
+                self._see(node, node.read + 1)
                 node.read += 1
                 if self.quorum.log[node.read - 1]:
                     node.manager.on_metadata(self.quorum.log[node.read - 1])
-                self.scheduler.run()
+                self._have_read(node)
+
+    def _see(self, node: Node, end: int) -> None:
+        """The view goes before the partitions."""
+        for index in range(node.read, end):
+            node.view.on_events(index + 1, self.quorum.events_of[index])
+
+    def _have_read(self, node: Node) -> None:
+        assert node.manager is not None
+        node.manager.on_transactions(())
+        due = [callback for index, callback in node.until_read if index <= node.read]
+        node.until_read = [(index, callback) for index, callback in node.until_read if index > node.read]
+        for callback in due:
+            callback()
+        self.scheduler.run()
+
+    def report(self, number: int, command: Command, done: Callable[[Outcome], None]) -> None:
+        """See `transactions.py`."""
+        raise NotImplementedError
 
     def do_quorum(self, name: str, answer: str = "given") -> None:
         """Apply a proposal; its proposer gets the answer unless it is `lost`, or was given up before (`late`)."""
@@ -204,14 +241,20 @@ class World:
 
     def begin_life(self, node: Node) -> None:
         worker = StoryWorker(self.scheduler)
+        alive = LifeScheduler(self.scheduler, lambda: node.worker is worker)
         node.read = 0
+        node.view, node.until_read = ClusterView(), []
+        node.view.feature_level = TRANSACTIONS_FEATURE_LEVEL
+        reports = TransactionReports(
+            BrokerId(node.number), node.view, alive, lambda *asked: self.report(node.number, *asked), node.when_read
+        )
         node.worker = worker
         node.manager = PartitionManager(
             node_id=BrokerId(node.number),
             cluster_id="stories",
             disk=node.disk,
             clock=self.scheduler.clock,
-            scheduler=LifeScheduler(self.scheduler, lambda: node.worker is worker),
+            scheduler=alive,
             worker=worker,
             log_worker=worker,
             random=random.Random(0),
@@ -219,6 +262,7 @@ class World:
             propose_isr=self.propose,
             logger=StoryLogger(self.say, node.number),
             timing=TimingConfig(),
+            transactions=TransactionPorts(node.view.transactions, reports.markers_written, reports.overdue),
         )
         self.scheduler.call_soon(self.dial_all)
 
