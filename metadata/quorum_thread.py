@@ -54,8 +54,8 @@ HEARTBEAT_LATE = 0.25
 """By so much of its interval a leader's heartbeat may be late where nothing arrives: an input soon after it is due then
 saves a wake, and no input ever puts it off."""
 
-START_SECONDS = 60.0
-"""A journal is bounded: opening one that takes longer is hanging."""
+HANGING_SECONDS = 60.0
+"""A journal is bounded: one whose opening or closing takes longer has a disk that hangs."""
 
 LIMITS = Http2Limits(
     connect_timeout_s=1.0, ping_interval_s=2.0, ping_timeout_s=2.0, stall_timeout_s=3.0, max_queued_bytes=64 * MIB
@@ -133,8 +133,7 @@ class QuorumThread:
         """Open the journal and start the thread; returns when messages can be taken. Raises as `QuorumNode` does."""
         self._thread = threading.Thread(target=self._run, name="raftlog-quorum", daemon=True)
         self._thread.start()
-        async with asyncio.timeout(START_SECONDS):
-            await self._started
+        await asyncio.wait_for(self._started, HANGING_SECONDS)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -193,13 +192,15 @@ class QuorumThread:
         return self._status.voters
 
     async def close(self) -> None:
-        """Stop the thread, close its connections, sync the journal. Waiting proposals end as unknown."""
+        """Stop the thread, close its connections, sync the journal: or leave it alone, where its disk hangs. Waiting
+        proposals end as unknown."""
         thread, self._thread = self._thread, None
         self._closing = True
         if thread is not None:
-            if self._loop is not None and thread.is_alive():
-                self._call(self._stop.set)
-            await asyncio.to_thread(thread.join)
+            self._call(self._stop.set)
+            await asyncio.to_thread(thread.join, HANGING_SECONDS)
+            if thread.is_alive():
+                self._log.error("quorum_thread_hangs", seconds=HANGING_SECONDS)
 
     def _hand_in(self, call: Callable[[QuorumNode], None], stopped: Callable[[Outcome], None]) -> None:
         """Have the thread do this to its node; `stopped` is told where it never will."""
