@@ -101,11 +101,11 @@ async def send(producer: Producer, values: Sequence[bytes], rounds: int) -> None
             await producer.drain()
 
 
-async def send_wait(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
+async def send_when_room(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
     """One awaited call a record, which waits for room only."""
     for _ in range(rounds):
         for value in values:
-            await producer.send_wait("t", value)
+            await producer.send_when_room("t", value)
 
 
 async def awaited(producer: Producer, values: Sequence[bytes], rounds: int) -> None:
@@ -113,7 +113,7 @@ async def awaited(producer: Producer, values: Sequence[bytes], rounds: int) -> N
     for _ in range(rounds):
         deliveries = []
         for value in values:
-            deliveries.append(await producer.send_wait("t", value))
+            deliveries.append(await producer.send_when_room("t", value))
             if len(deliveries) >= IN_FLIGHT:
                 for delivery in deliveries[: IN_FLIGHT // 2]:
                     await delivery
@@ -173,8 +173,8 @@ async def send_many_arrow(producer: Producer, values: Sequence[bytes], rounds: i
 
 WAYS: dict[str, Way] = {
     "send": send,
-    "send_wait": send_wait,
-    "send_wait, each delivery awaited": awaited,
+    "send_when_room": send_when_room,
+    "send_when_room, each delivery awaited": awaited,
     "send_and_wait, 20,000 in flight": send_and_wait,
     "send_and_wait, 5,000 tasks": send_and_wait_tasks,
     "send_many, lists": send_many,

@@ -74,7 +74,7 @@ class RecordSender:
         for row, value in enumerate(columns.values):
             own = None if columns.partitions is None else columns.partitions[row]
             try:
-                delivery = await self._producer.send_wait(
+                delivery = await self._producer.send_when_room(
                     self._topic,
                     value,
                     None if columns.keys is None else columns.keys[row],

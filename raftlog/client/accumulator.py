@@ -371,7 +371,8 @@ class Accumulator(Generic[D]):
     def _overloaded(self) -> RetriableError:
         return RetriableError(
             "overloaded",
-            f"the producer's buffer of {self.buffer_bytes} bytes is full: await drain() or send_wait(), or slow down",
+            f"the producer's buffer of {self.buffer_bytes} bytes is full: "
+            "await drain() or send_when_room(), or slow down",
         )
 
 

@@ -4,7 +4,7 @@ Four ways to send, from the fastest to the most convenient (`record_sending.py`)
 
 * `send_many`: whole columns, lists or pyarrow arrays.
 * `send`: one record, no waiting. `RetriableError` (`overloaded`) when the buffer is full: `await drain()` and go on.
-* `send_wait`: the same, but waits for room instead of raising.
+* `send_when_room`: the same, but waits for room instead of raising.
 * `send_and_wait`: the same record by record: awaiting it gives the record's own offset.
 
 With `acks=all` (the default) a producer is idempotent: whatever happens on the way, an acknowledged record is in the

@@ -78,7 +78,7 @@ class RecordSending:
                     return batch.delivery
         return self._queue(topic, value, key, partition, timestamp_ms, headers).delivery
 
-    async def send_wait(
+    async def send_when_room(
         self,
         topic: str,
         value: bytes | None,

@@ -85,7 +85,7 @@ async def test_compressed_batches_keep_their_order(cluster: FakeCluster, codec: 
     values = [b"%08d" % i * 20 for i in range(3000)]
     async with Producer(cluster.bootstrap, compression=codec, batch_bytes=32 * 1024) as producer:
         for value in values:
-            await producer.send_wait("t", value)
+            await producer.send_when_room("t", value)
     assert topic.partitions[0].values() == values
     codecs = {parse_header(batch).codec.name.lower() for batch in topic.partitions[0].batches}
     assert codecs == {codec}
@@ -198,7 +198,7 @@ async def test_a_full_buffer_says_so_and_drain_makes_room(cluster: FakeCluster) 
         assert full.value.code == "overloaded" and full.value.applied is Applied.NO
         assert 1000 < sent < 2200
         assert producer.buffered_bytes <= (2 << 20) + 8192
-        waiting = asyncio.create_task(producer.send_wait("t", b"y" * 1000))
+        waiting = asyncio.create_task(producer.send_when_room("t", b"y" * 1000))
         await asyncio.sleep(0.05)
         assert not waiting.done()
         held.set()
