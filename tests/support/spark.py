@@ -1,0 +1,107 @@
+"""One Spark session for a file of tests, run from the wheel as it is built.
+
+Without Java the tests that ask for it are skipped, and say what would have to be installed. Spark's own processes find
+raftlog in the unpacked wheel, as they would on a user's machine; the tests' process uses the sources.
+
+What is *not* here: clusters (`cluster.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spark_source import java
+
+if TYPE_CHECKING:
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD_SECONDS = 120
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Dlog4j2.level=ERROR",
+}
+
+
+@contextlib.contextmanager
+def session() -> Iterator[SparkSession]:
+    """A session on two cores of this machine. Skips the test where there is no Java."""
+    try:
+        home = java.find()
+    except java.NoJava as error:
+        pytest.skip(str(error))
+    with tempfile.TemporaryDirectory(prefix="raftlog-spark-") as folder, warnings.catch_warnings():
+        # Spark's, about what is installed beside it: none of ours.
+        warnings.simplefilter("ignore")
+        wheel = unpacked_wheel(Path(folder))
+        given = {"JAVA_HOME": str(home), "PYTHONPATH": str(wheel), "PYSPARK_PYTHON": sys.executable}
+        before = {name: os.environ.get(name) for name in given}
+        os.environ.update(given)
+        try:
+            from pyspark.sql import SparkSession
+
+            builder = SparkSession.builder.master("local[2]").config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+            for name, value in SETTINGS.items():
+                builder = builder.config(name, value)
+            spark = builder.getOrCreate()
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+        spark.sparkContext.setLogLevel("OFF")
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def unpacked_wheel(folder: Path) -> Path:
+    """A folder to import raftlog from as it is packed."""
+    command = [sys.executable, "-P", "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=BUILD_SECONDS)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(folder / "wheel")
+    return folder / "wheel"
+
+
+class Arrived:
+    """What a streaming query's micro-batches gave: a table each. Give it to `foreachBatch`."""
+
+    def __init__(self) -> None:
+        self.tables: list[pyarrow.Table] = []
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self.tables.append(frame.toArrow())
+
+    @property
+    def sizes(self) -> list[int]:
+        return [table.num_rows for table in self.tables]
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for table in self.tables for row in table.to_pylist()]
+
+    def places(self) -> list[tuple[int, int]]:
+        """(partition, offset) of every row, sorted."""
+        return sorted((row["partition"], row["offset"]) for row in self.rows())
