@@ -8,12 +8,12 @@ generator that is named by the seed and the fault's place in virtual time. What 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from .heap import EventHeap
-from .network import CLIENT, SimNetwork
-from .node import SimNode
+from .network import CLIENT, SimNetwork, Way
+from .node import REPLICATION, SimNode
 from .quorum_schedule import Fault
 from .trace import Trace
 
@@ -42,13 +42,14 @@ class ClusterFaults:
     def __init__(self, world: World) -> None:
         self._world = world
         self._active = True
-        self._cuts: dict[tuple[int, int], int] = {}
-        """Direction → how many faults hold it cut."""
+        self._cuts: dict[Way, int] = {}
+        """How many faults hold a way cut."""
         self.injected: dict[str, int] = {}
         self._acts: dict[str, Callable[[Fault, SimNode], None]] = {
             "kill": self._kill,
             "kill_leader": lambda fault, node: self._kill(fault, self._leader(fault, node)),
             "power_loss": self._power_loss,
+            "power_loss_of_leader": lambda fault, node: self._power_loss(fault, self._leader(fault, node)),
             "crash_in_disk_operation": self._crash_in_disk_operation,
             "failed_fsync": self._failed_fsync,
             "slow_disk": self._slow_disk,
@@ -58,11 +59,19 @@ class ClusterFaults:
             "isolate": lambda fault, node: self._isolate(fault, node),
             "isolate_leader": lambda fault, node: self._isolate(fault, self._leader(fault, node)),
             "deafen": lambda fault, node: self._cut(self._into(node), fault.seconds),
+            "stall_replication": lambda fault, node: self._cut(self._replication_of([node]), fault.seconds),
+            "stall_leader": lambda fault, node: self._cut(
+                self._replication_of([self._leader(fault, node)]), fault.seconds
+            ),
+            "stall_all_replication": lambda fault, node: self._cut(
+                self._replication_of(self._world.nodes), fault.seconds
+            ),
             "cut_off_clients": lambda fault, node: self._cut_off_clients(fault, node, requests=True),
             "mute_to_clients": lambda fault, node: self._cut_off_clients(fault, node, requests=False),
             "reset_connections": lambda fault, node: self._reset_connections(fault),
             "wall_clock_jump": self._wall_clock_jump,
             "rot": self._rot,
+            "rot_leader": lambda fault, node: self._rot(fault, self._leader(fault, node)),
         }
 
     def inject(self, fault: Fault) -> None:
@@ -95,7 +104,7 @@ class ClusterFaults:
         self._world.kill(node, power_loss=None, restart_after=fault.seconds)
 
     def _power_loss(self, fault: Fault, node: SimNode) -> None:
-        rng = random.Random(f"{self._world.seed}/power/{fault.at}/{fault.node}")
+        rng = random.Random(f"{self._world.seed}/power/{fault.at}/{node.node_id}")
         self._world.kill(node, power_loss=rng, restart_after=fault.seconds)
 
     def _crash_in_disk_operation(self, fault: Fault, node: SimNode) -> None:
@@ -161,16 +170,24 @@ class ClusterFaults:
             directions += [(CLIENT, int(one.node_id)) for one in nodes]
         self._cut(directions, fault.seconds)
 
-    def _cut(self, directions: list[tuple[int, int]], seconds: float) -> None:
-        for direction in directions:
-            self._cuts[direction] = self._cuts.get(direction, 0) + 1
-        self._world.network.cuts.update(directions)
+    def _replication_of(self, nodes: Iterable[SimNode]) -> list[Way]:
+        """Batches and acknowledgements of these nodes; the quorum goes on, and fences nobody."""
+        into = [way for node in nodes for way in self._into(node)]
+        both = dict.fromkeys(into + [(receiver, sender) for sender, receiver in into])
+        return [(sender, receiver, REPLICATION) for sender, receiver in both]
+
+    def _cut(self, ways: Sequence[Way], seconds: float) -> None:
+        network = self._world.network
+        for way in ways:
+            self._cuts[way] = self._cuts.get(way, 0) + 1
+            network.cut(way)
 
         def mend() -> None:
-            for direction in directions:
-                self._cuts[direction] -= 1
-            self._world.network.heal()
-            self._world.network.cuts.update(cut for cut, holders in self._cuts.items() if holders)
+            for way in ways:
+                self._cuts[way] -= 1
+                if not self._cuts[way]:
+                    network.mend(way)
+            network.flow()
 
         self._later(seconds, mend)
 

@@ -284,7 +284,7 @@ class ClusterOperations:
             answer = response.partitions[0]
             if not answer.error:
                 clients.history.deletions += 1
-                truth.deleted(target, tp, max(before, 0))
+                truth.deleted(target, tp, answer.log_start_offset)
 
         clients.send(target, deliver)
         return True

@@ -20,6 +20,7 @@ from raftlog.model import Offset
 from raftlog.ports import Part
 from raftlog.record_batch import BatchHeader, RecordBatch, check_crc, split_batches
 
+from .durable import DurableMark
 from .network import bytes_of
 from .violation import Violation
 
@@ -156,6 +157,8 @@ class Mirror:
     start_offset: int = 0
     batches: list[Batch] = field(default_factory=list)
     verified: int = 0
+    durable: DurableMark = field(default_factory=DurableMark)
+    """How far its disk was looked at."""
 
     @property
     def end_offset(self) -> int:

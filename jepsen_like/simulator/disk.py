@@ -213,6 +213,10 @@ class SimDisk:
         inode = self._names.get(path)
         return inode is not None and not inode.pending and self._durable_names.get(path) is inode
 
+    def durable_files(self, prefix: str) -> Sequence[tuple[str, Inode]]:
+        """Files that a power loss now would leave, under these names, with the content that is durable in each."""
+        return [(n, i) for n, i in self._durable_names.items() if i is not None and n.startswith(prefix)]
+
     def files(self) -> dict[str, int]:
         """Path → size, for tests and nemeses."""
         return {name: len(inode.current) for name, inode in sorted(self._names.items()) if inode is not None}

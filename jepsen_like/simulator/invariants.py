@@ -3,7 +3,8 @@
 The truth of a partition is what any leader ever had below its high watermark or acknowledged (`committed_log.py`).
 After each event the node that ran it is compared with the truth:
 
-* S1  an acknowledged batch is in the truth at its offset, once; each producer's in order and without gap.
+* S1  an acknowledged batch is in the truth at its offset, once; each producer's in order and without gap. What a
+      replica calls stable is on its disk (`durable.py`). Who may lead has on disk that what was deleted is deleted.
 * S2  (offset, leader epoch) names one batch, for ever, committed or not; offsets are dense, epochs do not fall.
 * S3  a consumer saw only what is in the truth, in order, without holes; no leader exposes less than one before it did.
 * S4  whatever a replica has below its own high watermark is what the truth has there.
@@ -22,6 +23,7 @@ moved. What is *not* here: liveness (`liveness.py`), a last look at everything (
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from metadata.view import ClusterView, MetadataEvent, TopicRemoved
@@ -30,6 +32,7 @@ from partitions.leader import Leader
 from raftlog.model import NO_BROKER, BrokerId, PartitionRecord, TopicPartition
 
 from .committed_log import CommittedLog, Mirror, batches_of
+from .durable import missing_on_disk
 from .history import Fate, History, Read, Send
 from .node import SimNode
 from .partition_truth import PartitionTruth
@@ -45,6 +48,8 @@ class Truth:
         self._history = history
         self.rules = RecordRules()
         self.partitions: dict[TopicPartition, PartitionTruth] = {}
+        self.checks: Counter[str] = Counter()
+        """How often each of the rarer checks had something to look at: one that never has shows nothing."""
         self.lost = 0
         """Records that `flush=os` lost when all who had them lost power."""
         self._terms: dict[int, BrokerId] = {}
@@ -101,8 +106,10 @@ class Truth:
     def deleted(self, node: SimNode, topic_partition: TopicPartition, start_offset: int) -> None:
         """The node says that everything below this offset is deleted."""
         driver = node.broker.manager.drivers.get(topic_partition) if node.broker is not None else None
-        if driver is not None and driver.replica.leader is not None:
-            self.of(topic_partition).deleted(driver.leader_epoch, start_offset)
+        if driver is None:
+            raise Violation(f"S1: node {node.node_id} deletes of {topic_partition}, which it does not have")
+        self.of(topic_partition).deleted(driver.leader_epoch, start_offset)
+        self._moved[topic_partition] = None
 
     def check_clients(self) -> None:
         """Acknowledgements and reads since the last call."""
@@ -147,6 +154,7 @@ class Truth:
         if self._applied.setdefault(index, fingerprint) != fingerprint:
             raise Violation(f"S7: node {node_id} applied something else at index {index}: {events}")
         for recovered in self.rules.applied(index, events):
+            self.checks["recovery elections"] += 1
             partition = self.of(recovered.record.topic_partition)
             if partition.may_lose:
                 partition.losing = recovered.record.leader_epoch
@@ -184,6 +192,8 @@ class Truth:
         topic_partition = driver.topic_partition
         partition = self.of(topic_partition)
         mirror.refresh(driver, partition.name, compacts=partition.log.compacts)
+        if not partition.may_lose:
+            self._check_durable(node, driver, mirror)
         if leader is not None:
             self._look_at_leader(node, partition, driver, leader, mirror)
         mirror.shape, mirror.leader = shape, leader
@@ -191,6 +201,16 @@ class Truth:
         if wrong:
             raise Violation(f"S4: node {node.node_id} {wrong} of {topic_partition}")
         self._moved[topic_partition] = None
+
+    def _check_durable(self, node: SimNode, driver: PartitionDriver, mirror: Mirror) -> None:
+        """S1: a replica acknowledges, and is counted, by what it calls stable."""
+        log = driver.log
+        start, end = log.log_start_offset, log.stable_end_offset
+        wrong = missing_on_disk(node.disk, log.path, start, end, log.epochs, mirror.durable)
+        if wrong:
+            raise Violation(
+                f"S1: node {node.node_id} calls {driver.topic_partition} stable up to {end}, and on its disk {wrong}"
+            )
 
     def _look_at_leader(
         self, node: SimNode, partition: PartitionTruth, driver: PartitionDriver, leader: Leader, mirror: Mirror
@@ -201,11 +221,12 @@ class Truth:
             if partition.losing is not None and epoch >= partition.losing:
                 self.lost += partition.lose(mirror)
             if newest and partition.losing is None:
+                self.checks["elected"] += bool(partition.log.batches)
                 wrong = mirror.compare(partition.log, partition.log.end_offset)
                 if wrong:
                     raise Violation(f"S6: the elected node {node.node_id} {wrong} of {partition.topic_partition}")
         else:
-            partition.check_floor(leader, mirror.leader_mark)
+            self.checks["below the minimum"] += partition.check_floor(leader, mirror.leader_mark)
         mirror.leader_mark = leader.high_watermark, record.partition_epoch
         exposed = leader.exposed_high_watermark
         if exposed is not None:
@@ -244,6 +265,7 @@ class Truth:
                 continue
             if leader._followers.stable_end_of(member) is None:
                 continue  # Whatever it said was in an earlier life: it does not count until it is heard in this one.
+            self.checks["counted beyond the ISR"] += member not in leader.record.isr
             if driver.log.stable_end_offset < leader.high_watermark:
                 raise Violation(
                     f"S6: node {member} counts for {leader} of {partition.topic_partition}, and has stable only "
@@ -263,6 +285,7 @@ class Truth:
             joined = self._counts(leading, member, record.topic_partition)
             if joined is None or joined.leader_epoch != record.leader_epoch:
                 continue
+            self.checks["joined"] += leader.epoch_start_offset > 0
             if joined.log.stable_end_offset < leader.epoch_start_offset:
                 raise Violation(f"S6: node {member} joined the ISR of {record} without the start of {leader}")
 
@@ -280,10 +303,17 @@ class Truth:
             driver = self._counts(self._nodes[member], member, record.topic_partition)
             if driver is None:
                 continue
+            self.checks["members of the commit set alone"] += member not in record.isr
+            self.checks["members below a promised start"] += partition.promised_start > 0
             if driver.log.stable_end_offset < truth.end_offset:
                 raise Violation(
                     f"S6: node {member} may be elected by {record}, but has {record.topic_partition} only up to "
                     f"{driver.log.stable_end_offset} of {truth.end_offset}"
+                )
+            if driver.log.stable_start_offset < partition.promised_start:
+                raise Violation(
+                    f"S1: node {member} may be elected by {record}, and would begin at "
+                    f"{driver.log.stable_start_offset}: all below {partition.promised_start} was said to be deleted"
                 )
             mirror = self._mirrors[member].setdefault(driver, Mirror())
             mirror.refresh(driver, partition.name, compacts=truth.compacts)

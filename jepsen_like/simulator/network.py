@@ -5,6 +5,7 @@ overtake one another on one connection. A directed cut holds back what is sent (
 heals or the silence outlasts `dead_after`, when both ends are told that the connection closed and what was in flight is
 lost. A process that dies resets its connections; the other end learns it after one latency, or after `dead_after` when
 the machine lost power or the way back is cut. Dialling through a cut, or to a node that is down, fails after a while.
+Connections of one kind may stall alone, while all others between the two nodes go on.
 
 Bytes, not objects, are carried: parts are joined where they are sent, so nobody sees a buffer that changes later.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from raftlog.ports import FileRegion, LinkHandler, Part
 
@@ -21,6 +23,9 @@ from .heap import EventHeap, Life
 
 CLIENT = 100
 """Clients are node 100: they can be cut off like any other."""
+
+Way: TypeAlias = tuple[int, int] | tuple[int, int, str]
+"""(From, to): all connections; (from, to, kind): those of one kind."""
 
 
 @dataclass(slots=True)
@@ -45,10 +50,11 @@ class Listener:
 class SimLink:
     """One end of a connection."""
 
-    def __init__(self, network: SimNetwork, owner: int, peer: int, life: Life, handler: LinkHandler) -> None:
+    def __init__(self, network: SimNetwork, owner: int, peer: int, kind: str, life: Life, handler: LinkHandler) -> None:
         self._network = network
         self.owner = owner
         self._peer = peer
+        self.kind = kind
         self.life = life
         self.handler = handler
         self.other: SimLink
@@ -96,6 +102,8 @@ class SimNetwork:
         self.shape = shape
         self.cuts: set[tuple[int, int]] = set()
         """Directed: (from, to) carries nothing."""
+        self.stalled: set[tuple[int, int, str]] = set()
+        """(From, to, kind): connections of this kind alone carry nothing that way, while all others do."""
         self._listeners: dict[tuple[int, str], Listener] = {}
         self._links: list[SimLink] = []
         self.messages = 0
@@ -112,12 +120,12 @@ class SimNetwork:
 
         def arrive() -> None:
             listener = self._listeners.get((peer, kind))
-            cut = (node, peer) in self.cuts or (peer, node) in self.cuts
+            cut = self._is_cut(node, peer, kind) or self._is_cut(peer, node, kind)
             if listener is None or not listener.life.alive or cut:
                 self._heap.schedule(self.shape.dead_after if cut else self._latency(), failed, life)
                 return
-            here = SimLink(self, node, peer, life, handler)
-            there = SimLink(self, peer, node, listener.life, listener.handler)
+            here = SimLink(self, node, peer, kind, life, handler)
+            there = SimLink(self, peer, node, kind, listener.life, listener.handler)
             here.other, there.other = there, here
             self._links += [here, there]
             there.handler.on_opened(there)
@@ -130,7 +138,7 @@ class SimNetwork:
     def carry(self, link: SimLink, message: bytes) -> None:
         self.messages += 1
         self._sent(link.owner, link.peer, message)
-        if (link.owner, link.peer) in self.cuts:
+        if self._is_cut(link.owner, link.peer, link.kind):
             if not link.held:
                 self._heap.schedule(self.shape.dead_after, lambda: self._give_up(link))
             link.held.append(message)
@@ -151,10 +159,30 @@ class SimNetwork:
     def heal(self) -> None:
         """All cuts end; what was held flows on."""
         self.cuts.clear()
+        self.stalled.clear()
+        self.flow()
+
+    def cut(self, way: Way) -> None:
+        """Nothing is carried this way."""
+        if len(way) == 2:
+            self.cuts.add(way)
+        else:
+            self.stalled.add(way)
+
+    def mend(self, way: Way) -> None:
+        """The end of a `cut`; what it held waits for `flow`."""
+        if len(way) == 2:
+            self.cuts.discard(way)
+        else:
+            self.stalled.discard(way)
+
+    def flow(self) -> None:
+        """Some cuts have ended: what was held by them flows on."""
         for link in list(self._links):
-            held, link.held = link.held, []
-            for message in held:
-                self._deliver_later(link, message)
+            if link.held and not self._is_cut(link.owner, link.peer, link.kind):
+                held, link.held = link.held, []
+                for message in held:
+                    self._deliver_later(link, message)
 
     def node_died(self, node: int, *, silently: bool) -> None:
         """Every connection of the node is gone; the peers learn it at once, or (power loss) after a silence."""
@@ -162,7 +190,7 @@ class SimNetwork:
             del self._listeners[(node, kind)]
         for link in [link for link in self._links if link.owner == node]:
             link.open = False
-            unheard = silently or (node, link.peer) in self.cuts
+            unheard = silently or self._is_cut(node, link.peer, link.kind)
             self._end(link.other, self.shape.dead_after if unheard else self._latency())
         self._links = [link for link in self._links if link.owner != node]
 
@@ -174,6 +202,9 @@ class SimNetwork:
         return len(chosen)
 
     # --- Inside ---
+
+    def _is_cut(self, sender: int, receiver: int, kind: str) -> bool:
+        return (sender, receiver) in self.cuts or (sender, receiver, kind) in self.stalled
 
     def _latency(self) -> float:
         shape = self.shape
@@ -196,7 +227,7 @@ class SimNetwork:
         self._heap.schedule(arrival - self._heap.now, deliver, other.life)
 
     def _give_up(self, link: SimLink) -> None:
-        if link.open and link.held and (link.owner, link.peer) in self.cuts:
+        if link.open and link.held and self._is_cut(link.owner, link.peer, link.kind):
             self._end(link, 0.0)
             self._end(link.other, 0.0)
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from metadata.commands import Command, RegisterBroker
 from metadata.engine import Outcome
 from metadata.image_events import MetadataEvent
+from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
 from raftlog.broker.identity import begin_start, mark_clean_shutdown, prepare_folder
 from raftlog.broker.wiring import Broker
 from raftlog.config import NodeConfig, TimingConfig
-from raftlog.model import BrokerId, Endpoint
+from raftlog.model import NO_INCARNATION, BrokerId
 from raftlog.ports import Clock, Link, LinkHandler
 
 from .beats import Beats
@@ -26,9 +27,14 @@ from .dialing import QUORUM, Dialing, TickingHandler
 from .disk import SimDisk
 from .heap import EventHeap, Life, SimClock, SimScheduler, SimWorker
 from .network import SimNetwork
+from .quorum_dialing import QuorumDialing, endpoint_of
 from .trace import Trace
 
 REPLICATION = "replication"
+"""The kind of link that carries batches to followers."""
+
+HAND_OVER_SECONDS = 1.5
+"""As long as a node that stops waits for its leaderships to be elsewhere (`lifecycle.py`)."""
 
 
 class SimQuorum:
@@ -37,9 +43,10 @@ class SimQuorum:
     It knows what an event was, so that nothing is checked which that event cannot have changed: a message or a tick of
     the quorum touches the broker by what is applied and by outcomes, and every other event leaves the quorum alone."""
 
-    def __init__(self, node: QuorumNode, told: Callable[[], None]) -> None:
+    def __init__(self, node: QuorumNode, dialing: QuorumDialing, told: Callable[[], None]) -> None:
         """`told()`: the broker is being told something."""
         self.node = node
+        self._dialing = dialing
         self._told = told
         self._beats: Beats
         self.ran = True
@@ -69,6 +76,16 @@ class SimQuorum:
         self.node.propose(command, self._telling(done), timeout=timeout)
         self._beats.soon()
 
+    def stop_broker(self, done: Callable[[bool], None]) -> None:
+        """Have the broker's leaderships moved away."""
+
+        def over(fenced: bool) -> None:
+            self._told()
+            done(fenced)
+
+        self.node.stop_broker(over, timeout=HAND_OVER_SECONDS)
+        self._beats.soon()
+
     def on_input(self) -> None:
         """A message came, or a link went up or down: ticked after it."""
         self.ran = True
@@ -77,6 +94,7 @@ class SimQuorum:
     def tick(self) -> None:
         self.ran = True
         self.node.tick()
+        self._dialing.set_lost(not self.node.reaches_leader)
 
     def _telling(self, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
         def tell(outcome: Outcome) -> None:
@@ -130,7 +148,7 @@ class SimNode:
             f"node-{node_id}",
             cluster_id="simulated",
             node_id=node_id,
-            voters={voter: Endpoint(f"node-{voter}", 1) for voter in voters},
+            voters={BrokerId(voter): endpoint_of(BrokerId(voter)) for voter in voters},
             directory_id=self.random.randbytes(16),
         )
 
@@ -146,10 +164,15 @@ class SimNode:
         life = self.life = Life(f"node-{self.node_id}.{self.starts}")
         scheduler = SimScheduler(self.heap, life)
         identity = begin_start(self.disk, f"node-{self.node_id}")
-        quorum_identity = QuorumIdentity(
-            identity.cluster_id, identity.node_id, identity.directory_id, tuple(sorted(identity.voters))
-        )
-        links = QuorumLinks(quorum_identity)
+        voters, endpoint = tuple(sorted(identity.voters)), endpoint_of(self.node_id)
+        quorum_identity = QuorumIdentity(identity.cluster_id, identity.node_id, identity.directory_id, voters, endpoint)
+        peers = QuorumDialing(self.node_id, quorum_identity.voters)
+        links = QuorumLinks(quorum_identity, on_heard=peers.on_heard, on_gone=peers.on_gone, on_told=peers.on_told)
+
+        def configured(configuration: Configuration) -> None:
+            links.set_voters(configuration)
+            peers.on_configuration(configuration)
+
         replication = Dialing(self, life, REPLICATION, _Later(lambda: broker.manager.dialed))
         broker = Broker(
             identity,
@@ -173,19 +196,17 @@ class SimNode:
             timing=self._config.timing,
             send=links.send,
             on_events=self._on_events,
+            on_leader=links.set_leader,
+            on_configuration=configured,
             limits=QuorumLimits(snapshot_entries=self.random.randrange(20, 400)),
         )
         links.attach(node)
         self.broker = broker
-        quorum = self.quorum = SimQuorum(node, self._tell_broker)
+        quorum = self.quorum = SimQuorum(node, peers, self._tell_broker)
         quorum.begin(self.heap, life, self.clock, self._config.timing)
         self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, quorum.on_input))
         self.network.listen(self.node_id, REPLICATION, life, broker.manager.accepted)
-        dialing = Dialing(self, life, QUORUM, TickingHandler(links.dialed, quorum.on_input))
-        for voter in sorted(identity.voters):
-            if voter != self.node_id:
-                dialing.connect(voter)
-        endpoint = Endpoint(f"node-{self.node_id}", 1)
+        peers.begin(Dialing(self, life, QUORUM, TickingHandler(links.dialed, quorum.on_input)))
         broker.register(quorum, endpoint, endpoint, lambda: self._trace.note(int(self.node_id), "registered"))
         self._trace.note(int(self.node_id), f"start {self.starts} clean={identity.clean}")
 
@@ -227,9 +248,11 @@ class SimNode:
         self._trace.note(int(self.node_id), "power loss" if power_loss is not None else "kill")
 
     def stop_cleanly(self, stopped: Callable[[], None]) -> None:
-        """An orderly stop: `stopped` follows, and the marker is written if everything is on disk."""
+        """An orderly stop, as `lifecycle.py` has it: leaderships go to others, logs are closed, then the quorum.
+        `stopped` follows, and the marker is written if everything is on disk."""
         assert self.broker is not None and self.quorum is not None
         self.stopping = True
+        manager = self.broker.manager
 
         def closed(clean: bool) -> None:
             if self.quorum is not None:
@@ -239,7 +262,10 @@ class SimNode:
             self.kill()
             stopped()
 
-        self.broker.manager.close(closed, clean=True)
+        if self.broker.incarnation == NO_INCARNATION:
+            manager.close(closed, clean=True)
+        else:
+            self.quorum.stop_broker(lambda fenced: manager.close(closed, clean=True))
 
     def _on_fatal(self, error: BaseException) -> None:
         self._trace.note(int(self.node_id), f"fatal {error}")
@@ -277,12 +303,12 @@ class TraceLogger:
         self._on_violation = on_violation
 
     def info(self, event: str, **fields: object) -> None:
-        self._trace.note(self._node, f"{event} {fields}")
+        self._trace.log(self._node, event, fields)
 
     def warning(self, event: str, **fields: object) -> None:
-        self._trace.note(self._node, f"{event} {fields}")
+        self._trace.log(self._node, event, fields)
 
     def error(self, event: str, **fields: object) -> None:
-        self._trace.note(self._node, f"{event} {fields}")
+        self._trace.log(self._node, event, fields)
         if event.startswith("INVARIANT"):
             self._on_violation(f"InvariantViolation: node {self._node}: {event} {fields}")

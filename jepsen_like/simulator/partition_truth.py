@@ -78,6 +78,11 @@ class PartitionTruth:
                 f"below {promised} was said to be deleted"
             )
 
+    @property
+    def promised_start(self) -> int:
+        """All below was said to be deleted."""
+        return 0 if self.may_lose else self._deleted[1]
+
     def deleted(self, epoch: LeaderEpoch, start_offset: int) -> None:
         """A leader of this epoch answered `delete-records`."""
         if start_offset > self._deleted[1]:
@@ -91,10 +96,12 @@ class PartitionTruth:
         self._exposed.clear()
         return self.log.lose_from(mirror.verified_end, mirror.start_offset)
 
-    def check_floor(self, leader: Leader, mark: tuple[int, int]) -> None:
+    def check_floor(self, leader: Leader, mark: tuple[int, int]) -> bool:
         """S6: the high watermark stands still below `min.insync.replicas`. `mark`: high watermark and partition epoch
-        before this event. An event may bring several records: then it is not known under which of them it moved."""
+        before this event. An event may bring several records: then it is not known under which of them it moved.
+        Whether it is below."""
         record = leader.record
         short = len(record.isr) < record.min_insync_replicas
         if short and leader.high_watermark > mark[0] and record.partition_epoch == mark[1]:
             raise Violation(f"S6: the high watermark moved from {mark[0]} below the minimum: {leader} of {record}")
+        return short

@@ -28,8 +28,11 @@ PRODUCE_TIMEOUT_MS = 800
 WAITING_MAX = 20
 """Batches without an answer: a producer that nobody answers makes no more."""
 
-REFUSALS_MAX = 40
+REFUSALS_MAX = 6
 """So often a broker that may have forgotten a producer refuses its oldest batch, until the producer gives up."""
+
+FORGETS_MAX = 40
+"""So often may a broker refuse that must not have forgotten it: who was deposed may not know yet what others have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +215,7 @@ class IdempotentProducer(SimProducer):
         """A broker knows a producer by its batches: where those may be deleted, it may be unknown (KIP-360)."""
         self._refusals += send is self._queue[0][1]
         deletes = self._clients.truth.of(self.topic_partition).start_offset > 0
-        if answer.error == "unknown_producer_id" and not deletes and self._refusals > REFUSALS_MAX:
+        if answer.error == "unknown_producer_id" and not deletes and self._refusals > FORGETS_MAX:
             raise Violation(f"S1: producer {self.number} was forgotten by {self.topic_partition}: {answer.detail}")
         return deletes and self._refusals > REFUSALS_MAX
 

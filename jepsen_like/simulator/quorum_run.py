@@ -64,11 +64,6 @@ class QuorumVerdict:
     def passed(self) -> bool:
         return not self.violation
 
-    @property
-    def excused(self) -> bool:
-        """Nothing here is."""
-        return False
-
     def __str__(self) -> str:
         injected = " ".join(f"{name}={count}" for name, count in sorted(self.faults.items()))
         calls = " ".join(f"{name}={count}" for name, count in self.calls.items())

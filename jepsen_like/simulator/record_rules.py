@@ -45,6 +45,8 @@ class RecordRules:
         """By broker and start."""
         self._tickets: dict[TopicPartition, tuple[RecoveryTicket, ...]] = {}
         self._index = 0
+        self.losses_reported = 0
+        """Of replicas, by brokers that registered."""
 
     def registering(self, command: RegisterBroker) -> None:
         """A process says what it found on its disk."""
@@ -153,5 +155,6 @@ class RecordRules:
             record = self.partitions.get(tp)
             if record is None or not report.cut_or_quarantined:
                 continue
+            self.losses_reported += 1
             if broker.broker_id in {*record.isr, *record.commit_set} - set(record.not_eligible):
                 raise Violation(f"S9: broker {broker.broker_id} cannot vouch for {tp}, and counts: {record}")

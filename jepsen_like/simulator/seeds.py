@@ -28,11 +28,6 @@ class Verdict(Protocol):
     @property
     def passed(self) -> bool: ...
     @property
-    def excused(self) -> bool:
-        """What it violates is a known gap, told in `README.md`."""
-        ...
-
-    @property
     def lines(self) -> list[str]: ...
 
 

@@ -7,8 +7,8 @@ running sum of its checksum: what must be found is that two runs differ, not who
 from __future__ import annotations
 
 import hashlib
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from zlib import crc32
 
 LINES_KEPT = 4000
@@ -23,12 +23,19 @@ class Trace:
         self._messages = 0
         """Of numbers alone: Python's hash of those is the same in every process."""
         self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.logged: Counter[str] = Counter()
+        """What the product logged, by event."""
 
     def note(self, node: int, text: str) -> None:
         """`node` is -1 for the world."""
         line = f"{self._now():10.4f} {'world' if node < 0 else f'node-{node}'} {text}"
         self._lines.update(line.encode())
         self.lines.append(line)
+
+    def log(self, node: int, event: str, fields: Mapping[str, object]) -> None:
+        """A log line of the product."""
+        self.logged[event] += 1
+        self.note(node, f"{event} {fields}")
 
     def message(self, sender: int, receiver: int, content: bytes) -> None:
         """A message is part of the hash and not of the lines."""

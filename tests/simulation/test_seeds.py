@@ -44,7 +44,14 @@ def test_a_hundred_seeds_keep_every_property() -> None:
     assert faults >= {
         "kill", "kill_leader", "power_loss", "crash_in_disk_operation", "failed_fsync", "slow_disk", "clean_stop",
         "stall", "cut", "isolate", "isolate_leader", "deafen", "cut_off_clients", "mute_to_clients",
-        "reset_connections", "wall_clock_jump", "rot",
+        "reset_connections", "wall_clock_jump", "rot", "rot_leader", "stall_replication", "stall_leader",
+        "stall_all_replication", "power_loss_of_leader",
+    }  # fmt: skip
+    # And no check had nothing to look at.
+    checks = {name for verdict in verdicts for name, count in verdict.checks.items() if count}
+    assert checks >= {
+        "elected", "recovery elections", "losses reported", "joined", "below the minimum", "counted beyond the ISR",
+        "members of the commit set alone", "members below a promised start", "segment compacted", "replica offline",
     }  # fmt: skip
 
 
