@@ -72,6 +72,13 @@ class Count:
     help="Instead of standard output; what is in it is replaced.",
 )
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="End when nothing new came for so long.")
+@click.option(
+    "--isolation",
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed",
+    show_default=True,
+    help="Of transactions: only committed ones; or all that is replicated.",
+)
 @tls_authority_option
 @click.pass_context
 def consume(
@@ -84,6 +91,7 @@ def consume(
     key_separator: str,
     output: str,
     timeout: float | None,
+    isolation: str,
     tls_authority: str | None,
 ) -> None:
     """Write a topic's records to standard output or a file."""
@@ -97,7 +105,9 @@ def consume(
         await check_partitions(context.obj, topic, partitions)
         sink = Sink(output)
         try:
-            consumer = Consumer(context.obj, topic, partitions or None, begin, ssl=data_ssl(tls_authority))
+            consumer = Consumer(
+                context.obj, topic, partitions or None, begin, isolation=isolation, ssl=data_ssl(tls_authority)
+            )
             shown = writer(format, key_separator.replace("\\t", "\t").encode())
             return await _consume(consumer, sink, shown, max_records, timeout)
         finally:

@@ -31,6 +31,7 @@ COMMANDS = {
     "server": "raftlog.cli.server:server",
     "tls": "raftlog.cli.tls:tls",
     "topic": "raftlog.cli.topic:topic",
+    "transaction": "raftlog.cli.transaction:transaction",
 }
 """Name → where it is."""
 

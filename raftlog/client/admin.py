@@ -27,6 +27,7 @@ from .admin_moves import (
     ReplicaInfo,
     ThrottleInfo,
 )
+from .admin_transactions import AdminTransactions, TransactionList
 from .api import HttpApi
 from .metadata import ClusterInfo, NodeInfo, PartitionInfo, TopicDescription, topic_path
 from .offsets import query_offsets
@@ -51,6 +52,7 @@ __all__ = [
     "ThrottleInfo",
     "TopicDescription",
     "TopicSummary",
+    "TransactionList",
     "VotersChange",
 ]
 
@@ -132,7 +134,7 @@ class HealthInfo(msgspec.Struct, frozen=True):
     problems: list[str] = []
 
 
-class Admin(AdminMoves, AdminGroups):
+class Admin(AdminMoves, AdminGroups, AdminTransactions):
     """Belongs to one event loop; `close` it, or use it with `async with`. Every call raises a `RaftlogError`."""
 
     def __init__(self, bootstrap: str | Sequence[str]) -> None:

@@ -49,6 +49,11 @@ class Admin:
     seek_group = blocking(AsyncAdmin.seek_group)
     delete_group = blocking(AsyncAdmin.delete_group)
 
+    list_transactions = blocking(AsyncAdmin.list_transactions)
+    describe_transaction = blocking(AsyncAdmin.describe_transaction)
+    abort_transaction = blocking(AsyncAdmin.abort_transaction)
+    position = blocking(AsyncAdmin.position)
+
     offsets = blocking(AsyncAdmin.offsets)
     offset_for_timestamp = blocking(AsyncAdmin.offset_for_timestamp)
 

@@ -38,8 +38,6 @@ CLOSE_TIMEOUT = 3.0
 """What an end under way has when the producer is closed; beyond that the cluster aborts what is open when its time is
 over."""
 IDS_PER_BLOCK = 32
-BLOCK_LIFETIMES = 2
-"""A block is asked for as many times the transaction timeout, and used for the first of these."""
 
 
 @dataclass(slots=True)
@@ -47,7 +45,8 @@ class _Block:
     next: int
     end: int
     good_until: float
-    """Loop time after which its ids have not the whole timeout before them."""
+    """Loop time until which one may be begun: the cluster keeps a block for twice its timeout, so whatever is begun
+    within the first can stay open as long as it may."""
 
 
 class OpenTransaction(Protocol):
@@ -218,8 +217,7 @@ class TransactionManager:
         block = self._block
         if block is None or block.next >= block.end or loop.time() >= block.good_until:
             good_until = loop.time() + self._wanted.timeout_ms / 1000
-            lifetime_ms = BLOCK_LIFETIMES * self._wanted.timeout_ms
-            got = await self.api.open_block("", IDS_PER_BLOCK, lifetime_ms, timeout=BEGIN_TIMEOUT)
+            got = await self.api.open_block("", IDS_PER_BLOCK, self._wanted.timeout_ms, timeout=BEGIN_TIMEOUT)
             end = got.first_producer_id + got.count
             block = self._block = _Block(got.first_producer_id, end, good_until)
         key = TransactionKey(ProducerId(block.next), ProducerEpoch(0))

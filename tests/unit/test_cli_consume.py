@@ -49,6 +49,20 @@ def consume(cluster: FakeCluster, topic: FakeTopic, *arguments: str) -> Result:
     return run("consume", topic.name, *arguments, bootstrap=cluster.bootstrap)
 
 
+def test_isolation_decides_what_of_transactions_is_shown_s13(cluster: FakeCluster, topic: FakeTopic) -> None:
+    log = topic.partitions[0]
+    for number, end in ((1, 2), (2, 0), (3, None)):
+        named = {"producer_id": 1000 + number, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+        put(topic, [b"%d" % number], **named)
+        if end is not None:
+            log.mark((1000 + number, 0), end)
+    shown = consume(cluster, topic, "--from", "earliest", "--timeout", "0.2")
+    assert (shown.code, shown.stdout) == (0, b"1\n")
+    eager = consume(cluster, topic, "--from", "earliest", "--timeout", "0.2", "--isolation", "read_uncommitted")
+    assert eager.stdout == b"1\n2\n3\n"
+    assert consume(cluster, topic, "--isolation", "serializable").code == 2
+
+
 class TestFormats:
     def test_values_are_lines(self, cluster: FakeCluster, topic: FakeTopic) -> None:
         put(topic, [b"a", b"", b"\xff"])

@@ -1,0 +1,139 @@
+"""`raftlog transaction` against the real HTTP API with a broker in memory behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from http_api.service_transactions import OpenTransaction
+from metadata.view import BrokerChanged
+from raftlog.client import Admin, TransactionInfo
+from raftlog.client.admin_transactions import _merged
+from raftlog.client.api import HttpApi
+from raftlog.client.transaction_api import TransactionApi, TransactionPartition
+from raftlog.model import Endpoint, Offset, TopicPartition
+from raftlog.transactions import TransactionKey
+from tests.support.cli_runner import Background, Result, run
+from tests.support.fake_broker import NODE, FakeBroker
+from tests.support.http_api_client import Api, running_api
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    made = FakeBroker()
+    made.add_topic("t", 2)
+    return made
+
+
+@pytest.fixture
+def api(broker: FakeBroker) -> Iterator[Api]:
+    with Background(running_api(broker)) as background:
+        me = broker.view.broker(NODE)
+        assert me is not None
+        here = BrokerChanged(replace(me, api=Endpoint("127.0.0.1", background.cluster.port)))
+
+        async def register() -> None:
+            broker._event(here)
+
+        background.call(register())
+        yield background.cluster
+
+
+def transaction(api: Api, *arguments: str, stdin: bytes = b"") -> Result:
+    return run("transaction", *arguments, bootstrap=f"127.0.0.1:{api.port}", stdin=stdin)
+
+
+def begin(api: Api, broker: FakeBroker, name: str = "app") -> TransactionKey:
+    """A named producer with records in `t-1`, since four seconds."""
+
+    async def work() -> TransactionKey:
+        http = HttpApi(f"127.0.0.1:{api.port}")
+        try:
+            return await TransactionApi(http).initialize(name, 60_000, timeout=5)
+        finally:
+            await http.close()
+
+    key = asyncio.run(work())
+    place = TopicPartition(broker.view.topics()[0].topic_id, 1)
+    broker.transactions.open_now = [OpenTransaction(key, place, Offset(7), api.context.clock_ms() - 4_000)]
+    return key
+
+
+class TestShow:
+    def test_list(self, api: Api, broker: FakeBroker) -> None:
+        header = ["TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState"]
+        assert transaction(api, "list").table("TransactionalId") == [header]
+        key = begin(api, broker)
+        _, row = transaction(api, "list").table("TransactionalId")
+        assert row == ["app", str(key.producer_id), "0", "Ongoing"]
+        wide = transaction(api, "list", "-o", "wide").table("TransactionalId")
+        known = dict(zip(*wide, strict=True))
+        assert (known["TransactionTimeoutMs"], known["TopicPartitions"]) == ("60000", "t-1")
+        assert int(known["TransactionDurationMs"]) >= 4_000
+        assert transaction(api, "list", "-o", "json").json["transactions"][0]["partitions"][0]["first_offset"] == 7
+
+    def test_a_node_that_does_not_answer_is_named(
+        self, api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        me = broker.view.broker(NODE)
+        assert me is not None
+        broker._event(BrokerChanged(replace(me, broker_id=NODE + 1, api=Endpoint("127.0.0.1", 1))))  # type: ignore[arg-type]
+        monkeypatch.setattr("raftlog.client.transaction_api.READ_TIMEOUT", 0.3)
+        result = transaction(api, "list")
+        assert result.code == 10 and result.stderr.endswith("is missing: 2\n")
+
+    def test_describe_has_kafkas_columns(self, api: Api, broker: FakeBroker) -> None:
+        key = begin(api, broker)
+        for which in (["app"], ["--producer-id", str(key.producer_id)]):
+            header, row = transaction(api, "describe", *which).table("CoordinatorId")
+            assert header == [
+                "CoordinatorId", "TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState",
+                "TransactionTimeoutMs", "CurrentTransactionStartTimeMs", "TransactionDurationMs", "TopicPartitions",
+            ]  # fmt: skip
+            assert row[1:6] == ["app", str(key.producer_id), "0", "Ongoing", "60000"] and row[-1] == "t-1"
+
+    def test_what_nobody_knows_is_the_callers_fault(self, api: Api) -> None:
+        result = transaction(api, "describe", "nobody")
+        assert (result.code, result.stderr) == (1, "Error: there is no transactional id 'nobody'\n")
+        assert transaction(api, "describe", "--producer-id", "77").code == 1
+        assert transaction(api, "describe").code == 2
+        assert transaction(api, "describe", "app", "--producer-id", "1").code == 2
+
+
+class TestAbort:
+    def test_a_plan_changes_nothing(self, api: Api, broker: FakeBroker) -> None:
+        begin(api, broker)
+        assert transaction(api, "abort", "app", "--plan").table("CoordinatorId")[1][4] == "Ongoing"
+        assert transaction(api, "describe", "app").table("CoordinatorId")[1][4] == "Ongoing"
+
+    def test_it_asks_and_does(self, api: Api, broker: FakeBroker) -> None:
+        key = begin(api, broker)
+        assert transaction(api, "abort", "app", stdin=b"n\n").code != 0
+        assert transaction(api, "describe", "app").table("CoordinatorId")[1][4] == "Ongoing"
+        done = transaction(api, "abort", "--producer-id", str(key.producer_id), "--yes")
+        assert (done.code, done.text) == (0, f"Aborted the transaction of producer {key.producer_id} in epoch 0.\n")
+        assert transaction(api, "list").table("TransactionalId")[1][3] == "PrepareAbort"
+        again = transaction(api, "abort", "--producer-id", str(key.producer_id), "--yes")
+        assert (again.code, "PrepareAbort" in again.stderr) == (1, True)
+
+
+def test_what_several_nodes_tell_of_one_transaction_is_put_together() -> None:
+    def told(state: str, *places: tuple[int, int | None], started: int | None = None) -> TransactionInfo:
+        found = [TransactionPartition("t", "", number, first) for number, first in places]
+        lasts = None if started is None else 100 - started
+        return TransactionInfo("a", 5, 0, state, 60_000, started, lasts, found)
+
+    (one,) = _merged(
+        [told("Empty"), told("Ongoing", (1, None), (0, 3), started=40), told("Ongoing", (1, 8), started=30)]
+    )
+    assert (one.state, one.started_ms, one.duration_ms) == ("Ongoing", 30, 70)
+    assert [(place.partition, place.first_offset) for place in one.partitions] == [(0, 3), (1, 8)]
+    assert _merged([told("Ongoing", (0, 1)), told("PrepareCommit")])[0].state == "PrepareCommit"
+
+
+async def test_positions_are_asked_for(broker: FakeBroker) -> None:
+    async with running_api(broker) as running, Admin(f"127.0.0.1:{running.port}") as admin:
+        assert await admin.position("spark/q/1") is None
