@@ -11,5 +11,6 @@ from .client.blocking_admin import Admin
 from .client.blocking_consumer import Consumer
 from .client.blocking_group_consumer import GroupConsumer
 from .client.blocking_producer import Producer, SentRecord
+from .client.blocking_transaction import Transaction, commit_together
 
-__all__ = ["Admin", "Consumer", "GroupConsumer", "Producer", "SentRecord"]
+__all__ = ["Admin", "Consumer", "GroupConsumer", "Producer", "SentRecord", "Transaction", "commit_together"]

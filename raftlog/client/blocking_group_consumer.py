@@ -13,19 +13,23 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import queue
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from raftlog.errors import RaftlogError
+from msgspec.structs import replace
+
+from raftlog.errors import RaftlogError, RetriableError
 
 from .blocking import LoopThread, blocking
 from .consumed import ConsumerRecord
 from .group_api import GroupPartition
 from .group_consumer import GroupConsumer as AsyncGroupConsumer
 from .reader import Start
+from .transaction_api import ConsumedOffsets
 
 Result = TypeVar("Result")
 Callback: TypeAlias = Callable[[list[GroupPartition]], None]
@@ -143,6 +147,28 @@ class GroupConsumer:
             self._wrapped.commit_soon(wanted, told)
 
         self._thread.run(begin)
+
+    def consumed(self) -> ConsumedOffsets:
+        """As `raftlog`'s `GroupConsumer.consumed`: what the program was given, and its group has not committed."""
+
+        async def ask() -> tuple[ConsumedOffsets, dict[GroupPartition, int]]:
+            return self._wrapped.consumed(), self._wrapped.positions
+
+        offsets, positions = self._thread.run(ask)
+        ends = {(one.topic_id, one.partition): end for one, end in self._handed_out(positions).items()}
+        ranges = (replace(one, end=ends.get((one.topic_id, one.partition), one.end)) for one in offsets.ranges)
+        return replace(offsets, ranges=tuple(one for one in ranges if one.end != one.start))
+
+    def consumed_is_committed(self, offsets: ConsumedOffsets) -> None:
+        """That is committed now. From any thread; of a consumer that is closed it is of no interest."""
+        with contextlib.suppress(RetriableError):
+            self._thread.call_soon(lambda: self._wrapped.consumed_is_committed(offsets))
+
+    def seek_to_committed(self) -> None:
+        """As `raftlog`'s `GroupConsumer.seek_to_committed`."""
+        self._thread.run(self._wrapped.seek_to_committed)
+        self._ahead.clear()
+        self._in_hand = None
 
     def seek(self, topic: str, partition: int, start: Start) -> None:
         """As `raftlog`'s `GroupConsumer.seek`."""

@@ -19,13 +19,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from raftlog.config import MIB
-from raftlog.errors import RetriableError
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import Acks
 
 from .blocking import LoopThread, blocking
+from .blocking_transaction import RECORD_BYTES, Transaction
 from .delivery import RecordDelivery, RecordMetadata
 from .producer import HeadersArgument
 from .producer import Producer as AsyncProducer
@@ -34,14 +35,17 @@ from .producer_settings import (
     DEFAULT_BUFFER_BYTES,
     DEFAULT_DELIVERY_TIMEOUT_MS,
     DEFAULT_REQUEST_TIMEOUT_MS,
+    DEFAULT_TRANSACTION_TIMEOUT_MS,
 )
+from .transaction import Transaction as AsyncTransaction
+from .transaction_commit import DECISION_TIMEOUT, Wait
 
 QUEUE_BYTES = 4 * MIB
 """Records that the loop has not taken yet."""
 RECORDS_A_TURN = 1000
 REFUSED_KEPT = 1000
-RECORD_BYTES = 200
-"""What a queued record costs beside its key and value."""
+
+Result = TypeVar("Result")
 
 
 class SentRecord:
@@ -49,7 +53,7 @@ class SentRecord:
 
     __slots__ = ("_delivery", "_error", "_observed", "_owner")
 
-    def __init__(self, owner: _Handover) -> None:
+    def __init__(self, owner: Handover) -> None:
         self._owner = owner
         self._delivery: RecordDelivery | None = None
         self._error: Exception | None = None
@@ -71,19 +75,19 @@ class SentRecord:
 
 
 class _Queued(NamedTuple):
-    """Arguments of one `send`."""
+    """Arguments of one `send`, and whose."""
 
+    target: AsyncProducer | AsyncTransaction
     sent: SentRecord
     bytes: int
     arguments: tuple[Any, ...]
 
 
-class _Handover:
+class Handover:
     """The queue between the callers' threads and the loop's."""
 
-    def __init__(self, producer: AsyncProducer) -> None:
+    def __init__(self) -> None:
         self.thread: LoopThread
-        self._producer = producer
         self._room = threading.Condition()
         self._queue: deque[_Queued | asyncio.Event] = deque()
         self._queued_bytes = 0
@@ -95,7 +99,8 @@ class _Handover:
 
     # --- Callers' threads ---
 
-    def put(self, arguments: tuple[Any, ...], size: int) -> SentRecord:
+    def put(self, arguments: tuple[Any, ...], size: int, target: AsyncProducer | AsyncTransaction) -> SentRecord:
+        """Arguments for the target's `send_and_wait`; waits for room. Raises `RetriableError` (`shutting_down`)."""
         sent = SentRecord(self)
         with self._room:
             while self._queued_bytes >= QUEUE_BYTES and not self._closed:
@@ -103,11 +108,21 @@ class _Handover:
             if self._closed:
                 raise RetriableError("shutting_down", "the producer is closed")
             first = not self._queue
-            self._queue.append(_Queued(sent, size, arguments))
+            self._queue.append(_Queued(target, sent, size, arguments))
             self._queued_bytes += size
             if first:
                 self.thread.call_soon(self._wake)
         return sent
+
+    def after_queued(self, call: Callable[[], Coroutine[Any, Any, Result]], timeout: float | None = None) -> Result:
+        """What `call` returns, awaited on the thread when all that was queued before has been taken. Raises as
+        `LoopThread.run`."""
+
+        async def later() -> Result:
+            await self.reached()
+            return await call()
+
+        return self.thread.run(later, timeout)
 
     def close(self) -> None:
         """Whoever waits for room is told."""
@@ -142,15 +157,19 @@ class _Handover:
         sent = queued.sent
         try:
             while True:
-                delivery = self._producer.send_and_wait(*queued.arguments)
+                delivery = queued.target.send_and_wait(*queued.arguments)
                 if isinstance(delivery, RecordDelivery):
                     sent._delivery = delivery
                     return
                 delivery.close()  # the buffer is full: it would be sent when awaited, after those that come behind it
-                await self._producer.drain()
+                await queued.target.drain()
         except Exception as error:  # noqa: BLE001  whatever it is, it is this record's; those behind it go on
             sent._error = error
-            self._refused.append(sent)
+            if isinstance(queued.target, AsyncProducer):
+                self._refused.append(sent)
+            else:
+                broken = InvalidRequest("invalid_request", f"a record was not taken: {error!r}")
+                queued.target.doom(error if isinstance(error, RaftlogError) else broken)
 
     async def reached(self) -> None:
         """Returns when all that was queued before this call has been taken."""
@@ -185,6 +204,8 @@ class Producer:
         delivery_timeout_ms: float = DEFAULT_DELIVERY_TIMEOUT_MS,
         request_timeout_ms: float = DEFAULT_REQUEST_TIMEOUT_MS,
         idempotent: bool | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = DEFAULT_TRANSACTION_TIMEOUT_MS,
         ssl: SSLContext | None = None,
     ) -> None:
         """The settings are those of `raftlog.Producer`. Raises `InvalidRequest` for settings that cannot be."""
@@ -199,9 +220,11 @@ class Producer:
             delivery_timeout_ms=delivery_timeout_ms,
             request_timeout_ms=request_timeout_ms,
             idempotent=idempotent,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
             ssl=ssl,
         )
-        self._handover = _Handover(self._wrapped)
+        self._handover = Handover()
         self._thread = self._handover.thread = LoopThread(self, "producer")
 
     def send(
@@ -219,7 +242,7 @@ class Producer:
         returns, or else by `flush`.
         """
         size = RECORD_BYTES + (len(value) if value else 0) + (len(key) if key else 0)
-        return self._handover.put((topic, value, key, partition, timestamp_ms, headers), size)
+        return self._handover.put((topic, value, key, partition, timestamp_ms, headers), size, self._wrapped)
 
     def send_many(
         self,
@@ -236,7 +259,7 @@ class Producer:
         async def send() -> None:
             await self._wrapped.send_many(topic, values, keys=keys, partition=partition, timestamps=timestamps)
 
-        self._after_queued(send)
+        self._handover.after_queued(send)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send everything now; returns when all that was sent before this call is acknowledged. Raises the error of the
@@ -247,9 +270,18 @@ class Producer:
             await self._wrapped.flush()
             self._handover.raise_refused()
 
-        self._after_queued(flush, timeout)
+        self._handover.after_queued(flush, timeout)
 
     prepare = blocking(AsyncProducer.prepare)
+
+    def transaction(self, *, wait: Wait = "decided", timeout: float = DECISION_TIMEOUT) -> Transaction:
+        """What is sent in `with producer.transaction() as transaction:` shows together when the block ends, or, where
+        it raises, not at all (S13). One at a time. Raises `InvalidRequest` (`invalid_config`)."""
+
+        async def make() -> AsyncTransaction:
+            return self._wrapped.transaction(wait=wait, timeout=timeout)
+
+        return Transaction(self._thread.run(make), self._handover)
 
     @property
     def buffered_bytes(self) -> int:
@@ -278,10 +310,3 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close(flush=kind is None)
-
-    def _after_queued(self, call: Callable[[], Coroutine[Any, Any, None]], timeout: float | None = None) -> None:
-        async def later() -> None:
-            await self._handover.reached()
-            await call()
-
-        self._thread.run(later, timeout)

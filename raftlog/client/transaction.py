@@ -161,7 +161,7 @@ class Transaction(RecordSending):
         `request_timed_out` where it is committed and, with `wait="visible"`, not to be seen everywhere in time.
         """
         if self._state is not TransactionState.COMMITTED:
-            await Decision([self]).commit(wait, timeout)
+            await Decision([self]).commit(wait, timeout, self.manager)
 
     async def abort(self) -> None:
         """Nothing of it will ever show. Nothing is done where it is aborted already. Raises `InvalidRequest`
@@ -211,6 +211,11 @@ class Transaction(RecordSending):
 
     async def abandon(self, error: RaftlogError) -> None:
         await self._abort(error)
+
+    @property
+    def is_named(self) -> bool:
+        """Its producer has a transactional id."""
+        return self.manager.is_named
 
     @property
     def offsets(self) -> list[ConsumedOffsets]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,7 @@ from .transaction_api import CommitRequest, ConsumedOffsets, PositionMove, Trans
 
 if TYPE_CHECKING:
     from .transaction import Offsets, Transaction
+    from .transaction_manager import TransactionManager
 
 Wait: TypeAlias = Literal["decided", "visible"]
 
@@ -48,13 +49,14 @@ async def commit_together(
 
     Raises as `Transaction.commit` does, for all of them: what is refused is aborted as a whole.
     """
-    decision = Decision([one for one in transactions if not isinstance(one, TransactionOutput)])
+    writers = dict.fromkeys(one for one in transactions if not isinstance(one, TransactionOutput))
+    decision = Decision(list(writers))
     decision.outputs = [one for one in transactions if isinstance(one, TransactionOutput)]
     decision.positions = [PositionMove(name, *move) for name, move in (positions or {}).items()]
     decision.take_offsets(offsets)
     decision.block = block
-    if decision.writers:
-        await decision.commit(wait, timeout)
+    if writers:
+        await decision.commit(wait, timeout, next(iter(writers)).manager)
         return
     api = HttpApi(bootstrap)
     try:
@@ -63,10 +65,44 @@ async def commit_together(
         await api.close()
 
 
+class Writer(Protocol):
+    """A transaction as a decision sees it (`Transaction`)."""
+
+    @property
+    def is_named(self) -> bool: ...
+
+    @property
+    def is_used(self) -> bool: ...
+
+    @property
+    def may_abort(self) -> bool: ...
+
+    @property
+    def offsets(self) -> list[ConsumedOffsets]: ...
+
+    @property
+    def positions(self) -> list[PositionMove]: ...
+
+    @property
+    def output(self) -> TransactionOutput: ...
+
+    async def settle(self) -> None: ...
+
+    async def abort(self) -> None: ...
+
+    def deciding(self) -> None: ...
+
+    def committed(self, next_key: TransactionKey | None) -> None: ...
+
+    def unanswered(self) -> None: ...
+
+    async def refused(self, error: RaftlogError) -> bool: ...
+
+
 class Decision:
     """One commit."""
 
-    def __init__(self, writers: Sequence[Transaction]) -> None:
+    def __init__(self, writers: Sequence[Writer]) -> None:
         self.writers = list(writers)
         self.outputs: list[TransactionOutput] = []
         """Of writers that are elsewhere."""
@@ -82,13 +118,14 @@ class Decision:
             self._offsets.append(taken)
             self._sources.append((one, taken))
 
-    async def commit(self, wait: Wait, timeout: float) -> None:
-        """Of writers that are here. Raises as `Transaction.commit` does."""
-        await self._settle()
-        first = self.writers[0].manager
-        await first.finish(self.decide(first.api, wait, timeout))
+    async def commit(self, wait: Wait, timeout: float, asking: TransactionManager) -> None:
+        """Of writers that are here, one of which is `asking`'s. Raises as `Transaction.commit` does."""
+        await self.settle()
+        await asking.finish(self.decide(asking.api, wait, timeout))
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
+        """Every writer has all acknowledgements and sends no more. Where one of them cannot, all are aborted, and this
+        raises its error."""
         try:
             for writer in self.writers:
                 await writer.settle()
@@ -133,7 +170,7 @@ class Decision:
     def _committed(self, keys: list[TransactionKey]) -> None:
         named = iter(keys)
         for writer in self.writers:
-            writer.committed(next(named, None) if writer.manager.is_named else None)
+            writer.committed(next(named, None) if writer.is_named else None)
         for source, offsets in self._sources:
             if not isinstance(source, ConsumedOffsets):
                 source.consumed_is_committed(offsets)
