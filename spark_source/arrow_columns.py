@@ -43,6 +43,7 @@ TYPES: dict[str, pa.DataType] = {
 
 CREATE_TIME, LOG_APPEND_TIME = 0, 1
 """Kafka's numbers of timestamp types."""
+_KINDS = {kind: pa.repeat(pa.scalar(kind, pa.int32()), ROWS) for kind in (CREATE_TIME, LOG_APPEND_TIME)}
 _MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 
 
@@ -105,7 +106,7 @@ class ArrowColumns:
     def _whole(self, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
         rows = sum(part.num_rows for part in parts)
         arrays = [
-            _joined([part.column(name) for part in parts]) if name in _READERS else self._constant(name, rows)
+            _joined(name, [part.column(name) for part in parts]) if name in _READERS else self._constant(name, rows)
             for name in self._columns
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -118,11 +119,13 @@ class ArrowColumns:
         return known[:rows]
 
 
-def _joined(arrays: list[pa.Array]) -> pa.Array:
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+def _joined(name: str, arrays: list[pa.Array]) -> pa.Array:
+    joined = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+    return joined if name != "timestamp" else pc.multiply(joined, pa.scalar(1000, pa.int64())).view(_TIME)
 
 
-def _timestamps(header: BatchHeader, found: Columns) -> pa.Array:
+def _milliseconds(header: BatchHeader, found: Columns) -> pa.Array:
+    """Of timestamps: int64, which become Spark's microseconds when batches have been put together."""
     if max(header.max_timestamp, header.base_timestamp) > _MAX_TIMESTAMP_MS:
         where = f"offsets {header.base_offset} to {header.last_offset}"
         raise InvalidRequest(
@@ -130,13 +133,14 @@ def _timestamps(header: BatchHeader, found: Columns) -> pa.Array:
             f"{where} have timestamps of up to {header.max_timestamp} ms, and Spark counts microseconds in 64 bits: "
             "leave that column out (option columns)",
         )
-    milliseconds = record_arrow.timestamps_column(header, found).view(pa.int64())
-    return pc.multiply(milliseconds, pa.scalar(1000, pa.int64())).view(_TIME)
+    return record_arrow.timestamps_column(header, found).view(pa.int64())
 
 
 def _timestamp_types(header: BatchHeader, found: Columns) -> pa.Array:
-    kind = LOG_APPEND_TIME if header.log_append_time else CREATE_TIME
-    return pa.repeat(pa.scalar(kind, pa.int32()), header.record_count)
+    kinds = _KINDS[LOG_APPEND_TIME if header.log_append_time else CREATE_TIME]
+    if header.record_count > len(kinds):
+        return pa.repeat(kinds[0], header.record_count)
+    return kinds[: header.record_count]
 
 
 def _headers(header: BatchHeader, found: Columns) -> pa.Array:
@@ -147,7 +151,7 @@ _READERS = {
     "key": record_arrow.keys_column,
     "value": record_arrow.values_column,
     "offset": record_arrow.offsets_column,
-    "timestamp": _timestamps,
+    "timestamp": _milliseconds,
     "timestampType": _timestamp_types,
     "headers": _headers,
 }
