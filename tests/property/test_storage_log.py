@@ -28,26 +28,27 @@ from hypothesis.stateful import (
 from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
 from partitions import log_pending
 from partitions.batch_tail import FetchCache
+from partitions.control_batches import checked_control_of
 from partitions.log import LogDamaged, LogJob, PartitionLog
 from partitions.producer_replay import ProducerReplay
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset
 from raftlog.record_batch import BatchHeader, Control, parse_header
-from tests.support.storage import PATH, Batch, batch, read_batches
+from tests.support.storage import PATH, Batch, batch, marker, read_batches
 
 
 @dataclass
 class SeenBatches:
-    """Stands for the idempotent producers: remembers every batch, and says so in its snapshot."""
+    """Stands for producers and transactions: remembers every batch, and what control batches say, in its snapshot."""
 
-    seen: list[tuple[int, int]] = field(default_factory=list)
+    seen: list[tuple[int, int, int]] = field(default_factory=list)
 
     def restore(self, snapshot: bytes | None) -> None:
         self.seen = [] if snapshot is None else [tuple(map(int, pair.split(b"@"))) for pair in snapshot.split()]  # type: ignore[misc]
 
     def replay(self, header: BatchHeader, control: Control | None = None) -> None:
-        self.seen.append((header.base_offset, header.leader_epoch))
+        self.seen.append((header.base_offset, header.leader_epoch, said_by(control)))
 
     def empty(self) -> SeenBatches:
         return SeenBatches()
@@ -56,7 +57,12 @@ class SeenBatches:
         self.seen = other.seen
 
     def snapshot(self) -> bytes:
-        return b" ".join(b"%d@%d" % pair for pair in self.seen)
+        return b" ".join(b"%d@%d@%d" % one for one in self.seen)
+
+
+def said_by(control: Control | None) -> int:
+    """-1: nothing, it is no control batch."""
+    return -1 if control is None else control.entries[0].producer_id
 
 
 @dataclass
@@ -136,8 +142,9 @@ class LogMachine(RuleBasedStateMachine):
 
     # --- What an owner does ---
 
-    @rule(count=st.integers(1, 4), size=st.sampled_from([1, 40, 150, 600]), fresh_epoch=st.booleans())
+    @rule(count=st.integers(0, 4), size=st.sampled_from([1, 40, 150, 600]), fresh_epoch=st.booleans())
     def append(self, count: int, size: int, fresh_epoch: bool) -> None:
+        """Of no records: a marker."""
         latest = self.log.epochs.latest_epoch
         base = self.log.log_end_offset
         ends = [offset + 1 for offset, epoch in self.ever_last if epoch == latest]
@@ -152,7 +159,7 @@ class LogMachine(RuleBasedStateMachine):
             self.epoch = unused[0]
             self.epochs_used.add(self.epoch)
             self.epoch_is_over = False
-        self.put(batch(base, count=count, size=size, epoch=self.epoch))
+        self.put(batch(base, count=count, size=size, epoch=self.epoch) if count else marker(base, epoch=self.epoch))
         self.gone = []
 
     @precondition(lambda self: self.gone)
@@ -171,7 +178,7 @@ class LogMachine(RuleBasedStateMachine):
         assert self.ever.setdefault(name, one.data) == one.data, "the test broke its own rule"
         self.ever_last.add((one.end_offset - 1, one.header.leader_epoch))
         self.log.append(one.header, one.buffers)
-        self.producers.replay(one.header)
+        self.producers.replay(one.header, checked_control_of(one.header, one.buffers))
         self.twin.batches.append(one)
 
     @precondition(lambda self: self.twin.batches)
@@ -386,9 +393,12 @@ class LogMachine(RuleBasedStateMachine):
         assert log.stable_end_offset == self.twin.stable
         assert self.cache.batch_bytes <= self.cache.capacity_bytes
         live = [one for one in self.twin.batches if one.end_offset > self.twin.start]
-        held = [(one.header.base_offset, one.header.leader_epoch) for one in live]
+        held = [
+            (one.header.base_offset, one.header.leader_epoch, one.header.base_offset if one.header.is_control else -1)
+            for one in live
+        ]
         if not log.producers.stale:
-            assert [pair for pair in self.producers.seen if held and pair[0] >= held[0][0]] == held
+            assert [seen for seen in self.producers.seen if held and seen[0] >= held[0][0]] == held
 
     def teardown(self) -> None:
         self.patches.close()

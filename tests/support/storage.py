@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from partitions.log import PartitionLog
 from raftlog.config import TopicConfig
 from raftlog.ports import Buffer, Disk, FileRegion, Part
-from raftlog.record_batch import BatchHeader, encode, parse_header, split_batches, stamp
+from raftlog.record_batch import BatchHeader, ControlKind, encode, encode_control, parse_header, split_batches, stamp
 
 PATH = "partitions/p"
 
@@ -36,6 +36,13 @@ def batch(
         (f"{text or 'v'}-{base_offset + number}-{epoch}-").encode().ljust(size, b".") for number in range(count)
     ]
     data = encode(values, timestamps_ms=[time + number for number in range(count)], base_timestamp_ms=time)
+    buffers = stamp(data, base_offset, epoch)
+    return Batch(parse_header(b"".join(buffers)), buffers)
+
+
+def marker(base_offset: int, *, epoch: int = 0, time: int = 1_000) -> Batch:
+    """A control batch that names its own offset and epoch."""
+    data = encode_control(ControlKind.COMMIT, [(base_offset, 0, epoch)], base_timestamp_ms=time)
     buffers = stamp(data, base_offset, epoch)
     return Batch(parse_header(b"".join(buffers)), buffers)
 
