@@ -17,6 +17,7 @@ from ..simulator.shrink import law_of
 from .client_bugs import CLIENT_BUGS
 from .disk_bugs import DISK_BUGS
 from .election_bugs import ELECTION_BUGS
+from .group_bugs import GROUP_BUGS
 from .log_bugs import LOG_BUGS
 from .patches import Planted, plant
 from .quorum_bugs import ENGINE_BUGS
@@ -26,11 +27,11 @@ from .voters_bugs import VOTERS_BUGS
 OF_THE_QUORUM = (*ENGINE_BUGS, *VOTERS_BUGS, *DISK_BUGS, *CLIENT_BUGS)
 OF_CLUSTERS = (*REPLICATION_BUGS, *ELECTION_BUGS, *LOG_BUGS)
 
-BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*OF_THE_QUORUM, *OF_CLUSTERS)}
+BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS)}
 
 DETECTIONS = Path(__file__).with_name("detections.json")
 
-SECONDS: Mapping[str, float] = {"quorum": 30.0, "cluster": 40.0}
+SECONDS: Mapping[str, float] = {"quorum": 30.0, "cluster": 40.0, "groups": 30.0}
 """Kind of world → virtual seconds of faults a seed."""
 
 

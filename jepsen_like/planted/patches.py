@@ -29,6 +29,8 @@ LONG = "long quorum simulation"
 CLUSTER = "cluster simulation"
 LONG_CLUSTER = "long cluster simulation"
 
+GROUPS = "group simulation"
+
 PINS = Path(__file__).with_name("pins.json")
 
 
@@ -66,6 +68,8 @@ class Planted:
     @property
     def world(self) -> str:
         """The kind of world that it is planted in."""
+        if self.found_by == GROUPS:
+            return "groups"
         return "cluster" if self.found_by in (CLUSTER, LONG_CLUSTER) else "quorum"
 
 

@@ -79,6 +79,8 @@ class QuorumVerdict:
 class QuorumWorld:
     """Everything of one run."""
 
+    node_kind: type[QuorumSimNode] = QuorumSimNode
+
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.seed = schedule.seed
@@ -88,7 +90,7 @@ class QuorumWorld:
         rng = random.Random(f"{schedule.seed}/quorum/network")
         self.network = UnkindNetwork(self.heap, rng, shape, self.trace.message)
         self.nodes = [
-            QuorumSimNode(number, schedule, heap=self.heap, network=self.network, trace=self.trace)
+            self.node_kind(number, schedule, heap=self.heap, network=self.network, trace=self.trace)
             for number in range(schedule.nodes)
         ]
         self.truth = QuorumTruth(self.nodes, schedule.voters)

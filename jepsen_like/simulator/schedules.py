@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TypeAlias
 
-from . import cluster_schedule, quorum_schedule
+from . import cluster_schedule, group_schedule, quorum_schedule
 from .cluster_schedule import ClusterSchedule
 from .quorum_run import run_schedule as run_quorum
 from .quorum_schedule import Schedule
@@ -19,7 +19,9 @@ AnySchedule: TypeAlias = Schedule | ClusterSchedule
 
 
 def draw(kind: str, seed: int, seconds: float) -> AnySchedule:
-    """The schedule of a seed in this kind of world, `quorum` or `cluster`."""
+    """The schedule of a seed in this kind of world: `quorum`, `groups` or `cluster`."""
+    if kind == "groups":
+        return group_schedule.draw(seed, seconds)
     return cluster_schedule.draw(seed, seconds) if kind == "cluster" else quorum_schedule.draw(seed, seconds)
 
 
@@ -34,6 +36,10 @@ def from_json(text: str) -> AnySchedule:
 def run(schedule: AnySchedule) -> Verdict:
     """Run it to its verdict."""
     if isinstance(schedule, Schedule):
+        if any(one.kind in group_schedule.MEMBER_OPERATIONS for one in schedule.operations):
+            from .group_run import run_schedule as run_groups
+
+            return run_groups(schedule)
         return run_quorum(schedule)
     # Whole brokers are imported by those who run them.
     from .run import run_schedule

@@ -1,4 +1,4 @@
-"""Two kinds of worlds behind one face: the quorum alone, and whole clusters.
+"""Three kinds of worlds behind one face: the quorum alone, the quorum with a consumer group, and whole clusters.
 
 `run_one` runs a seed of either kind; the command line, the shards and the tests know no more of the difference.
 """
@@ -46,7 +46,13 @@ def _quorum(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
     return run_quorum_seed(seed, seconds, faulty=faulty)
 
 
-RUNNERS: Mapping[str, Runner] = {"cluster": _cluster, "quorum": _quorum}
+def _groups(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
+    from .group_run import run_group_seed
+
+    return run_group_seed(seed, seconds, faulty=faulty)
+
+
+RUNNERS: Mapping[str, Runner] = {"cluster": _cluster, "quorum": _quorum, "groups": _groups}
 """Kind → how a seed of it is run."""
 
 Report = Callable[[Verdict], None]

@@ -30,6 +30,9 @@ VOCABULARY = (
     "raftlog.logs",
 )
 
+MEMBER = ("raftlog.client.group_member", "raftlog.client.group_api")
+"""A pure core of the client, which the simulator runs."""
+
 # The first row whose prefix fits a module is its rule: what it may import of ours, besides its own folder.
 ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("raftlog.broker", (*VOCABULARY, "raftlog.http2", "metadata", "partitions", "http_api")),
@@ -41,8 +44,8 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("partitions", VOCABULARY),
     ("http_api", (*VOCABULARY, "metadata.view", "raftlog.client")),
     ("spark_source", (*VOCABULARY, "raftlog.client")),
-    ("jepsen_like.simulator", (*VOCABULARY, "metadata", "partitions", "raftlog.broker")),
-    ("jepsen_like.planted", (*VOCABULARY, "metadata", "partitions", "raftlog.broker", "jepsen_like")),
+    ("jepsen_like.simulator", (*VOCABULARY, "metadata", "partitions", "raftlog.broker", *MEMBER)),
+    ("jepsen_like.planted", (*VOCABULARY, "metadata", "partitions", "raftlog.broker", *MEMBER, "jepsen_like")),
     ("jepsen_like", (*VOCABULARY, "raftlog.client")),
 )
 
