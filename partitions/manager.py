@@ -118,6 +118,9 @@ class PartitionManager:
             logger=logger,
         )
 
+    on_new_replica: Callable[[], None] = staticmethod(lambda: None)
+    """Called for each replica that comes into service. To be set before `load`."""
+
     # --- The life of a broker ---
 
     def load(self, *, clean_shutdown: bool) -> list[ReplicaReport]:
@@ -308,6 +311,7 @@ class PartitionManager:
             if opened is None:
                 return
             driver = self._drivers[tp] = self._new_driver(opened)
+            self.on_new_replica()
         if not self.repairs.holds(driver):
             driver.on_record(record)
             in_sync = self._node_id in record.isr and self._node_id not in record.not_eligible
@@ -350,8 +354,7 @@ class PartitionManager:
             self._shelf.remove(tp, None, keep_seconds=keep)
 
     def _place_late(self, tp: TopicPartition) -> None:
-        """A log was opened, or could not be, a folder is gone, or a replica may hear of newer records again: what the
-        view says of it can be done now."""
+        """It was opened, or could not be, or its folder is gone, or it may hear of newer records again."""
         if self._active and not self._closing:
             self.place(tp)
             self._server.on_replica(tp)

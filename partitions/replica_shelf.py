@@ -37,6 +37,7 @@ from .replica_folders import (
     prepare_folders,
     set_aside,
 )
+from .turns import in_turns
 
 STRAY_SECONDS = 3600.0
 """How long a stray folder is kept, out of the way, for somebody to notice."""
@@ -189,11 +190,12 @@ class ReplicaShelf:
             if not left:
                 done(good)
 
+        def close_one(log: PartitionLog) -> None:
+            work = partial(log.close, clean=clean and log.failed is None)
+            self._writer.forget(log, partial(self._worker.submit, work, closed))
+
         def close_all() -> None:
-            for log in logs:
-                work = partial(log.close, clean=clean and log.failed is None)
-                self._writer.forget(log, partial(self._worker.submit, work, closed))
-            closed(None, None)
+            in_turns(self._scheduler, logs, close_one, lambda: closed(None, None))
 
         self._writer.when_idle(close_all)
 

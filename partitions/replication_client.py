@@ -12,8 +12,10 @@ What is *not* here: dialing (`Dialer`), what an answer means (`follower.py`), fr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from raftlog.errors import CorruptBatch, RemoteProtocolError
@@ -25,14 +27,15 @@ from .control_batches import control_of
 from .driver import PartitionDriver
 from .driver_ports import Logger
 from .effects import Answer, Diverged, FetchedBatch, Matched, Refused, ReportStable, StartAt, Subscribe
+from .message_turns import MessageTurns, stepwise
 from .replication_protocol import (
-    MAX_ENTRIES,
     AckEntry,
     AckFrame,
     AnswersFrame,
     DivergedSlot,
     Hello,
     MatchedSlot,
+    PushEntry,
     PushFrame,
     PushLedger,
     SlotAnswer,
@@ -44,6 +47,9 @@ from .replication_protocol import (
     decode_from_leader,
     encode,
 )
+
+ENTRIES_PER_FRAME = 1_000
+"""And frames of a kind in one turn of the loop: one."""
 
 
 class Dialer(Protocol):
@@ -88,10 +94,14 @@ class LeaderLink:
         self.over: list[int] = []
         self.reports: dict[int, ReportStable] = {}
         self.flush_due = False
+        self.turns: MessageTurns | None = None
 
     def reset(self, link: Link | None) -> None:
         """Another link, or none: nothing of the old one counts."""
         self.link = link
+        if self.turns is not None:
+            self.turns.close()
+            self.turns = None
         self.incarnation = NO_INCARNATION
         self.slots.clear()
         self.slot_of.clear()
@@ -199,27 +209,33 @@ class ReplicationClient:
         if entry.link is not None:
             self.on_closed(entry.link)
         entry.reset(link)
+        entry.turns = MessageTurns(
+            self._scheduler,
+            lambda message: self._handle(entry, message),
+            lambda error: self._drop(entry, link, error.detail),
+        )
         link.send(encode(Hello(self._cluster_id, self._node_id, own)))
 
     def on_message(self, link: Link, message: memoryview) -> None:
         entry = self._leaders.get(BrokerId(link.peer))
-        if entry is None or entry.link is not link:
-            return
-        try:
-            frame, body = decode_from_leader(message)
-            if isinstance(frame, Welcome):
-                self._on_welcome(entry, frame)
-            elif entry.incarnation < 0:
-                raise RemoteProtocolError(f"{type(frame).__name__} before the welcome")
-            elif isinstance(frame, AnswersFrame):
-                for answer in frame.answers:
-                    self._on_answer(entry, answer)
-            else:
-                self._on_push(entry, frame, body)
-        except RemoteProtocolError as error:
-            self._logger.warning("replication link dropped", leader=entry.peer, reason=error.detail)
-            self.on_closed(link)
-            link.close()
+        if entry is not None and entry.link is link and entry.turns is not None:
+            entry.turns.on_message(message)
+
+    def _handle(self, entry: LeaderLink, message: memoryview) -> Iterator[None]:
+        frame, body = decode_from_leader(message)
+        if isinstance(frame, Welcome):
+            yield from self._on_welcome(entry, frame)
+        elif entry.incarnation < 0:
+            raise RemoteProtocolError(f"{type(frame).__name__} before the welcome")
+        elif isinstance(frame, AnswersFrame):
+            yield from stepwise(frame.answers, partial(self._on_answer, entry))
+        else:
+            yield from self._on_push(entry, frame, body)
+
+    def _drop(self, entry: LeaderLink, link: Link, reason: str) -> None:
+        self._logger.warning("replication link dropped", leader=entry.peer, reason=reason)
+        self.on_closed(link)
+        link.close()
 
     def on_closed(self, link: Link) -> None:
         entry = self._leaders.get(BrokerId(link.peer))
@@ -235,15 +251,19 @@ class ReplicationClient:
 
     # --- Frames ---
 
-    def _on_welcome(self, entry: LeaderLink, welcome: Welcome) -> None:
+    def _on_welcome(self, entry: LeaderLink, welcome: Welcome) -> Iterator[None]:
         if entry.incarnation >= 0:
             raise RemoteProtocolError("a second welcome")
         if welcome.cluster_id != self._cluster_id or welcome.broker_id != entry.peer:
             raise RemoteProtocolError(f"dialed broker {entry.peer} of {self._cluster_id!r}, reached {welcome}")
         entry.incarnation = Incarnation(welcome.incarnation)
-        for driver, incarnation in list(entry.wanted.items()):
-            if incarnation == entry.incarnation:
+
+        def tell(driver: PartitionDriver) -> None:
+            # Who came meanwhile was told at once, and may have asked already.
+            if entry.wanted.get(driver) == entry.incarnation and driver not in entry.slot_of:
                 driver.on_link_opened()
+
+        yield from stepwise(list(entry.wanted), tell)
 
     def _on_answer(self, entry: LeaderLink, answer: SlotAnswer) -> None:
         slot = entry.slots.get(answer.slot)
@@ -254,23 +274,34 @@ class ReplicationClient:
         slot.driver.on_answer(slot.leader_epoch, _answer(answer))
         self._flush_soon(entry)
 
-    def _on_push(self, entry: LeaderLink, push: PushFrame, body: memoryview) -> None:
+    def _on_push(self, entry: LeaderLink, push: PushFrame, body: memoryview) -> Iterator[None]:
         """Check all, then append all, then say so once it is stable."""
         pieces: list[tuple[int, LeaderSlot, list[FetchedBatch], Matched]] = []
-        start = 0
-        for item in push.entries:
-            piece = body[start : start + item.length]
-            start += item.length
+        position = 0
+
+        def check(item: PushEntry) -> None:
+            nonlocal position
+            piece = body[position : position + item.length]
+            position += item.length
             slot = entry.slots.get(item.slot)
             if slot is not None:
                 marks = Matched(Offset(item.high_watermark), Offset(item.log_start_offset))
                 pieces.append((item.slot, slot, self._checked(slot, piece), marks))
-        ends: dict[int, int] = {}
-        for number, slot, batches, marks in pieces:
-            slot.driver.on_pushed(slot.leader_epoch, batches, marks)
-            log = slot.driver.log
-            if batches and number in entry.slots and log.stable_end_offset < log.log_end_offset:
-                ends[number] = log.log_end_offset
+
+        appended: list[tuple[int, LeaderSlot, int]] = []
+
+        def append(piece: tuple[int, LeaderSlot, list[FetchedBatch], Matched]) -> None:
+            number, slot, batches, marks = piece
+            if entry.slots.get(number) is slot:
+                slot.driver.on_pushed(slot.leader_epoch, batches, marks)
+                if batches:
+                    appended.append((number, slot, slot.driver.log.log_end_offset))
+
+        yield from stepwise(push.entries, check)
+        yield from stepwise(pieces, append)
+        # Only now: some may be stable by now, and what was is not told again.
+        alive = [(number, slot, end) for number, slot, end in appended if entry.slots.get(number) is slot]
+        ends = {number: end for number, slot, end in alive if slot.driver.log.stable_end_offset < end}
         entry.ledger.on_push(push.sequence, ends)
         self._flush_soon(entry)
 
@@ -314,29 +345,34 @@ class ReplicationClient:
             self._scheduler.call_soon(lambda: self._flush(entry))
 
     def _flush(self, entry: LeaderLink) -> None:
-        """All that happened in this turn of the loop, in at most three kinds of frames."""
+        """All that happened in this turn of the loop, in three frames at most; what is too much, in the next."""
         entry.flush_due = False
         link = entry.link
         if link is None:
             return
-        over, entry.over = entry.over, []
-        for start in range(0, len(over), MAX_ENTRIES):
-            link.send(encode(UnsubscribeFrame(over[start : start + MAX_ENTRIES])))
-        subscriptions, entry.subscriptions = list(entry.subscriptions.values()), {}
-        for start in range(0, len(subscriptions), MAX_ENTRIES):
-            link.send(encode(SubscribeFrame(subscriptions[start : start + MAX_ENTRIES])))
-        reports, entry.reports = entry.reports, {}
-        entries = [
-            AckEntry(number, report.fetch_offset, report.stable_end_offset, report.stable_start_offset)
-            for number, report in reports.items()
-        ]
-        while entries or entry.ledger.owes_ack:
-            some, entries = entries[:MAX_ENTRIES], entries[MAX_ENTRIES:]
-            link.send(encode(AckFrame(entry.ledger.take_ack(), some)))
+        over, entry.over = entry.over[:ENTRIES_PER_FRAME], entry.over[ENTRIES_PER_FRAME:]
+        if over:
+            link.send(encode(UnsubscribeFrame(over)))
+        subscriptions = [entry.subscriptions.pop(number) for number in _first(entry.subscriptions)]
+        if subscriptions:
+            link.send(encode(SubscribeFrame(subscriptions)))
+        reports = {number: entry.reports.pop(number) for number in _first(entry.reports)}
+        if reports or entry.ledger.owes_ack:
+            entries = [
+                AckEntry(number, report.fetch_offset, report.stable_end_offset, report.stable_start_offset)
+                for number, report in reports.items()
+            ]
+            link.send(encode(AckFrame(entry.ledger.take_ack(), entries)))
+        if entry.over or entry.subscriptions or entry.reports or entry.ledger.owes_ack:
+            self._flush_soon(entry)
 
     def status(self) -> list[str]:
         """One line a link."""
         return [str(self._leaders[peer]) for peer in sorted(self._leaders)]
+
+
+def _first(by_slot: Mapping[int, object]) -> list[int]:
+    return list(islice(by_slot, ENTRIES_PER_FRAME))
 
 
 def _answer(answer: SlotAnswer) -> Answer:

@@ -56,6 +56,11 @@ refused for a batch at its end."""
 THROTTLE_SECONDS = 0.05
 """After which a throttled slot is looked at again: often enough to use a small rate evenly."""
 
+ENTRIES_PER_PUSH = 512
+"""Partitions in one message with data, and in one turn of the loop: some twenty microseconds each."""
+
+MARKS_PER_PUSH = 2_000
+
 ROOM_LEFT_BYTES = 4096
 """A message with less room than this is full."""
 
@@ -227,6 +232,10 @@ class Pusher:
             if not entries:
                 break
             self._link.send(encode(PushFrame(self._credit.take(), entries), parts))
+            if len(entries) == ENTRIES_PER_PUSH:
+                if self._data:
+                    self._flush_soon()
+                break
         if self._marks_due and self._credit.open:
             self._push_marks()
 
@@ -238,7 +247,7 @@ class Pusher:
         first_next_time: list[FollowerSlot] = []
         room = PUSH_MESSAGE_BYTES
         for slot in list(self._data):
-            if room < ROOM_LEFT_BYTES or len(entries) == MAX_ENTRIES:
+            if room < ROOM_LEFT_BYTES or len(entries) == ENTRIES_PER_PUSH:
                 break
             del self._data[slot]
             throttled = slot.matched and slot.throttled
@@ -358,8 +367,8 @@ class Pusher:
 
     def _push_marks(self) -> None:
         slots = [slot for slot in self._marks if slot.matched and slot.marks != slot.sent_marks]
-        entries = [self._entry(slot, 0) for slot in slots[:MAX_ENTRIES]]
-        self._marks = dict.fromkeys(slots[MAX_ENTRIES:])
+        entries = [self._entry(slot, 0) for slot in slots[:MARKS_PER_PUSH]]
+        self._marks = dict.fromkeys(slots[MARKS_PER_PUSH:])
         self._marks_due = False
         if entries:
             self._link.send(encode(PushFrame(self._credit.take(), entries)))

@@ -11,7 +11,8 @@ What is *not* here: pushing (`replication_pushes.py`), what a subscription means
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Protocol
 
 from raftlog.errors import RemoteProtocolError
@@ -31,8 +32,9 @@ from raftlog.ports import Clock, Link, Scheduler, Worker
 from .driver import PartitionDriver
 from .driver_ports import Logger
 from .effects import Refused
+from .message_turns import MessageTurns, stepwise
 from .replication_protocol import (
-    AckFrame,
+    AckEntry,
     Hello,
     SubscribeFrame,
     Subscription,
@@ -68,6 +70,7 @@ class FollowerLink:
     def __init__(self, link: Link, pusher: Pusher) -> None:
         self.link = link
         self.pusher = pusher
+        self.turns: MessageTurns
         self.broker_id = BrokerId(-1)
         self.incarnation = Incarnation(-1)
         self.welcomed = False
@@ -130,8 +133,12 @@ class ReplicationServer:
 
     def on_opened(self, link: Link) -> None:
         pusher = Pusher(link, self._scheduler, self._worker, clock=self._clock, throttle=self._throttle)
-        follower = FollowerLink(link, pusher)
-        self._links[link] = follower
+        follower = self._links[link] = FollowerLink(link, pusher)
+        follower.turns = MessageTurns(
+            self._scheduler,
+            lambda message: self._handle(follower, message),
+            lambda error: self._drop(follower, error.detail),
+        )
 
         def give_up() -> None:
             if not follower.welcomed and self._links.get(link) is follower:
@@ -141,28 +148,27 @@ class ReplicationServer:
 
     def on_message(self, link: Link, message: memoryview) -> None:
         follower = self._links.get(link)
-        if follower is None:
-            return
-        try:
-            frame = decode_from_follower(message)
-            if isinstance(frame, Hello):
-                self._on_hello(follower, frame)
-            elif not follower.welcomed:
-                raise RemoteProtocolError(f"{type(frame).__name__} before the welcome")
-            elif isinstance(frame, SubscribeFrame):
-                for subscription in frame.subscriptions:
-                    self._on_subscription(follower, subscription)
-            elif isinstance(frame, UnsubscribeFrame):
-                for slot in frame.slots:
-                    self._forget_slot(follower, slot)
-            else:
-                self._on_ack(follower, frame)
-        except RemoteProtocolError as error:
-            self._drop(follower, error.detail)
+        if follower is not None:
+            follower.turns.on_message(message)
+
+    def _handle(self, follower: FollowerLink, message: memoryview) -> Iterator[None]:
+        frame = decode_from_follower(message)
+        if isinstance(frame, Hello):
+            self._on_hello(follower, frame)
+        elif not follower.welcomed:
+            raise RemoteProtocolError(f"{type(frame).__name__} before the welcome")
+        elif isinstance(frame, SubscribeFrame):
+            yield from stepwise(frame.subscriptions, partial(self._on_subscription, follower))
+        elif isinstance(frame, UnsubscribeFrame):
+            yield from stepwise(frame.slots, partial(self._forget_slot, follower))
+        else:
+            follower.pusher.on_ack(frame.sequence)
+            yield from stepwise(frame.entries, partial(self._on_ack, follower))
 
     def on_closed(self, link: Link) -> None:
         follower = self._links.pop(link, None)
         if follower is not None:
+            follower.turns.close()
             for slot in list(follower.slots):
                 self._forget_slot(follower, slot)
             follower.pusher.close()
@@ -285,12 +291,10 @@ class ReplicationServer:
         if slot is not None:
             slot.close()
 
-    def _on_ack(self, follower: FollowerLink, ack: AckFrame) -> None:
-        follower.pusher.on_ack(ack.sequence)
-        for entry in ack.entries:
-            slot = follower.slots.get(entry.slot)
-            if slot is not None:
-                slot.on_ack(entry, follower.incarnation)
+    def _on_ack(self, follower: FollowerLink, entry: AckEntry) -> None:
+        slot = follower.slots.get(entry.slot)
+        if slot is not None:
+            slot.on_ack(entry, follower.incarnation)
 
     def _drop(self, follower: FollowerLink, reason: str) -> None:
         self._logger.warning("replication link dropped", follower=follower.broker_id, reason=reason)

@@ -45,6 +45,7 @@ from raftlog.runtime import LoopScheduler, ThreadWorker
 
 from .data_listener import data_acceptors
 from .forwarding import Forwarder
+from .garbage import BulkCreation, loading
 from .group_batches import GroupBatches
 from .groups import Groups
 from .identity import begin_start, mark_clean_shutdown, read_identity
@@ -223,7 +224,9 @@ class Node:
     async def start(self) -> None:
         """Come up and register. Returns when requests are taken; registration goes on until the quorum answers."""
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-        await asyncio.to_thread(self.broker.load)
+        self.broker.manager.on_new_replica = BulkCreation().on_new_replica
+        with loading():
+            await asyncio.to_thread(self.broker.load)
         self._recovered = True
         if self._stopping.is_set():
             return

@@ -1,0 +1,93 @@
+"""Messages of one replication link, in order, and a large one in several turns of the loop.
+
+One message may speak of thousands of partitions: after a restart, a failover, or when many are written at once. What it
+asks for is done some entries at a time (`stepwise`), and whatever comes after it waits. A small message that nothing
+waits before is handled at once.
+
+What waits is bounded: a follower has two pushes in flight and merges its acknowledgements, so a peer that sends more
+than `WAITING_MAX` messages ahead breaks the protocol.
+
+What is *not* here: what messages mean (`replication_server.py`, `replication_client.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+from raftlog.errors import RemoteProtocolError
+from raftlog.ports import Scheduler
+
+T = TypeVar("T")
+
+ENTRIES_PER_TURN = 64
+"""Some fifty microseconds each."""
+
+WAITING_MAX = 4_096
+"""Messages that wait for one before them."""
+
+
+def stepwise(items: Iterable[T], do: Callable[[T], None]) -> Iterator[None]:
+    """`do` for each, with a stop after every `ENTRIES_PER_TURN`."""
+    for number, item in enumerate(items):
+        if number and number % ENTRIES_PER_TURN == 0:
+            yield
+        do(item)
+
+
+class MessageTurns:
+    """Those of one link."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        begin: Callable[[memoryview], Iterator[None]],
+        failed: Callable[[RemoteProtocolError], None],
+    ) -> None:
+        """`begin` handles a message in steps, and may raise `RemoteProtocolError`, which goes to `failed`: then, and
+        after `close`, nothing else is handled."""
+        self._scheduler = scheduler
+        self._begin = begin
+        self._failed = failed
+        self._waiting: deque[memoryview] = deque()
+        self._work: Iterator[None] | None = None
+        """The rest of the present message."""
+        self._closed = False
+
+    def on_message(self, message: memoryview) -> None:
+        """The next."""
+        if self._closed:
+            return
+        self._waiting.append(message)
+        if self._work is None:
+            self._go_on()
+        elif len(self._waiting) > WAITING_MAX:
+            self._fail(RemoteProtocolError(f"more than {WAITING_MAX} messages ahead of what was answered"))
+
+    def close(self) -> None:
+        """The link is gone: what waits is of no use."""
+        self._closed = True
+        self._waiting.clear()
+        self._work = None
+
+    def _go_on(self) -> None:
+        try:
+            while not self._closed and (self._work is not None or self._waiting):
+                work = self._work = self._work or self._begin(self._waiting.popleft())
+                if next(work, "done") != "done":
+                    if not self._closed:
+                        self._scheduler.call_soon(self._go_on)
+                    return
+                self._work = None
+        except RemoteProtocolError as error:
+            self._fail(error)
+        except BaseException:
+            # Whose fault it is, the loop will tell; the messages that follow are not to wait for ever.
+            self._work = None
+            raise
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        if not self._closed:
+            self.close()
+            self._failed(error)
