@@ -46,7 +46,7 @@ def test_an_abort_leaves_nothing_and_the_next_transaction_shows(world: Transacti
     assert world.commit((second, {0: 3})) == ""
     world.wait()
     assert world.read(0) == [b"b0"]
-    assert world.write(first, 0, b"late", sequence=1) == "transaction_aborted"
+    assert world.write(first, 0, b"late", sequence=1) == "producer_fenced"
 
 
 def test_a_late_batch_does_not_ride_along(world: TransactionWorld) -> None:

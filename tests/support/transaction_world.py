@@ -1,0 +1,299 @@
+"""Three whole brokers on one scheduler and a quorum of one mind: decisions and logs of transactions together.
+
+The brokers are the product's wiring (`raftlog.broker.wiring`): their leaders ask their own views, write markers and
+report them to the image by the product's `TransactionReports`. The test says who hears of decisions and when (`deaf`),
+who reaches whom (`cut`), and who leads.
+
+What is *not* here: the quorum itself, and everything that asks by HTTP.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from metadata.commands import (
+    Command,
+    CreateTopic,
+    Elected,
+    Election,
+    ElectLeaders,
+    Registered,
+    SetFeatureLevel,
+    TransactionsChanged,
+    UnfenceBroker,
+    decode,
+    encode,
+)
+from metadata.engine import Fate, Outcome
+from metadata.groups.transaction_changes import (
+    ChangeTransactions,
+    Commit,
+    Initialize,
+    OpenBlock,
+    Output,
+    TopicEnds,
+    TransactionChange,
+)
+from metadata.image import ClusterImage
+from metadata.image_events import MetadataEvent
+from partitions.manager import Produced
+from raftlog.broker.identity import NodeIdentity
+from raftlog.broker.wiring import Broker
+from raftlog.config import NodeConfig
+from raftlog.errors import RaftlogError
+from raftlog.model import Acks, BrokerId, Endpoint, Offset, PartitionRecord, ProducerId, TopicId, TopicPartition
+from raftlog.transactions import TransactionKey
+from raftlog.version import FEATURE_LEVEL
+from raftlog.wire import FetchPartition
+
+from .groups import NOW_MS
+from .manual import ManualScheduler, ManualWorker
+from .metadata_cluster import directory
+from .replication_cluster import AutoLink, ColdDisk, Fetch, QuietLogger
+from .transaction_logs import batch_of
+
+TOPIC = TopicId(b"replicated-topic")
+BROKERS = 3
+DISK_SECONDS = 0.05
+"""What a disk is asked while time passes, it has done so much later."""
+
+
+def tp(number: int) -> TopicPartition:
+    return TopicPartition(TOPIC, number)
+
+
+class _Node:
+    """One broker, and how far it has heard."""
+
+    def __init__(self, world: TransactionWorld, number: int) -> None:
+        self.number = number
+        self.world = world
+        self.heard = 0
+        """Entries of the world's that it was told."""
+        self.links: dict[int, AutoLink] = {}
+        self.wanted: set[BrokerId] = set()
+        """Peers to which there is to be a link: what closes is dialed again."""
+        self.worker = ManualWorker(world.scheduler)
+        self.fatal: list[BaseException] = []
+        self.broker = Broker(
+            NodeIdentity("tests", BrokerId(number), directory(number), {}, 1, True),
+            NodeConfig(),
+            disk=ColdDisk(),
+            clock=world.scheduler.clock,
+            scheduler=world.scheduler,
+            worker=self.worker,
+            log_worker=self.worker,
+            random=random.Random(number),
+            dialer=self,
+            logger=QuietLogger(),
+            on_fatal=self.fatal.append,
+        )
+        self.broker.load()
+        here = Endpoint("127.0.0.1", 9640 + number)
+        self.broker.register(self, here, here, lambda: None)
+
+    # --- The quorum, as this broker sees it ---
+
+    def register(self, command: Command, done: Callable[[Outcome], None]) -> None:
+        result, index = self.world.apply(command)
+        assert isinstance(result, Registered)
+        done(Outcome(Fate.APPLIED, index, result))
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+        if self.number in self.world.mute:
+            self.world.scheduler.call_later(timeout, lambda: done(Outcome(Fate.UNKNOWN, detail="lost")))
+            return
+        result, index = self.world.apply(command)
+        self.world.scheduler.call_soon(lambda: done(Outcome(Fate.APPLIED, index, result)))
+
+    def hear(self) -> None:
+        while self.heard < len(self.world.told) and self.number not in self.world.deaf:
+            self.heard += 1
+            self.broker.on_events(*self.world.told[self.heard - 1])
+
+    # --- Dialer ---
+
+    def connect(self, peer: BrokerId) -> None:
+        self.wanted.add(peer)
+        self.world.scheduler.call_soon(lambda: self.world.dial(self.number, peer))
+
+    def disconnect(self, peer: BrokerId) -> None:
+        self.wanted.discard(peer)
+        link = self.links.pop(peer, None)
+        if link is not None:
+            link.close()
+
+
+class TransactionWorld:
+    """Broker n leads partition n of one topic at first; each is on all three."""
+
+    def __init__(self, partitions: int = 2) -> None:
+        self.scheduler = ManualScheduler()
+        self.image = ClusterImage()
+        self.told: list[tuple[int, list[MetadataEvent]]] = []
+        """Of every entry."""
+        self.deaf: set[int] = set()
+        """Brokers that hear of nothing that is decided."""
+        self.mute: set[int] = set()
+        """Brokers whose proposals get lost."""
+        self.silent: set[int] = set()
+        """Leaders whose messages to followers stay on their way."""
+        self.nodes: dict[int, _Node] = {}
+        for number in range(BROKERS):
+            self.nodes[number] = _Node(self, number)
+            self.apply(UnfenceBroker(BrokerId(number), self.image.brokers[BrokerId(number)].incarnation))
+        self.apply(SetFeatureLevel(FEATURE_LEVEL))
+        placed = tuple(tuple(BrokerId((n + shift) % BROKERS) for shift in range(BROKERS)) for n in range(partitions))
+        self.apply(CreateTopic("orders", TOPIC, placed))
+        self.settle()
+
+    # --- What is decided ---
+
+    def apply(self, command: Command) -> tuple[Any, int]:
+        """The answer, and the entry's index. Every broker hears of it soon."""
+        index = self.image.index + 1
+        result, events = self.image.apply(index, 1, decode(encode(command)))
+        self.image.check_invariants()
+        self.told.append((index, events))
+        for node in self.nodes.values():
+            self.scheduler.call_soon(node.hear)
+        return result, index
+
+    def ask(self, change: TransactionChange) -> tuple[str, tuple[TransactionKey, ...]]:
+        """The code of the refusal ("": none), and the keys of the answer."""
+        result, _ = self.apply(ChangeTransactions((change,)))
+        assert isinstance(result, TransactionsChanged)
+        if not result.answers:
+            return "", ()
+        (answer,) = result.answers
+        return answer.code, tuple(packed.key for packed in answer.keys)
+
+    def initialize(self, name: str = "app", timeout_ms: int = 60_000) -> TransactionKey:
+        code, (first,) = self.ask(Initialize(name, timeout_ms, NOW_MS))
+        assert not code
+        self.settle()
+        return first
+
+    def open_block(self, count: int = 5, name: str = "") -> list[TransactionKey]:
+        code, (first,) = self.ask(OpenBlock(name, count, 60_000))
+        assert not code
+        self.settle()
+        return [TransactionKey(ProducerId(first.producer_id + n), first.producer_epoch) for n in range(count)]
+
+    def commit(self, *outputs: tuple[TransactionKey, dict[int, int]], **other: Any) -> str:
+        """The code of the refusal, if it is refused."""
+        packed = tuple(
+            Output(*of, (TopicEnds(TOPIC, tuple(ends), tuple(Offset(end) for end in ends.values())),) if ends else ())
+            for of, ends in outputs
+        )
+        return self.ask(Commit(packed, other.get("groups", ()), other.get("positions", ()), "", NOW_MS))[0]
+
+    def elect(self, number: int, leader: int) -> None:
+        """Another leader of this partition."""
+        record = self.image.partitions[tp(number)]
+        incarnation = self.image.brokers[BrokerId(leader)].incarnation
+        election = Election(TOPIC, number, BrokerId(leader), incarnation, record.partition_epoch)
+        result, _ = self.apply(ElectLeaders((election,)))
+        assert isinstance(result, Elected) and result.refusals == (None,), result
+
+    def waits_for(self, of: TransactionKey) -> int:
+        """In how many partitions the quorum waits for a marker of it."""
+        return self.image.transactions.unmarked_count(of)
+
+    # --- What happens ---
+
+    def dial(self, owner: int, peer: int) -> None:
+        known = self.nodes[owner].links.get(peer)
+        if peer not in self.nodes or (known is not None and known.open):
+            return
+        dialed, accepted = self.nodes[owner].broker.manager.dialed, self.nodes[peer].broker.manager.accepted
+        here, there = AutoLink(self.scheduler, peer, dialed), AutoLink(self.scheduler, owner, accepted)
+        here.other, there.other = there, here
+        there.paused = peer in self.silent
+        self.nodes[owner].links[peer] = here
+        accepted.on_opened(there)
+        dialed.on_opened(here)
+
+    def cut(self, leader: int) -> None:
+        """What this leader sends to its followers stays on its way."""
+        self.silent.add(leader)
+        for node in self.nodes.values():
+            if leader in node.links:
+                node.links[leader].other.paused = True
+
+    def join(self) -> None:
+        """Nobody is cut off any more."""
+        self.silent.clear()
+        for node in self.nodes.values():
+            for link in node.links.values():
+                link.other.resume()
+
+    def _dial_again(self) -> None:
+        for node in self.nodes.values():
+            for peer in sorted(node.wanted):
+                self.dial(node.number, peer)
+
+    def settle(self) -> None:
+        """Messages and disks, until nothing moves."""
+        for _ in range(10_000):
+            moved = self.scheduler.run()
+            for node in self.nodes.values():
+                while node.worker.pending:
+                    node.worker.run_one()
+                    moved += 1
+            if not moved:
+                assert not any(node.fatal for node in self.nodes.values())
+                return
+        raise AssertionError("never comes to rest")
+
+    def wait(self, seconds: float = 1.0) -> None:
+        for _ in range(max(1, round(seconds / DISK_SECONDS))):
+            self._dial_again()
+            self.settle()
+            self.scheduler.advance(DISK_SECONDS)
+        self.settle()
+
+    def hear(self, *numbers: int) -> None:
+        """These brokers hear again."""
+        self.deaf.difference_update(numbers)
+        for number in numbers:
+            self.scheduler.call_soon(self.nodes[number].hear)
+        self.wait()
+
+    def leader_of(self, number: int) -> PartitionRecord:
+        return self.image.partitions[tp(number)]
+
+    def write(self, of: TransactionKey, number: int, *values: bytes, to: int | None = None, sequence: int = 0) -> str:
+        """A batch. The code of the refusal, `""`, or `"?"` while there is no answer."""
+        answers = self.send(of, number, *values, to=to, sequence=sequence)
+        if not answers:
+            return "?"
+        (answer,) = answers
+        return answer.code if isinstance(answer, RaftlogError) else ""
+
+    def send(
+        self, of: TransactionKey, number: int, *values: bytes, to: int | None = None, sequence: int = 0
+    ) -> list[Produced | RaftlogError]:
+        """A batch; its answer is in the list once it came."""
+        answers: list[Produced | RaftlogError] = []
+        leader = self.leader_of(number).leader if to is None else to
+        now_ms = self.scheduler.clock.wall_ms()
+        data = batch_of(of, *values, sequence=sequence, timestamp_ms=now_ms)
+        self.nodes[leader].broker.manager.produce(tp(number), data, Acks.ALL, answers.append)
+        self.settle()
+        return answers
+
+    def read(self, number: int, *, leader: int | None = None) -> list[bytes | None]:
+        """What one who reads committed sees of a partition."""
+        fetch = Fetch()
+        node = self.nodes[self.leader_of(number).leader if leader is None else leader]
+        asked = [FetchPartition(TOPIC, number, 0, 1 << 20)]
+        node.broker.manager.fetch(asked, fetch.done, min_bytes=0, max_bytes=1 << 20, max_wait_ms=0, isolation=1)
+        self.settle()
+        assert fetch.errors == [""], fetch.answers
+        return fetch.committed()
+
+    def reads(self, numbers: Sequence[int]) -> list[list[bytes | None]]:
+        return [self.read(number) for number in numbers]
