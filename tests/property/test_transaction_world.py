@@ -189,9 +189,9 @@ def test_whatever_goes_wrong_readers_see_what_was_committed_s13(seed: int) -> No
 
 
 def test_the_walks_are_not_idle() -> None:
-    made = [walk(seed) for seed in range(3)]
+    made = [walk(seed) for seed in range(5)]
     outcomes = {writer.outcome for one in made for writer in one.writers}
-    assert {"committed", "aborted"} < outcomes
+    assert {"committed", "aborted"} <= outcomes
     assert all(any(one.expected(number) for one in made) for number in range(PARTITIONS))
 
 
