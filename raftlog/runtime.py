@@ -23,6 +23,10 @@ T = TypeVar("T")
 _Done = Callable[[Any, BaseException | None], None]
 
 
+RESULTS_SECONDS = 0.005
+"""How long results that became ready together may hold the loop before others get a turn."""
+
+
 class LoopScheduler:
     """`Scheduler` on one asyncio loop. Its calls are made on the loop's thread and happen there."""
 
@@ -106,16 +110,21 @@ class ThreadWorker:
         with self._lock:
             ready, self._results = self._results, deque()
             self._waking = False
-        while ready:
-            done, result, error = ready.popleft()
-            try:
+        until = self._loop.time() + RESULTS_SECONDS
+        try:
+            while ready and self._loop.time() < until:
+                done, result, error = ready.popleft()
                 done(result, error)
-            except BaseException:
-                # The others are not to suffer for it; the loop reports this one.
-                with self._lock:
-                    ready.extend(self._results)
-                    self._results = ready
-                    if ready and not self._waking:
-                        self._waking = True
-                        self._loop.call_soon(self._take_results)
-                raise
+        finally:
+            # Those for which there is no time, or before which one failed: the others are not to suffer for it, and
+            # the loop reports it.
+            if ready:
+                self._put_back(ready)
+
+    def _put_back(self, ready: deque[tuple[_Done, Any, BaseException | None]]) -> None:
+        with self._lock:
+            ready.extend(self._results)
+            self._results = ready
+            if not self._waking:
+                self._waking = True
+                self._loop.call_soon(self._take_results)

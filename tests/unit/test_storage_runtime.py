@@ -89,6 +89,41 @@ async def test_a_callback_that_raises_does_not_take_the_others_with_it() -> None
     assert len(reported) == 5
 
 
+async def test_many_results_at_once_leave_the_loop_to_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a thousand logs were synced together: by the loop's clock each takes a millisecond here."""
+    loop = asyncio.get_running_loop()
+    worker = ThreadWorker(loop, threads=1)
+    seen: list[str] = []
+    finished = asyncio.Event()
+    passed = 0.0
+    clock = loop.time
+    monkeypatch.setattr(loop, "time", lambda: clock() + passed)
+
+    def done(result: int | None, error: BaseException | None) -> None:
+        nonlocal passed
+        passed += 0.001
+        seen.append("result")
+        if seen.count("result") == 30:
+            finished.set()
+
+    def others() -> None:
+        seen.append("others")
+        if not finished.is_set():
+            loop.call_soon(others)
+
+    with worker._lock:
+        worker._results.extend((done, 0, None) for _ in range(30))
+        worker._waking = True
+    loop.call_soon(worker._take_results)
+    loop.call_soon(others)
+    async with asyncio.timeout(10):
+        await finished.wait()
+    runs = " ".join(seen).split("others")
+    assert max(run.count("result") for run in runs) <= 6
+    assert seen.count("result") == 30
+    worker.close()
+
+
 async def test_close_finishes_what_was_submitted() -> None:
     worker = ThreadWorker(asyncio.get_running_loop(), threads=1)
     ran: list[int] = []
