@@ -22,7 +22,7 @@ from raftlog.record_batch import BatchHeader
 from . import effects as fx
 from .driver_effects import EffectPerformer
 from .driver_log_start import LogStart
-from .driver_ports import Subscriber, Surroundings
+from .driver_ports import Look, Subscriber, Surroundings
 from .driver_reads import DriverReads
 from .driver_requests import ProduceDone
 from .follower import Follower
@@ -108,14 +108,14 @@ class PartitionDriver(DriverReads):
         if self.replica.leader is not None and self.replica.leader.transactions.is_due(now):
             self._around.transactions.want(self)
 
-    def look_at_transactions(self) -> bool:
-        """Ask about some of what is open, and write what is decided. Whether to look again at once."""
+    def look_at_transactions(self) -> Look:
+        """Ask about some of what is open, and write what is decided."""
         leader = self.replica.leader
         if leader is None or self._closed or self.log.producers.stale or self.log.full:
-            return False
+            return Look(0, more=False)
         self._run(lambda: leader.look(self._now(), self._around.clock.wall_ms()))
         self._around.wants_tick(self)
-        return self.replica.leader is leader and leader.transactions.more
+        return Look(leader.transactions.looked_at, more=self.replica.leader is leader and leader.transactions.more)
 
     def on_job_done(self) -> None:
         """The disk did what it was told to, or failed."""

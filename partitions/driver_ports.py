@@ -88,6 +88,16 @@ class TransactionPorts:
     """Open for longer than they may be, by this leader's clock. Told again every ten seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a driver did that was to look at its open transactions."""
+
+    transactions: int
+    """So many were asked about."""
+    more: bool
+    """It is to look again at once."""
+
+
 class Looks(Protocol):
     """Who has drivers look at their open transactions."""
 

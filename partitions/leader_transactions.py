@@ -148,6 +148,8 @@ class LeaderTransactions:
         self._reported: set[TransactionKey] = set()
         self._ask_unmarked = True
         self._look_asked = False
+        self.looked_at = 0
+        """Transactions of the last look."""
 
     def begin(self, exposed: Offset | None) -> list[Effect]:
         """The leadership begins."""
@@ -207,6 +209,7 @@ class LeaderTransactions:
         see, None while there is none; `wall_ms` is for the markers' timestamps."""
         effects: list[Effect] = []
         self._look_asked = False
+        self.looked_at = 0
         if not self._isr.below_minimum and self._produces.has_room(2 * _MARKER_BYTES_MAX):
             found = self._ask_next(now)
             effects += self._write_markers(found, now, wall_ms)
@@ -244,7 +247,8 @@ class LeaderTransactions:
             self._sweep.extend(self._state.open_keys())
             self._seen = {key: self._seen.get(key) or _Seen(now) for key in self._sweep}
         found = _Found()
-        for _ in range(min(len(self._sweep), LOOK_KEYS)):
+        self.looked_at = min(len(self._sweep), LOOK_KEYS)
+        for _ in range(self.looked_at):
             key = self._sweep.popleft()
             if not self._state.is_open(key):
                 continue
@@ -294,13 +298,15 @@ class LeaderTransactions:
         if exposed is None or not self._ask_unmarked:
             return []
         self._ask_unmarked = False
-        waited_for = set(self._verdicts.unmarked(self._topic_partition))
-        self._reported &= waited_for
+        waited_for = dict.fromkeys(self._verdicts.unmarked(self._topic_partition))
+        self._reported &= waited_for.keys()
         settled = [
-            key for key in waited_for - self._reported if key not in self._writing and not self._state.is_open(key)
+            key
+            for key in waited_for
+            if key not in self._reported and key not in self._writing and not self._state.is_open(key)
         ]
         self._reported.update(settled)
-        return [MarkersWritten(tuple(sorted(settled)))] if settled else []
+        return [MarkersWritten(tuple(settled))] if settled else []
 
 
 def _who(key: TransactionKey) -> str:

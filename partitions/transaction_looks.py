@@ -22,8 +22,10 @@ from .leader_transactions import LeftOpen
 PAUSE_SECONDS = 0.004
 """Between two turns: a look takes a millisecond or two."""
 
-DRIVERS_A_TURN = 256
-"""Looks of a turn that find next to nothing."""
+WORK_A_TURN = 1_000
+"""Transactions that are asked about in one turn, and a look more: some milliseconds."""
+WORK_OF_A_LOOK = 4
+"""A look that finds nothing takes as long as so many transactions."""
 
 
 class TransactionLooks:
@@ -82,13 +84,13 @@ class TransactionLooks:
     def _turn(self) -> None:
         self._turn_due = False
         try:
-            for _ in range(DRIVERS_A_TURN):
-                if not self._due:
-                    break
+            work = 0
+            while self._due and work < WORK_A_TURN:
                 driver = next(iter(self._due))
                 del self._due[driver]
-                if driver.look_at_transactions():
+                look = driver.look_at_transactions()
+                work += WORK_OF_A_LOOK + look.transactions
+                if look.more:
                     self._due[driver] = None  # Behind the others.
-                    break
         finally:
             self._arm(PAUSE_SECONDS)

@@ -1,0 +1,82 @@
+"""Looks at open transactions: bounded in each turn of the loop, whatever is open and however often there is news."""
+
+from __future__ import annotations
+
+import pytest
+
+from partitions import leader_transactions, transaction_looks
+from raftlog.errors import RetriableError
+from tests.support.replication_cluster import ReplicationCluster, tp
+from tests.support.transaction_logs import key
+
+
+def open_in(cluster: ReplicationCluster, partitions: int, each: int) -> None:
+    for number in range(each):
+        for partition in range(partitions):
+            cluster.write(0, key(number), b"x", partition=partition)
+    cluster.settle()
+
+
+def turns(cluster: ReplicationCluster) -> list[int]:
+    """How many verdicts were asked for in each turn, until nothing is due any more."""
+    decisions, found = cluster.members[0].decisions, []
+    for _ in range(1000):
+        before = decisions.asked
+        cluster.scheduler.run()
+        if decisions.asked > before:
+            found.append(decisions.asked - before)
+        if not cluster.members[0].manager.transactions._due:
+            return found
+        cluster.scheduler.clock.advance(transaction_looks.PAUSE_SECONDS)
+    raise AssertionError("never comes to rest")
+
+
+def test_a_turn_asks_about_so_many_and_the_next_about_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_looks, "WORK_A_TURN", 20)
+    monkeypatch.setattr(leader_transactions, "LOOK_KEYS", 10)
+    cluster = ReplicationCluster(4)
+    open_in(cluster, partitions=4, each=25)
+    turns(cluster)
+    cluster.members[0].manager.on_transactions(())
+    asked = turns(cluster)
+    assert sum(asked) == 100
+    assert max(asked) <= 30, "one look more than is allowed in a turn"
+
+
+def test_news_while_a_sweep_is_under_way_makes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was asked about before the news may have been decided by them."""
+    monkeypatch.setattr(transaction_looks, "WORK_A_TURN", 5)
+    monkeypatch.setattr(leader_transactions, "LOOK_KEYS", 5)
+    cluster = ReplicationCluster()
+    open_in(cluster, partitions=1, each=20)
+    turns(cluster)
+    manager = cluster.members[0].manager
+    manager.on_transactions(())
+    cluster.scheduler.run()
+    cluster.decide(lambda decisions: decisions.abort(key(0)), to=[0])
+    turns(cluster)
+    cluster.settle()
+    state = manager.drivers[tp(0)]._producers.transactions
+    assert not state.is_open(key(0))
+    assert state.open_count == 19
+
+
+def test_nobody_looks_while_the_state_is_read_again_or_the_replica_is_gone() -> None:
+    cluster = ReplicationCluster()
+    open_in(cluster, partitions=1, each=1)
+    driver = cluster.members[0].manager.drivers[tp(0)]
+    cluster.decide(lambda decisions: decisions.abort(key(0)), to=[])
+    cluster.members[0].decisions.abort(key(0))
+    driver.log.producers.stale = True
+    assert not driver.look_at_transactions().more
+    with pytest.raises(RetriableError, match="which transactions are open"):
+        driver.last_stable_offset(driver.replica.high_watermark)
+    assert driver.settled_end == driver.log.log_start_offset, "nothing may go"
+    fetch = cluster.fetch(0, 0, isolation=1)
+    assert fetch.errors == ["offset_not_available"]
+    assert cluster.fetch(0, 0).records == 1, "who reads all of it is not concerned"
+    driver.log.producers.stale = False
+    driver.close(RetriableError("shutting_down", "the test is over"))
+    cluster.members[0].manager.on_transactions([tp(0)])
+    assert not driver.look_at_transactions().more
+    assert cluster.log_end(0)[0] == 1
