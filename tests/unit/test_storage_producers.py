@@ -99,6 +99,21 @@ def test_a_damaged_snapshot_is_not_taken(disk: SimDisk, content: bytes) -> None:
     assert rebuilt(disk) == (b"at 3", list(range(3, 12)))
 
 
+def test_of_a_snapshot_that_a_later_version_wrote_everything_is_replayed(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(disk, 9, 2)
+    known = State.restore
+
+    def restore(state: State, snapshot: bytes | None) -> None:
+        if snapshot is not None:
+            raise ValueError("of a version that nobody knows")
+        known(state, snapshot)
+
+    monkeypatch.setattr(State, "restore", restore)
+    assert rebuilt(disk) == (None, list(range(12)))
+
+
 def test_a_snapshot_below_the_first_segment_serves(disk: SimDisk) -> None:
     put(disk, 3, 0)
     assert rebuilt(disk, start=6) == (b"at 3", [6, 7, 8, 9, 10, 11])
