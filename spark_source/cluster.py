@@ -46,6 +46,8 @@ from .starting import TimeQuery
 
 READ_COMMITTED = 1
 CONCURRENT_REQUESTS = 8
+LISTED_FROM = 16
+"""More topics than that are not asked for one by one."""
 QUERIES_PER_REQUEST = 5_000
 POLLED_PARTITIONS = 5_000
 """A long poll watches so many; news of others comes with the next question."""
@@ -89,7 +91,7 @@ class Cluster:
         options = self._options
         if options.pattern is not None:
             found = await find_topics(self._api, options.pattern, timeout=self._timeout)
-            return {one.name: ReadTopic(one.name, one.id, tuple(range(one.partition_count))) for one in found}
+            return {one.name: _whole(one.name, one.id, one.partition_count) for one in found}
         assigned = options.assigned
         topics = await self.named(options.topics if assigned is None else tuple(assigned))
         if assigned is None:
@@ -101,21 +103,26 @@ class Cluster:
 
     async def named(self, names: Sequence[str] | None) -> dict[str, ReadTopic]:
         """These topics with all their partitions, without those that are not there."""
+        found: dict[str, ReadTopic] = {}
+        wanted = dict.fromkeys(names or ())
+        if len(wanted) > LISTED_FROM:
+            listed = await find_topics(self._api, None, timeout=self._timeout)
+            found = {one.name: _whole(one.name, one.id, one.partition_count) for one in listed if one.name in wanted}
+        # A node that lists topics may be behind; one that is asked for a topic makes sure before it knows none.
         limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
+        asked = [self._describe(name, limit) for name in wanted if name not in found]
+        return found | {topic.name: topic for topic in await asyncio.gather(*asked) if topic is not None}
 
-        async def ask(name: str) -> ReadTopic | None:
-            path = topic_path(check_topic_name(name))
-            async with limit:
-                try:
-                    found = await self._api.get(path, TopicDescription, timeout=self._timeout)
-                except InvalidRequest as error:
-                    if error.code == "unknown_topic":
-                        return None
-                    raise
-            return ReadTopic(name, found.id, tuple(range(found.partition_count)))
-
-        answers = await asyncio.gather(*map(ask, names or ()))
-        return {topic.name: topic for topic in answers if topic is not None}
+    async def _describe(self, name: str, limit: asyncio.Semaphore) -> ReadTopic | None:
+        path = topic_path(check_topic_name(name))
+        async with limit:
+            try:
+                found = await self._api.get(path, TopicDescription, timeout=self._timeout)
+            except InvalidRequest as error:
+                if error.code == "unknown_topic":
+                    return None
+                raise
+        return _whole(name, found.id, found.partition_count)
 
     # --- Offsets ------------------------------------------------------------------------------------------------------
 
@@ -183,6 +190,10 @@ class Cluster:
     async def commit(self, group: str, offsets: Mapping[GroupPartition, int]) -> None:
         """Without a member: a group that has any refuses it."""
         await GroupApi(self._api, group).commit(offsets, timeout=self._timeout)
+
+
+def _whole(name: str, topic_id: str, partition_count: int) -> ReadTopic:
+    return ReadTopic(name, topic_id, tuple(range(partition_count)))
 
 
 def _packed(request: Request) -> bytes:

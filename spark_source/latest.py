@@ -54,6 +54,11 @@ class LatestBounds:
             self._poll.cancel()
             await asyncio.wait([self._poll])
 
+    @property
+    def topics(self) -> Mapping[str, ReadTopic]:
+        """As they were looked up last, some seconds ago; none before the first `picture`."""
+        return self._topics
+
     def expect(self, start: SourceOffset) -> None:
         """A checkpoint says that the logs reached so far: an end below it is doubted for a while."""
         self._known.expect((topic_id, partition, offset) for _, topic_id, partition, offset in start.positions())

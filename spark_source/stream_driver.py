@@ -167,26 +167,32 @@ class StreamDriver:
         return readable
 
     async def _bounds(self, ranges: Sequence[PartitionRange]) -> Picture:
-        """Of these topics, as they are now; a partition whose leader cannot be asked is taken to have all of it, which
-        its task will see."""
-        names = sorted({one.topic for one in ranges})
+        """Of these topics, as they are now. A partition whose leader cannot be asked, or does not know its end yet, is
+        taken to have all of the range: its task will see."""
         planned = {(one.topic_id, one.partition): one for one in ranges}
-        found: dict[str, TopicBounds] = {}
-        topics: dict[str, ReadTopic] = {}
-        for name, topic in (await self._cluster.named(names)).items():
-            mine = tuple(partition for partition in topic.partitions if (topic.topic_id, partition) in planned)
-            topics[name] = replace(topic, partitions=mine)
+        topics = await self._topics_of(ranges)
+        partitions: dict[str, dict[int, PartitionBounds]] = {name: {} for name in topics}
         for (topic_id, partition), answer in (await self._cluster.bounds(topics)).items():
             one = planned[topic_id, partition]
-            bounds = answer if isinstance(answer, PartitionBounds) else PartitionBounds(one.start, one.end)
-            # An end that seems to have gone back is the task's to wait for.
-            bounds = bounds._replace(end=max(bounds.end, one.end))
-            before = found.get(one.topic)
-            partitions = {} if before is None else dict(before.partitions)
-            found[one.topic] = TopicBounds(one.topic, topic_id, {**partitions, partition: bounds})
-        for name, topic in topics.items():
-            found.setdefault(name, TopicBounds(name, topic.topic_id, {}))
-        return found
+            start = answer.start if isinstance(answer, PartitionBounds) else one.start
+            end = answer.end if isinstance(answer, PartitionBounds) else one.end
+            partitions[one.topic][partition] = PartitionBounds(start, max(end, one.end))
+        return {name: TopicBounds(name, topic.topic_id, partitions[name]) for name, topic in topics.items()}
+
+    async def _topics_of(self, ranges: Sequence[PartitionRange]) -> dict[str, ReadTopic]:
+        """The topics of these ranges, each with those of its partitions that the ranges are of; asked about only where
+        they were not looked up as such a moment ago."""
+        planned: dict[tuple[str, str], list[int]] = {}
+        for one in ranges:
+            planned.setdefault((one.topic, one.topic_id), []).append(one.partition)
+        known = self._latest.topics
+        sure = {name for name, topic_id in planned if name in known and known[name].topic_id == topic_id}
+        topics = {name: known[name] for name in sure}
+        topics |= await self._cluster.named(sorted({name for name, _ in planned} - sure))
+        return {
+            name: replace(topic, partitions=tuple(planned.get((name, topic.topic_id), ())))
+            for name, topic in topics.items()
+        }
 
     # --- Losses -------------------------------------------------------------------------------------------------------
 

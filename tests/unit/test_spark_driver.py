@@ -158,6 +158,18 @@ async def test_new_partitions_and_topics_are_found() -> None:
             assert await query.plan(first, second) == [(0, 0, 4)]
 
 
+async def test_many_topics_are_asked_for_at_once() -> None:
+    async with SparkCluster() as cluster:
+        names = [f"topic-{number}" for number in range(40)]
+        for name in names:
+            fill(cluster.create_topic(name).partitions[0], 2)
+        async with driving(cluster, subscribe=",".join(names), startingOffsets="earliest") as query:
+            first = await query.initial()
+            second = await query.next(first)
+            assert len(await query.plan(first, second)) == 40
+        assert cluster.describes == 0 and len(cluster.calls) < 12
+
+
 async def test_a_topic_that_is_not_there_is_named() -> None:
     async with SparkCluster() as cluster:
         async with driving(cluster) as query:
