@@ -40,6 +40,8 @@ GROUPS_PER_CALL = 8
 """Looked at in one call: small ones are assigned at once, a millisecond or two each."""
 REMOVALS_PER_CALL = 256
 """The others in the next one."""
+SESSIONS_PER_CALL = 1_000
+"""Looked at in one call: some milliseconds. After an election all of them are due at the same time."""
 LOOK_AGAIN_SECONDS = 0.2
 """After a proposal of a group was refused or got lost."""
 EXPIRY_SECONDS = 60.0
@@ -261,8 +263,9 @@ class Coordinator:
 
     def _fences(self, now: float, now_ms: int) -> Iterable[Fence]:
         at = self._attention(now)
-        room = REMOVALS_PER_CALL
-        while room > 0 and self._due and self._due[0][0] <= at:
+        room, looks = REMOVALS_PER_CALL, SESSIONS_PER_CALL
+        while room > 0 and looks > 0 and self._due and self._due[0][0] <= at:
+            looks -= 1
             _, entry, key = heapq.heappop(self._due)
             session = self._sessions.get(key)
             if session is None or session.entry != entry:

@@ -176,7 +176,7 @@ async def test_what_no_consumer_can_be_made_of() -> None:
         {"topics": ["t"], "heartbeat_interval_ms": 45_000},
     ):
         with pytest.raises(InvalidRequest):
-            GroupConsumer("127.0.0.1:1", "g", **settings)  # type: ignore[arg-type]
+            GroupConsumer("127.0.0.1:1", "g", **settings)
 
 
 async def test_calls_that_are_given_up_leave_nothing_half_done(api: Api) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from metadata.commands import AddPartitions, CreateTopic, GroupsChanged
+from metadata.groups import coordinator
 from metadata.groups.changes import Assign, ChangeGroups, Expire, Fence, GroupChange, Leave
 from metadata.groups.coordinator import GROUPS_PER_CALL, Coordinator
 from metadata.groups.records import GroupState
@@ -222,6 +223,21 @@ def test_a_call_is_bounded_and_nothing_is_forgotten() -> None:
     world.elect()
     world.settle()
     assert {group.state for group in world.image.groups.values()} == {GroupState.STABLE}
+
+
+def test_a_look_at_sessions_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an election everybody's session ends at the same time."""
+    monkeypatch.setattr(coordinator, "SESSIONS_PER_CALL", 2)
+    world = World()
+    world.enter("a", "b", "c", "d", "e")
+    world.pass_time(9.9, "a", "b")
+    world.now += 0.2
+    looked = []
+    while world.coordinator.next_call(world.now) == world.now and len(looked) < 9:
+        looked.append(sum(isinstance(change, Fence) for change in world.turn()))
+    assert sum(looked) == 3 and max(looked) <= 2
+    world.settle()
+    assert sorted(world.group().members) == ["a", "b"]
 
 
 def test_with_nothing_to_do_it_need_not_be_called() -> None:
