@@ -8,7 +8,10 @@ What is *not* here: how a range is read (`range_reader.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from raftlog.errors import InvalidRequest
+from raftlog.version import __version__
 
 from .offsets import PartitionRange
 from .source_options import SourceOptions
@@ -17,13 +20,27 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-def read(options: SourceOptions, one: PartitionRange) -> Iterator[pyarrow.RecordBatch]:
+class Task(NamedTuple):
+    """What a driver sends to an executor."""
+
+    range: PartitionRange
+    version: str = __version__
+    """The driver's raftlog."""
+
+
+def read(options: SourceOptions, task: Task) -> Iterator[pyarrow.RecordBatch]:
     """The range's records, in the order of their offsets. Raises `DataLoss` and other `RaftlogError`s."""
+    if task.version != __version__:
+        raise InvalidRequest(
+            "unsupported_version",
+            f"this executor has raftlog {__version__}, and the driver has {task.version}: install the same on both",
+        )
     # What is imported here the driver does not need, and its planners are started for every query.
     from .arrow_columns import ArrowColumns
     from .connections import shared
     from .range_reader import RangeReader
 
+    one = task.range
     columns = ArrowColumns(one, options.columns)
     connections = shared(options)
 

@@ -20,7 +20,7 @@ from raftlog.client.api import HttpApi
 from raftlog.client.consumed import ConsumedBatch
 from raftlog.client.fetcher import Fetcher, FetcherSettings
 from raftlog.client.reader import PartitionReader
-from raftlog.config import MIB
+from raftlog.config import KIB, MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 
 from . import losses
@@ -33,6 +33,10 @@ from .subscription import surely_lost
 logger = logging.getLogger("raftlog.spark")
 
 PREFETCH_BYTES = 8 * MIB
+"""Fetched ahead at most, and so fetched in vain at most, beyond a range's end."""
+PREFETCH_LEAST = 256 * KIB
+PREFETCH_PER_OFFSET = KIB
+"""A small range is not worth more."""
 TAKE_BYTES = 4 * MIB
 """Handed over at once, about: a call to another thread costs as much as a hundred records."""
 LONG_POLL_S = 0.5
@@ -73,7 +77,8 @@ class RangeReader:
 
     def _open(self, start: int) -> Fetcher:
         partition = self._range.partition
-        settings = FetcherSettings(PREFETCH_BYTES, LONG_POLL_S, 1, "error", READ_COMMITTED)
+        prefetch = min(max(self._range.size * PREFETCH_PER_OFFSET, PREFETCH_LEAST), PREFETCH_BYTES)
+        settings = FetcherSettings(prefetch, LONG_POLL_S, 1, "error", READ_COMMITTED)
         return Fetcher(self._api, self._range.topic, [partition], {partition: start}, settings)
 
     async def _take(self) -> list[ConsumedBatch]:

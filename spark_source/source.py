@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 
+from .executor import Task, read
 from .filters import Restrictions, push
 from .offsets import PartitionRange, SourceOffset
 from .record_columns import schema_text
@@ -163,11 +164,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _tasks(ranges: Iterable[PartitionRange]) -> list[InputPartition]:
-    return [InputPartition(one) for one in ranges]
+    return [InputPartition(Task(one)) for one in ranges]
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
     """Of a query without anything to read Spark makes one task without a range."""
-    from .executor import read
-
     return iter(()) if partition.value is None else read(options, partition.value)

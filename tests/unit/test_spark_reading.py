@@ -15,7 +15,7 @@ from raftlog.client.consumed import ConsumedBatch
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.record_batch import RecordBatch, encode, parse_header, stamp
 from raftlog.record_batch_filter import keep_records
-from spark_source import arrow_columns, range_reader
+from spark_source import arrow_columns, connections, executor, range_reader
 from spark_source.arrow_columns import ArrowColumns
 from spark_source.losses import DataLoss, LossKind
 from spark_source.offsets import PartitionRange
@@ -156,6 +156,29 @@ async def test_a_range_may_end_in_offsets_without_records() -> None:
         assert partition.end_offset == 22
         assert await read(cluster, whole(cluster, 0, 22)) == [*range(10), *range(16, 21)]
         assert await read(cluster, whole(cluster, 10, 16)) == []
+
+
+async def test_a_small_range_is_not_read_far_beyond() -> None:
+    async with SparkCluster() as cluster:
+        partition = cluster.create_topic("t").partitions[0]
+        for _ in range(100):
+            partition.append(encode([b"x" * 50_000], base_timestamp_ms=1))
+        assert await read(cluster, whole(cluster, 0, 3)) == [0, 1, 2]
+        assert sum(one.max_bytes for one in cluster.nodes[1].fetches) < 2_000_000
+
+
+async def test_a_task_is_read_as_spark_does_it() -> None:
+    """In a thread of Spark's, over connections that outlive the task."""
+    async with SparkCluster() as cluster:
+        fill(cluster.create_topic("t").partitions[0], 100)
+        chosen = cluster.options(subscribe="t", columns="offset")
+        for start in (0, 40):
+            task = executor.Task(whole(cluster, start, 60))
+            found = await asyncio.to_thread(lambda task=task: list(executor.read(chosen, task)))  # type: ignore[misc]
+            assert [row["offset"] for row in rows(found)] == list(range(start, 60))
+        await asyncio.to_thread(connections.shared(chosen).close)
+        with pytest.raises(InvalidRequest, match=r"the driver has 0\.0\.0"):
+            next(executor.read(chosen, executor.Task(whole(cluster, 0, 1), "0.0.0")))
 
 
 async def test_reading_goes_on_with_the_next_leader() -> None:
