@@ -252,6 +252,12 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         every voter did at first.)"""
         return self._answered.get(peer, float("-inf")) > moment
 
+    def oldest_on_its_way(self, moment: float) -> int | None:
+        """Where the oldest snapshot ends that is being sent to a peer that answered after that."""
+        if self.replication is None:
+            return None
+        return self.replication.oldest_on_its_way(lambda peer: self.answered_since(peer, moment))
+
     def _is_answer_of(self, node: Node, term: int) -> bool:
         """Of exactly this term; a later one ends the leadership, an earlier one counts nothing."""
         if self._step_down_if_behind(term) or term != self.__raftCurrentTerm:

@@ -44,12 +44,14 @@ from .quorum_changes import ObserverState, QuorumFacts
 from .quorum_configuration import Configuration, encode_configuration
 from .quorum_identity import QuorumIdentity
 from .quorum_membership import Membership
+from .quorum_replication import TRANSFER_BYTES
 
 PINNED_VERSION = "0.3.17"
 
 TRAILING_ENTRIES = 1024
 TRAILING_BYTES = 1024 * 1024
 """What the log keeps before a snapshot, so that a voter that is a little behind needs no snapshot."""
+
 
 WITNESS_AFTER = 0.1
 """Seconds of quiet after which the journal's last group gets its witness."""
@@ -285,7 +287,11 @@ class PySyncObjEngine:
             if (self._core.snapshot or snapshot).index > applied_index:
                 return  # the leader sent a newer one meanwhile
         self._core.snapshot = snapshot
-        self._journal.drop_before(self._journal.trailing_base(applied_index, TRAILING_ENTRIES, TRAILING_BYTES))
+        base = self._journal.trailing_base(applied_index, TRAILING_ENTRIES, TRAILING_BYTES)
+        sent = self._core.oldest_on_its_way(self._ports.now - self._timing.election_timeout_max_ms / 1000)
+        if sent is not None and sent < base:
+            base = min(base, self._journal.trailing_base(applied_index, applied_index - sent, TRANSFER_BYTES))
+        self._journal.drop_before(base)
 
     def status(self) -> QuorumStatus:
         """See `Engine`."""

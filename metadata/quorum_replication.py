@@ -30,6 +30,9 @@ from .quorum_messages import (
 from .quorum_progress import Progress, State
 from .quorum_snapshot import OutgoingSnapshot
 
+TRANSFER_BYTES = 8 * 1024 * 1024
+"""What the log keeps at most for peers that are being sent an earlier snapshot: half of what makes the next one due."""
+
 
 class Replication:
     """One leadership's. `tell` queues a message to a voter; it leaves after the next sync."""
@@ -115,6 +118,12 @@ class Replication:
             progress.probe_from(self._journal.base_index + 1)
             return
         progress.send_snapshot(OutgoingSnapshot(snapshot))
+
+    def oldest_on_its_way(self, answering: Callable[[int], bool]) -> int | None:
+        """Where the oldest snapshot ends that is being sent to a peer that answers. Without what follows it in the log
+        that peer would need the next one as well, and under load one after the other for ever (S10)."""
+        sent = (its.snapshot.snapshot.index for peer, its in self.progress.items() if its.snapshot and answering(peer))
+        return min(sent, default=None)
 
     # --- Answers ---
 

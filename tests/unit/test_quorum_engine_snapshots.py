@@ -14,7 +14,7 @@ from metadata import quorum_messages as messages
 from metadata.engine import InstalledSnapshot
 from metadata.journal import Journal
 from metadata.journal_snapshot import PATH
-from metadata.quorum_messages import SnapshotChunk
+from metadata.quorum_messages import AppendReply, SnapshotChunk
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 from tests.support.quorum_bench import Bench
 from tests.support.quorum_world import World
@@ -143,3 +143,37 @@ def test_a_voter_that_is_far_behind_gets_a_snapshot_while_others_write(monkeypat
     world.settle()
     world.check_acked_survive()
     assert Journal(world.nodes[behind].disk, world.nodes[behind].identity).base_index > 90
+
+
+def test_who_is_sent_a_snapshot_while_the_next_one_is_taken_goes_on_from_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S10: otherwise, under load, the log would always have dropped what it needs next."""
+    monkeypatch.setattr(pysyncobj_engine, "TRAILING_ENTRIES", 2)
+    bench = Bench()
+    bench.lead()
+    term = bench.engine.term
+
+    def write_and_compact() -> list[tuple[int, messages.Message]]:
+        for number in range(30):
+            bench.engine.propose(b"%d" % number, number + 1)
+        bench.tick()
+        last = bench.engine.status().last_index
+        bench.hear(2, AppendReply(term, True, last, 0))
+        said = bench.tick()
+        assert list(bench.engine.compact(b"state", last)) == []
+        return said
+
+    write_and_compact()
+    (begun,) = bench.replies(3, AppendReply(term, False, 1, 1))
+    assert isinstance(begun, SnapshotChunk) and begun.index == bench.engine.status().last_index
+    write_and_compact()
+    assert bench.engine._journal.base_index == begun.index
+    bench.hear(3, messages.SnapshotReply(term, begun.index, 5, True))
+    following = [said for peer, said in bench.tick(0.11) if peer == 3]
+    assert [type(message) for message in following] == [messages.Append], "no other snapshot"
+    bench.tick(0.4)
+    write_and_compact()
+    assert bench.engine._journal.base_index > begun.index + 30, (
+        "nothing is kept for whoever is done, or does not answer"
+    )
