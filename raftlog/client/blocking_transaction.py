@@ -42,6 +42,12 @@ class _Consumed:
         self._consumer = consumer
         self._offsets = consumer.consumed()
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Consumed) and other._consumer is self._consumer
+
+    def __hash__(self) -> int:
+        return id(self._consumer)
+
     def consumed(self) -> ConsumedOffsets:
         return self._offsets
 

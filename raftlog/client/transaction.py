@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
@@ -87,7 +88,7 @@ class Transaction(RecordSending):
         """Why it is broken, or over."""
         self._offsets: dict[str, ConsumedOffsets] = {}
         """By group."""
-        self._sources: dict[int, tuple[OffsetsSource, ConsumedOffsets]] = {}
+        self._sources: dict[OffsetsSource, ConsumedOffsets] = {}
         self._positions: dict[str, PositionMove] = {}
         self._output: TransactionOutput | None = None
         self._sending = 0
@@ -132,7 +133,7 @@ class Transaction(RecordSending):
         self._check_open()
         offsets = consumed if isinstance(consumed, ConsumedOffsets) else consumed.consumed()
         if not isinstance(consumed, ConsumedOffsets):
-            self._sources[id(consumed)] = (consumed, offsets)
+            self._sources[consumed] = offsets
         before = self._offsets.get(offsets.group)
         self._offsets[offsets.group] = offsets if before is None else offsets.over(before)
 
@@ -170,7 +171,8 @@ class Transaction(RecordSending):
             return
         if self._state not in _MAY_COMMIT:
             raise self._over()
-        await self.manager.finish(self._abort(InvalidRequest("transaction_aborted", "the program aborted it")))
+        why = InvalidRequest("transaction_aborted", "the program aborted it")
+        await self.manager.finish(self._abort(why, was_open=self._state is TransactionState.OPEN))
 
     async def prepare(self) -> TransactionOutput:
         """Wait for all acknowledgements and send no more: what `commit_together` needs of this transaction, wherever
@@ -199,7 +201,7 @@ class Transaction(RecordSending):
             return
         why = f"its block ended with {type(error).__name__}: {error}"
         try:
-            await self.manager.finish(self._abort(InvalidRequest("transaction_aborted", why)))
+            await self.manager.finish(self._abort(InvalidRequest("transaction_aborted", why), was_open=True))
         except RaftlogError as unended:
             error.add_note(f"aborting the transaction: {unended}")
 
@@ -210,7 +212,8 @@ class Transaction(RecordSending):
         self._error = error
 
     async def abandon(self, error: RaftlogError) -> None:
-        await self._abort(error)
+        if self._state is TransactionState.OPEN:
+            await self._abort(error, was_open=True)
 
     @property
     def is_named(self) -> bool:
@@ -255,10 +258,13 @@ class Transaction(RecordSending):
                 await delivery.settled()
             if self._error is not None:
                 raise aborted_because(self._error)
+        except RaftlogError as error:
+            await self.manager.finish(self._abort(error, was_open=True))
+            raise
         except BaseException as error:
-            why = error if isinstance(error, RaftlogError) else InvalidRequest("transaction_aborted", repr(error))
-            self._state = TransactionState.OPEN
-            await self.manager.finish(self._abort(why))
+            stopped = InvalidRequest("transaction_aborted", f"it was stopped on the way: {error!r}")
+            with suppress(RaftlogError):  # whoever cancels must hear of that, and the next transaction of a fence
+                await self.manager.finish(self._abort(stopped, was_open=True))
             raise
         self._output = sender.finish()
         self._state = TransactionState.PREPARED
@@ -272,7 +278,7 @@ class Transaction(RecordSending):
         self._state = TransactionState.COMMITTED
         self.manager.go_on(next_key)
         self.manager.leave(self)
-        for source, offsets in self._sources.values():
+        for source, offsets in self._sources.items():
             source.consumed_is_committed(offsets)
 
     def unanswered(self) -> None:
@@ -331,17 +337,16 @@ class Transaction(RecordSending):
         while self._sending:
             await self._idle.wait()
 
-    async def _abort(self, why: RaftlogError) -> None:
-        was_open = self._state is TransactionState.OPEN
+    async def _abort(self, why: RaftlogError, *, was_open: bool) -> None:
+        """`was_open`: nobody was asked to commit it, so it is aborted whatever comes of this."""
         self._open = {}
-        self._state = TransactionState.ENDING
+        self._error = self._error or why
+        self._state = TransactionState.ABORTED if was_open else TransactionState.UNKNOWN
         if was_open:
             sender = self._sender
             sender.stop(why)
             await self._until_idle()
             sender.finish()
-        self._error = self._error or why
-        self._state = TransactionState.ABORTED if was_open else TransactionState.UNKNOWN  # also where this is cancelled
         try:
             if self._used or not was_open:
                 await self.manager.end(self.key)

@@ -186,6 +186,10 @@ class Decision:
             return (await api.commit(request, timeout=left))[1]
         except RetriableError:
             return False
+        except InvalidRequest as error:
+            # One of the writers has gone on, and its answer is remembered no more.
+            told = f"it is committed, and whether it is to be seen everywhere cannot be told any more: {error.detail}"
+            raise RetriableError("request_timed_out", told) from error
 
     def _request(self) -> CommitRequest | None:
         """None where there is nothing to decide."""

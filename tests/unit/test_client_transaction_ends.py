@@ -183,6 +183,30 @@ async def test_offsets_move_with_it_or_not_at_all_s13(cluster: FakeCluster) -> N
     assert [len(one["transactions"]) for one in cluster.transactions.asked("commit")] == [1, 1, 1]
 
 
+async def test_who_is_cancelled_hears_of_that_also_where_the_abort_finds_a_fence(cluster: FakeCluster) -> None:
+    cluster.create_topic("t")
+    cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
+    async with Producer(cluster.bootstrap, transactional_id="p", linger_ms=0) as producer:
+        transaction = producer.transaction()
+
+        async def work() -> None:
+            async with transaction:
+                transaction.send("t", b"never answered")
+
+        task = asyncio.create_task(work())
+        await cluster.until(lambda: cluster.nodes[1].produces)
+        await asyncio.sleep(0)
+        cluster.transactions.refuse = {"abort": "producer_fenced"}
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert transaction.state is TransactionState.UNKNOWN
+        with pytest.raises(InvalidRequest) as caught:
+            await producer.transaction().__aenter__()
+        assert caught.value.code == "producer_fenced"
+        cluster.nodes[1].on_produce = lambda _: Fate()
+
+
 # --- Together --------------------------------------------------------------------------------------------------------
 
 
