@@ -90,19 +90,17 @@ class GroupReading:
         self._read_again(loop.time())
         left = min([deadline, *self._again_at.values()]) - loop.time()
         reads = {
-            topic: loop.create_task(reader.poll(max_records, left)) for topic, reader in sorted(self._readers.items())
+            topic: loop.create_task(self._read(reader, max_records, left))
+            for topic, reader in sorted(self._readers.items())
         }
         waits = loop.create_task(wanted.wait())
         try:
             await asyncio.wait([*reads.values(), waits], timeout=left, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Who is stopped while it waits has taken nothing; what the others have must not be lost.
+            # Who is stopped while it waits has taken nothing.
             for task in (*reads.values(), waits):
                 task.cancel()
             outcomes = await asyncio.gather(*reads.values(), waits, return_exceptions=True)
-            for outcome in outcomes[:-1]:
-                if isinstance(outcome, list):
-                    self._ahead.extend(outcome)
         for topic, outcome in zip(reads, outcomes, strict=False):
             if isinstance(outcome, RaftlogError) and outcome.code in GONE:
                 self._close(topic)
@@ -170,6 +168,10 @@ class GroupReading:
         await asyncio.gather(*self._former)
 
     # --- Inside ------------------------------------------------------------------------------------------------------
+
+    async def _read(self, reader: Consumer, max_records: int, timeout: float) -> None:
+        """What was taken is here in the same turn: whoever waits may be cancelled at any time, and more than once."""
+        self._ahead.extend(await reader.poll(max_records, timeout))
 
     def _follow(self, topics: Iterable[str]) -> None:
         """The readers of these topics read what is assigned now."""

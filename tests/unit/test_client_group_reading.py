@@ -1,0 +1,146 @@
+"""What a member of a group reads, in front of a cluster in memory: partitions come and go, pause, and topics vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from raftlog.client import group_reading
+from raftlog.client.consumer import Consumer
+from raftlog.client.group_api import GroupPartition
+from raftlog.client.group_reading import GroupReading
+from raftlog.config import MIB
+from raftlog.record_batch import encode, stamp
+from raftlog.wire import FetchRequest
+from tests.support.fake_cluster import OK, FakeCluster, FakeTopic, Fate
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster() as started:
+        yield started
+
+
+@pytest.fixture
+async def reading(cluster: FakeCluster) -> AsyncIterator[GroupReading]:
+    made = GroupReading(cluster.bootstrap, 32 * MIB, "earliest", "read_committed", None)
+    yield made
+    await made.close()
+
+
+def topic_of(cluster: FakeCluster, name: str, partitions: int = 2, rows: int = 20) -> FakeTopic:
+    topic = cluster.create_topic(name, partitions=partitions)
+    for partition in topic.partitions:
+        for _ in range(0, rows, 5):
+            batch = encode([b"x"] * 5, base_timestamp_ms=1000)
+            partition.put(b"".join(map(bytes, stamp(batch, partition.end_offset, partition.leader_epoch))))
+    return topic
+
+
+def named(topic: FakeTopic, number: int) -> GroupPartition:
+    return GroupPartition(topic.name, number, topic.id.hex())
+
+
+async def read(reading: GroupReading, count: int) -> list[tuple[str, int, int]]:
+    """Exactly so many."""
+    found: list[tuple[str, int, int]] = []
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(10):
+        while len(found) < count:
+            found += [(r.topic, r.partition, r.offset) for r in reading.hand_out(count - len(found))]
+            if len(found) < count:
+                await reading.wait(count - len(found), loop.time() + 1.0, asyncio.Event())
+    return found
+
+
+async def test_a_partition_that_comes_back_begins_where_it_is_told_and_the_other_goes_on(
+    cluster: FakeCluster, reading: GroupReading
+) -> None:
+    topic = topic_of(cluster, "t")
+    asked: list[tuple[int, int]] = []
+
+    def on_fetch(request: FetchRequest) -> Fate:
+        asked.extend((one.partition, one.offset) for one in request.partitions)
+        return OK
+
+    cluster.nodes[1].on_fetch = on_fetch
+    kept, moved = named(topic, 0), named(topic, 1)
+    reading.begin({kept: 0, moved: 0})
+    first = await read(reading, 9)
+    reading.stop([moved])
+    assert reading.positions == {kept: sum(number == 0 for _, number, _ in first)}
+    reading.begin({moved: 15})
+    rest = await read(reading, 20 + 5 - reading.positions[kept])
+    assert [offset for _, number, offset in [*first, *rest] if number == 0] == list(range(20))
+    assert [offset for _, number, offset in rest if number == 1] == list(range(15, 20))
+    assert asked.count((0, 0)) == 1, "what was fetched ahead was kept"
+    assert reading.lag == {kept: 0, moved: 0}
+
+
+async def test_what_is_paused_keeps_its_place_also_of_what_is_ahead(
+    cluster: FakeCluster, reading: GroupReading
+) -> None:
+    topics = [topic_of(cluster, name, 1) for name in ("a", "b")]
+    a, b = (named(topic, 0) for topic in topics)
+    reading.begin({a: 0, b: 0})
+    await read(reading, 1)
+    await asyncio.sleep(0)
+    held = b if reading.positions[a] else a
+    reading.pause([held])
+    other = a if held == b else b
+    assert {topic for topic, _, _ in await read(reading, 19)} == {other.topic}
+    assert not reading.hand_out(5) and reading.positions == {held: 0, other: 20}
+    reading.resume([held])
+    assert await read(reading, 20) == [(held.topic, 0, offset) for offset in range(20)]
+
+
+async def test_a_topic_that_is_gone_costs_nothing_and_is_read_when_it_is_there_after_all(
+    cluster: FakeCluster, reading: GroupReading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_reading, "READ_AGAIN_SECONDS", 0.1)
+    polls = 0
+    poll = Consumer.poll
+
+    async def counted(self: Consumer, max_records: int = 500, timeout: float = 1.0) -> object:
+        nonlocal polls
+        polls += 1
+        return await poll(self, max_records, timeout)
+
+    monkeypatch.setattr(Consumer, "poll", counted)
+    monkeypatch.setattr("raftlog.client.fetcher.UNKNOWN_TOPIC_GRACE", 0.0)
+    there = topic_of(cluster, "there", 1)
+    reading.begin({GroupPartition("gone", 0, "00" * 16): 3, named(there, 0): 0})
+    assert len(await read(reading, 20)) == 20
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + 0.5
+    while await reading.wait(5, deadline, asyncio.Event()):
+        assert reading.hand_out(5) == []
+    assert polls < 40, "whoever waits does not ask again and again at once"
+    gone = topic_of(cluster, "gone", 1)
+    assert await read(reading, 17) == [(gone.name, 0, offset) for offset in range(3, 20)]
+
+
+async def test_whoever_is_cancelled_however_often_loses_no_record(cluster: FakeCluster, reading: GroupReading) -> None:
+    topic = topic_of(cluster, "t", 1, rows=200)
+    reading.begin({named(topic, 0): 0})
+    loop = asyncio.get_running_loop()
+    found: list[int] = []
+    turns = 0
+    async with asyncio.timeout(20):
+        while len(found) < 200:
+            waiting = loop.create_task(reading.wait(3, loop.time() + 1.0, asyncio.Event()))
+            for _ in range(turns % 7):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await waiting
+            turns += 1
+            found += [record.offset for record in reading.hand_out(500)]
+            if not turns % 7:
+                await asyncio.sleep(0.001)
+    assert found == list(range(200))
