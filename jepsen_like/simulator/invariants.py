@@ -33,9 +33,11 @@ from raftlog.model import NO_BROKER, BrokerId, PartitionRecord, TopicPartition
 
 from .committed_log import CommittedLog, Mirror, batches_of
 from .durable import missing_on_disk
+from .heap import Life
 from .history import Fate, History, Read, Send
 from .node import SimNode
 from .partition_truth import PartitionTruth
+from .quorum_probe import Mark, check_inside, mark_of
 from .record_rules import RecordRules
 from .violation import Violation
 
@@ -62,7 +64,7 @@ class Truth:
         self._sends_open: list[Send] = []
         self._sends_seen = 0
         self._reads_checked = 0
-        self._quorum_marks: dict[BrokerId, tuple[object, ...]] = {}
+        self._quorum_marks: dict[BrokerId, tuple[Life | None, Mark | None]] = {}
 
     # --- Hooks ---
 
@@ -138,16 +140,19 @@ class Truth:
 
     def _check_quorum(self, node: SimNode) -> None:
         assert node.quorum is not None
-        status = node.quorum.node.status()
-        mark = (node.life, status.leader, status.term, status.commit_index, status.applied_index, status.last_index)
-        if self._quorum_marks.get(node.node_id) == mark:
+        quorum = node.quorum.node
+        mark, (life, before) = mark_of(quorum), self._quorum_marks.get(node.node_id, (None, None))
+        if before == mark and life is node.life:
             return
-        self._quorum_marks[node.node_id] = mark
-        node.quorum.node.check_invariants()
-        if status.leader == node.node_id:
-            first = self._terms.setdefault(status.term, node.node_id)
+        self._quorum_marks[node.node_id] = node.life, mark
+        if before is not None and life is node.life and before.applied_index == mark.applied_index:
+            check_inside(quorum)  # The image is what it was.
+        else:
+            quorum.check_invariants()
+        if mark.leads:
+            first = self._terms.setdefault(mark.term, node.node_id)
             if first != node.node_id:
-                raise Violation(f"S7: nodes {first} and {node.node_id} both lead the quorum in term {status.term}")
+                raise Violation(f"S7: nodes {first} and {node.node_id} both lead the quorum in term {mark.term}")
 
     def _check_applied(self, node_id: BrokerId, index: int, events: Sequence[MetadataEvent]) -> None:
         fingerprint = hash(repr(events))
