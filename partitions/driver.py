@@ -111,9 +111,9 @@ class PartitionDriver(DriverReads):
     def look_at_transactions(self) -> Look:
         """Ask about some of what is open, and write what is decided."""
         leader = self.replica.leader
-        if leader is None or self._closed or self.log.producers.stale or self.log.full:
-            return Look(0, more=False)
-        self._run(lambda: leader.look(self._now(), self._around.clock.wall_ms()))
+        if leader is None or self._closed or self.log.producers.stale:
+            return Look(0, more=False)  # Whoever reads the state again asks for a look when it is there.
+        self._run(lambda: leader.look(self._now(), self._around.clock.wall_ms(), may_write=not self.log.full))
         self._around.wants_tick(self)
         return Look(leader.transactions.looked_at, more=self.replica.leader is leader and leader.transactions.more)
 
@@ -132,6 +132,9 @@ class PartitionDriver(DriverReads):
     def _stable(self) -> list[fx.Effect]:
         self._performer.release_stable()
         return self.replica.on_stable()
+
+    def _looks_again(self) -> None:
+        self._around.transactions.want(self)
 
     @property
     def quiet(self) -> bool:

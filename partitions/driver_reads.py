@@ -11,6 +11,8 @@ What is *not* here: long polls (`fetch_waiters.py`), followers (`replication_pus
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from raftlog.errors import DiskFailed, InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import Offset
 
@@ -24,7 +26,7 @@ from .producer_state import ProducerStates
 from .replica import Replica
 
 
-class DriverReads:
+class DriverReads(ABC):
     """See the module; `PartitionDriver` sets all of these."""
 
     name: str
@@ -34,9 +36,13 @@ class DriverReads:
     _performer: EffectPerformer
     _closed: bool
 
+    @abstractmethod
     def go_offline(self, reason: str) -> None:
         """See `PartitionDriver`."""
-        raise NotImplementedError
+
+    @abstractmethod
+    def _looks_again(self) -> None:
+        """The state of transactions is there again."""
 
     # --- How far ---
 
@@ -122,6 +128,7 @@ class DriverReads:
         self._producers.cut(self.log.log_start_offset)
         if not self.replica.offline:
             self._performer.replay_producers()
+            self._looks_again()
 
     # --- Waiting ---
 

@@ -208,9 +208,9 @@ class Leader:
         self._followers[follower].stable_start_offset = start_offset
         return self.deletions.advance()
 
-    def look(self, now: float, wall_ms: int) -> list[Effect]:
+    def look(self, now: float, wall_ms: int, *, may_write: bool = True) -> list[Effect]:
         """What became of the transactions that are open here? See `LeaderTransactions.look`."""
-        return self.transactions.look(now, wall_ms, self.exposed_high_watermark)
+        return self.transactions.look(now, wall_ms, self.exposed_high_watermark, may_write=may_write)
 
     # --- The quorum's word ---
 

@@ -204,13 +204,13 @@ class LeaderTransactions:
         """Whether it is time to look, though nothing happened."""
         return self.more or (not self.quiet and now >= self._next_sweep)
 
-    def look(self, now: float, wall_ms: int, exposed: Offset | None) -> list[Effect]:
+    def look(self, now: float, wall_ms: int, exposed: Offset | None, *, may_write: bool = True) -> list[Effect]:
         """Ask about the next of what is open, write what is decided. `exposed` is the high watermark that consumers may
-        see, None while there is none; `wall_ms` is for the markers' timestamps."""
+        see, None while there is none; `wall_ms` is for the markers' timestamps; `may_write`: the disk has room."""
         effects: list[Effect] = []
         self._look_asked = False
         self.looked_at = 0
-        if not self._isr.below_minimum and self._produces.has_room(2 * _MARKER_BYTES_MAX):
+        if may_write and not self._isr.below_minimum and self._produces.has_room(2 * _MARKER_BYTES_MAX):
             found = self._ask_next(now)
             effects += self._write_markers(found, now, wall_ms)
             if found.overdue:

@@ -61,6 +61,42 @@ def test_news_while_a_sweep_is_under_way_makes_another(monkeypatch: pytest.Monke
     assert state.open_count == 19
 
 
+def test_a_leader_that_reads_its_state_again_looks_when_it_has_it() -> None:
+    """S10: elected in the middle of a replay, it did not know that anything was open, and was left in peace."""
+    cluster = ReplicationCluster()
+    open_in(cluster, partitions=1, each=1)
+    driver = cluster.members[1].manager.drivers[tp(0)]
+    driver.log.producers.batches_went()
+    driver._producers.restore(None)
+    cluster.decide(lambda decisions: decisions.abort(key(0)))
+    cluster.elect(1)
+    for _ in range(5):
+        cluster.scheduler.advance(0.2)
+    assert driver.quiet and driver.replica.leader is not None
+    driver._performer.replay_producers()
+    cluster.settle()
+    assert cluster.log_end(1) == (2, 2)
+
+
+def test_what_is_waited_for_is_reported_though_the_disk_was_full() -> None:
+    cluster = ReplicationCluster()
+    open_in(cluster, partitions=1, each=1)
+    driver = cluster.members[0].manager.drivers[tp(0)]
+    driver.log.full = True
+    cluster.decide(lambda decisions: decisions.commit(key(1), {tp(0): 0}))
+    cluster.settle()
+    assert cluster.members[0].markers == [(tp(0), key(1))], "nothing has to be written for that"
+    cluster.decide(lambda decisions: decisions.commit(key(0), {tp(0): 1}))
+    cluster.settle()
+    assert cluster.log_end(0) == (1, 1)
+    driver.log.full = False
+    for _ in range(3):
+        cluster.scheduler.advance(0.3)
+        cluster.settle()
+    assert cluster.log_end(0) == (2, 2)
+    assert cluster.members[0].markers[1:] == [(tp(0), key(0))]
+
+
 def test_nobody_looks_while_the_state_is_read_again_or_the_replica_is_gone() -> None:
     cluster = ReplicationCluster()
     open_in(cluster, partitions=1, each=1)
