@@ -205,3 +205,32 @@ def test_a_producer_is_not_forgotten_while_its_transaction_is_open() -> None:
     assert again == states
     again.append(marker_header(7), says(ControlKind.ABORT, (A, -1)))
     assert list(again) == [54, 1], "now it is one like the others"
+
+
+SNAPSHOT_1 = bytes.fromhex("92019193 07 02 92 9500020003ce000186a0 95030303 04 ff".replace(" ", ""))
+SNAPSHOT_2 = bytes.fromhex(
+    (
+        "93 02 92 93 02 00 91 95 00 00 01 02 00  93 01 00 91 95 00 00 00 01 00"
+        "93 91 94 01 00 00 01  91 92 02 01"
+        "95 c408 0200000000000000 c402 0000 c408 0100000000000000 c408 0200000000000000 c408 0000000000000000"
+    ).replace(" ", "")
+)
+
+
+def test_snapshots_on_disk_stay_readable() -> None:
+    """Bytes of both versions: the first had producers only."""
+    before = ProducerStates()
+    before.restore(SNAPSHOT_1)
+    entry = before.get(key(7).producer_id)
+    assert entry is not None and entry.epoch == 2
+    assert [batch.base_offset for batch in entry.batches] == [0, 3]
+    assert before.transactions == TransactionState()
+    log = ProducerStates()
+    log.append(data_header(0, A))
+    log.append(data_header(1, B))
+    log.append(marker_header(2), aborts(B))
+    assert sorted(log) == [1, 2]
+    again = ProducerStates()
+    again.restore(SNAPSHOT_2)
+    assert again == log
+    assert log.snapshot().hex() == SNAPSHOT_2.hex()
