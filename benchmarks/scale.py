@@ -31,8 +31,9 @@ SMOKE = {"partitions": 10_000, "brokers": 20, "groups": 250, "sizes": "2000,5000
 FULL_SIZES = (10_000, 50_000, 100_000, 150_000, 200_000)
 
 
-def run_part(part: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    """In a process of its own, so that the memory of one part is not counted in the next."""
+def run_part(part: str, arguments: dict[str, Any], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """In a process of its own, so that the memory of one part is not counted in the next. What it finds is kept line by
+    line: an interrupted run loses only what it did not do."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"scale_{part}.py")
     command = [sys.executable, script, json.dumps(arguments)]
@@ -41,9 +42,12 @@ def run_part(part: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     )
     assert process.stdout is not None
     found = []
-    for line in process.stdout:
-        found.append(json.loads(line))
-        console.print(shown(found[-1]))
+    with open(options.results, "a") as file:
+        for line in process.stdout:
+            found.append(json.loads(line))
+            file.write(json.dumps({**found[-1], "smoke": options.smoke}) + "\n")
+            file.flush()
+            console.print(shown(found[-1]))
     if process.wait():
         raise SystemExit(f"{part} ended with {process.returncode}: see above")
     return found
@@ -86,20 +90,15 @@ def main() -> None:
     console.print(machine())
     cores = Cores.now()
     asked = {name: getattr(options, name) for name in ("voters", "brokers", "partitions", "groups", "seconds")}
-    found: list[dict[str, Any]] = []
+    os.makedirs(os.path.dirname(options.results) or ".", exist_ok=True)
     if options.only in (None, "image"):
         rows = []
         for size in map(int, options.sizes.split(",")):
             groups = max(1, options.groups * size // options.partitions)
-            rows += run_part("image", {**asked, "partitions": size, "groups": groups})
+            rows += run_part("image", {**asked, "partitions": size, "groups": groups}, options)
         console.print(image_table(rows))
-        found += rows
     if options.only in (None, "cluster"):
-        found += run_part("cluster", asked)
-    os.makedirs(os.path.dirname(options.results) or ".", exist_ok=True)
-    with open(options.results, "a") as file:
-        for row in found:
-            file.write(json.dumps({**row, "smoke": options.smoke}) + "\n")
+        run_part("cluster", asked, options)
     console.print(Cores.now().since(cores), machine())
 
 
