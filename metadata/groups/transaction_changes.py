@@ -173,7 +173,8 @@ Positions: TypeAlias = Annotated[tuple[Position, ...], msgspec.Meta(max_length=M
 
 class Commit(Part, frozen=True, tag="commit"):
     """All of it, or nothing. A refusal aborts what it names and is undecided, unless its reason is the request itself
-    or a want of room. Answered with the keys with which the named producers go on, in the order of `outputs`."""
+    or a want of room. Its named producers go on in the next epoch; where one does not, the answer has the keys of all
+    of them, in the order of `outputs`."""
 
     outputs: Annotated[tuple[Output, ...], msgspec.Meta(max_length=MAX_OUTPUTS)]
     groups: Annotated[tuple[GroupMoves, ...], msgspec.Meta(max_length=MAX_GROUPS_PER_COMMIT)]

@@ -28,13 +28,14 @@ from .changes import Commit as CommitOffsets
 from .records import CommittedOffset
 from .transaction_changes import Commit, CommitStaged, GroupMoves, Output, Piece, Position, decode_piece, digest_of
 from .transaction_diff import slices_of_ends
-from .transaction_ends import KEYS_PER_STEP, Decision, Told, abort_undecided, describe, end_all, next_keys, retire_block
+from .transaction_ends import KEYS_PER_STEP, Decision, abort_undecided, describe, end_all, retire_block, told_after
 from .transaction_events import EndsCommitted, PositionMoved
 from .transaction_records import Standing
 
 if TYPE_CHECKING:
     from ..image_state import ImageState
 
+MAX_KEYS_PER_COMMIT = 100_000
 MAX_ENDS_PER_COMMIT = 200_000
 MAX_ENDS = 400_000
 """Of all commits, that are not marked yet: every node keeps them in memory and in every snapshot."""
@@ -58,6 +59,7 @@ class _Wanted:
         self.ends: dict[TopicPartition, dict[TransactionKey, Offset]] = {}
         self.end_count = 0
         self.moves: dict[str, GroupMoves] = {}
+        self.move_count = 0
         self._folded = 0
 
     def fold(self, piece: Piece | Commit) -> Generator[None, None, Refused | None]:
@@ -79,11 +81,15 @@ class _Wanted:
         key = output.key
         self.keys[key] = None
         self._folded += 1
+        if len(self.keys) > MAX_KEYS_PER_COMMIT:
+            return Refused("transaction_too_large", f"a commit is of {MAX_KEYS_PER_COMMIT} transactions at most")
         for topic in output.topics:
             if len(topic.partitions) != len(topic.end_offsets):
                 return _malformed(f"{describe(key)} does not name one offset for each partition")
             self._folded += len(topic.partitions)
             self.end_count += len(topic.partitions)
+            if self.end_count > MAX_ENDS_PER_COMMIT:
+                return Refused("transaction_too_large", f"a commit names {MAX_ENDS_PER_COMMIT} ends at most")
             for number, end_offset in zip(topic.partitions, topic.end_offsets, strict=True):
                 named = self.ends.setdefault(TopicPartition(topic.topic_id, number), {})
                 if key in named:
@@ -92,6 +98,9 @@ class _Wanted:
         return None
 
     def _fold_group(self, group: GroupMoves) -> Refused | None:
+        self.move_count += len(group.moves)
+        if self.move_count > MAX_MOVES_PER_COMMIT:
+            return Refused("transaction_too_large", f"a commit moves {MAX_MOVES_PER_COMMIT} offsets of groups at most")
         known = self.moves.get(group.group_id)
         if known is None:
             self.moves[group.group_id] = group
@@ -157,7 +166,7 @@ def _decide(state: ImageState, wanted: _Wanted, index: int) -> Decision:
     is_taken = taken is not None and taken.code == "position_taken"
     all_committed = bool(standings) and all(standing is Standing.COMMITTED for standing in standings.values())
     if all_committed and (is_taken or not wanted.positions):
-        return Told(next_keys(state, wanted.keys))
+        return told_after(state, wanted.keys)
     yield
     refused = taken or _standing_refusal(standings, wanted)
     if refused is None:
@@ -170,7 +179,7 @@ def _decide(state: ImageState, wanted: _Wanted, index: int) -> Decision:
         if full is not None:
             return full
         yield from _write(state, wanted, index)
-        return Told(next_keys(state, wanted.keys))
+        return told_after(state, wanted.keys)
     yield from abort_undecided(state, wanted.keys, index, wanted.now_ms)
     retire_block(state, wanted.block, index)
     return refused
@@ -184,10 +193,6 @@ def _malformed(why: str) -> Refused:
 
 
 def _cannot_be(wanted: _Wanted) -> Refused | None:
-    if wanted.end_count > MAX_ENDS_PER_COMMIT:
-        return Refused("transaction_too_large", f"a commit names {MAX_ENDS_PER_COMMIT} offsets of outputs at most")
-    if sum(len(group.moves) for group in wanted.moves.values()) > MAX_MOVES_PER_COMMIT:
-        return Refused("transaction_too_large", f"a commit moves {MAX_MOVES_PER_COMMIT} offsets of groups at most")
     if len({key.producer_id for key in wanted.keys}) != len(wanted.keys):
         return _malformed("a commit names two transactions of one producer")
     if len({position.name for position in wanted.positions}) != len(wanted.positions):

@@ -116,7 +116,10 @@ def retire_block(state: ImageState, name: str, index: int) -> None:
         state.transactions.change(BlockChanged(replace(block, retired=True, aborted=(), changed=index)))
 
 
-def next_keys(state: ImageState, ended: Iterable[TransactionKey]) -> tuple[TransactionKey, ...]:
-    """With what the named ones among these producers go on, having ended these last."""
-    producers = (state.transactions.producer_of(key.producer_id) for key in dict.fromkeys(ended))
-    return tuple(producer.key for producer in producers if producer is not None)
+def told_after(state: ImageState, ended: Iterable[TransactionKey]) -> Told:
+    """With what the named ones among these producers go on, having ended these last. There is nothing to tell where
+    that is the next epoch for all of them (`Transactions.going_on`): answers are remembered, thousands of them."""
+    keys = list(dict.fromkeys(ended))
+    producers = (state.transactions.producer_of(key.producer_id) for key in keys)
+    now = tuple(producer.key for producer in producers if producer is not None)
+    return DONE if now == state.transactions.going_on(keys) else Told(now)

@@ -48,9 +48,9 @@ from .transaction_ends import (
     abort_undecided,
     describe,
     in_next_epoch,
-    next_keys,
     put_producer,
     retire_block,
+    told_after,
 )
 from .transaction_events import BlockChanged, BlockRemoved, EndsForgotten, ProducerIdsTaken, ProducerRemoved
 from .transaction_records import Block, NamedProducer, Standing
@@ -82,6 +82,7 @@ def change_transactions(
             answers.append(TransactionAnswer(position, answer.code, answer.detail, (), 0))
         elif answer != DONE:
             answers.append(TransactionAnswer(position, "", "", pack_keys(answer.keys), answer.count))
+        yield
     return TransactionsChanged(tuple(answers))
 
 
@@ -187,7 +188,7 @@ def _abort(state: ImageState, change: Abort, index: int) -> Decision:
     for standing, code, why in _NOT_ABORTED:
         if standing in standings:
             return Refused(code, f"{describe(standings[standing])} {why}")
-    return Told(next_keys(state, keys))
+    return told_after(state, keys)
 
 
 def _abort_overdue(state: ImageState, change: AbortOverdue, index: int) -> Decision:

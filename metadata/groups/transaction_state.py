@@ -15,7 +15,7 @@ from bisect import bisect_right, insort
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 
-from raftlog.model import NO_PRODUCER_ID, Offset, ProducerId, TopicPartition
+from raftlog.model import NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey, Verdict
 
 from .transaction_events import (
@@ -163,6 +163,14 @@ class Transactions:
     @property
     def block_count(self) -> int:
         return len(self._blocks)
+
+    def going_on(self, ended: Iterable[TransactionKey]) -> tuple[TransactionKey, ...]:
+        """The keys with which the named ones among these producers go on, where no answer says otherwise."""
+        return tuple(
+            TransactionKey(key.producer_id, ProducerEpoch(key.producer_epoch + 1))
+            for key in dict.fromkeys(ended)
+            if key.producer_id in self._names
+        )
 
     def unmarked_count(self, key: TransactionKey) -> int:
         """In how many partitions a commit is not known to be visible yet."""

@@ -12,6 +12,7 @@ written (`partitions/`), what a report does (`metadata/groups/transaction_image.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 
 from metadata.commands import Command
@@ -113,24 +114,23 @@ class TransactionReports:
         transactions = self._view.transactions
         for topic_partition in list(islice(self._marked, CHANGES_PER_COMMAND)):
             epoch, keys = self._marked[topic_partition]
-            if self._own_epoch(topic_partition) == epoch:
-                for key in [key for key in keys if transactions.end_offset(key, topic_partition) is None]:
-                    del keys[key]
-            else:
+            if self._own_epoch(topic_partition) != epoch:
                 keys.clear()
-            if not keys:
+            some = _next(keys, room, partial(self._is_waited_for, topic_partition))
+            if not some:
                 del self._marked[topic_partition]
                 continue
-            some = list(islice(keys, room))
             room -= len(some)
             yield Marked(topic_partition.topic_id, topic_partition.partition, epoch, pack_keys(some))
             if room <= 0:
                 return
         open_still = (Standing.UNDECIDED, Standing.UNKNOWN)
-        for key in [key for key in self._overdue if transactions.standing(key) not in open_still]:
-            del self._overdue[key]
-        if self._overdue:
-            yield AbortOverdue(pack_keys(islice(self._overdue, room)))
+        some = _next(self._overdue, room, lambda key: transactions.standing(key) in open_still)
+        if some:
+            yield AbortOverdue(pack_keys(some))
+
+    def _is_waited_for(self, topic_partition: TopicPartition, key: TransactionKey) -> bool:
+        return self._view.transactions.end_offset(key, topic_partition) is not None
 
     def _answered(self, changes: tuple[TransactionChange, ...], outcome: Outcome) -> None:
         if outcome.fate is Fate.APPLIED:
@@ -153,3 +153,17 @@ class TransactionReports:
     def _again(self, seconds: float) -> None:
         self._busy = False
         self._wake(seconds)
+
+
+def _next(
+    keys: dict[TransactionKey, None], most: int, counts: Callable[[TransactionKey], bool]
+) -> list[TransactionKey]:
+    """The first of them that still count; those before them are dropped."""
+    found: list[TransactionKey] = []
+    while keys and not found:
+        for key in list(islice(keys, most)):
+            if counts(key):
+                found.append(key)
+            else:
+                del keys[key]
+    return found

@@ -97,7 +97,7 @@ class Transactions:
         self._timer: asyncio.Handle | None = None
         self._expiring = False
         self._closed = False
-        self._visible: dict[asyncio.Future[None], tuple[TransactionKey, ...]] = {}
+        self._visible: dict[asyncio.Future[None], list[TransactionKey]] = {}
         """Who waits until these are marked everywhere."""
         self._unsubscribe = view.subscribe(self._on_events)
 
@@ -143,9 +143,11 @@ class Transactions:
             )
         else:
             decided = await self._commit_staged(pieces, positions, wanted.block)
+        keys = [output.key for output in wanted.outputs]
+        going_on = self._going_on(decided, keys)
         if visible_within_s > 0:
-            await self._become_visible(tuple(output.key for output in wanted.outputs), deadline)
-        return _keys(decided)
+            await self._become_visible(keys, deadline)
+        return going_on
 
     def open_here(self) -> Sequence[OpenTransaction]:
         return self._open_here()
@@ -153,7 +155,10 @@ class Transactions:
     async def abort(self, keys: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:
         if len(keys) > MAX_KEYS:
             raise InvalidRequest("transaction_too_large", f"{MAX_KEYS} transactions are aborted at a time, at most")
-        return _keys(await self._submit(Abort(pack_keys(keys), self._clock.wall_ms())))
+        return self._going_on(await self._submit(Abort(pack_keys(keys), self._clock.wall_ms())), keys)
+
+    def _going_on(self, decided: Decided, ended: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:
+        return _keys(decided) or self._view.transactions.going_on(ended)
 
     async def _submit(self, change: TransactionChange) -> Decided:
         return await self._batches.submit(change)
@@ -177,7 +182,7 @@ class Transactions:
 
     # --- Until all markers are there ---------------------------------------------------------------------------------
 
-    async def _become_visible(self, keys: tuple[TransactionKey, ...], deadline: float) -> None:
+    async def _become_visible(self, keys: list[TransactionKey], deadline: float) -> None:
         if self._are_visible(keys):
             return
         future: asyncio.Future[None] = self._loop.create_future()
@@ -192,8 +197,11 @@ class Transactions:
         finally:
             del self._visible[future]
 
-    def _are_visible(self, keys: tuple[TransactionKey, ...]) -> bool:
-        return not any(self._view.transactions.unmarked_count(key) for key in keys)
+    def _are_visible(self, keys: list[TransactionKey]) -> bool:
+        """What is visible stays so, and is not looked at again."""
+        while keys and not self._view.transactions.unmarked_count(keys[-1]):
+            keys.pop()
+        return not keys
 
     def _on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
         if self._visible:

@@ -28,6 +28,7 @@ from metadata.commands import (
 )
 from metadata.engine import Fate, Outcome
 from metadata.groups.transaction_changes import (
+    Abort,
     ChangeTransactions,
     Commit,
     Initialize,
@@ -166,7 +167,8 @@ class TransactionWorld:
         result, _ = self.apply(ChangeTransactions((change,)))
         assert isinstance(result, TransactionsChanged)
         if not result.answers:
-            return "", ()
+            ended = change.keys if isinstance(change, Abort) else ()
+            return "", self.image.transactions.going_on(one.key for one in ended)
         (answer,) = result.answers
         return answer.code, tuple(packed.key for packed in answer.keys)
 

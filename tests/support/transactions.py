@@ -74,7 +74,11 @@ class TransactionCluster(GroupCluster):
         """It is carried out; the keys of its answer."""
         answers = self.ask(change).answers
         assert [one.code for one in answers] in ([], [""]), answers
-        return tuple(packed.key for one in answers for packed in one.keys)
+        told = tuple(packed.key for one in answers for packed in one.keys)
+        if told or not isinstance(change, Commit | Abort):
+            return told
+        ended = change.outputs if isinstance(change, Commit) else change.keys
+        return self.view.transactions.going_on(one.key for one in ended)
 
     def refuse(self, change: TransactionChange, code: str, *, changes_nothing: bool = False) -> str:
         """It is refused with this code; the detail."""
