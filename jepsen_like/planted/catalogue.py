@@ -19,7 +19,7 @@ from .disk_bugs import DISK_BUGS
 from .election_bugs import ELECTION_BUGS
 from .group_bugs import GROUP_BUGS
 from .log_bugs import LOG_BUGS
-from .patches import Planted, plant
+from .patches import Outdated, Planted, plant
 from .quorum_bugs import ENGINE_BUGS
 from .replication_bugs import REPLICATION_BUGS
 from .voters_bugs import VOTERS_BUGS
@@ -33,6 +33,10 @@ DETECTIONS = Path(__file__).with_name("detections.json")
 
 SECONDS: Mapping[str, float] = {"quorum": 30.0, "cluster": 40.0, "groups": 30.0}
 """Kind of world → virtual seconds of faults a seed."""
+
+
+CRASHES = ("TypeError", "AttributeError", "NameError")
+"""What a bug that was written against other code ends with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,13 @@ def save_detections(detections: Mapping[str, Detection]) -> None:
 
 
 def run_planted(bug: Planted, seed: int) -> Verdict:
-    """One seed with the bug in the product."""
+    """One seed with the bug in the product. Raises `Outdated` where the bug does not fit the product any more: what
+    crashes is found, and shows nothing."""
     with plant(bug):
-        return RUNNERS[bug.world](seed, SECONDS[bug.world])
+        verdict = RUNNERS[bug.world](seed, SECONDS[bug.world])
+    if law_of(verdict.violation) in CRASHES:
+        raise Outdated(f"the planted bug {bug.name!r} crashes the product: {verdict.violation}")
+    return verdict
 
 
 def search(bug: Planted, *, first: int = 1, seeds: int = 1000) -> Detection | None:

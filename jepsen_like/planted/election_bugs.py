@@ -26,9 +26,9 @@ _report = original(OpenedReplica, "report")
 _revise = original(ImageState, "revise")
 
 
-def _settle_without_epochs(state: Any, broker: Any, former_directory: Any, reports: Any) -> None:
+def _settle_without_epochs(state: Any, broker: Any, former_directory: Any, topic_partitions: Any, reports: Any) -> None:
     """Whoever led goes on leading, in its new incarnation and its old epoch; whoever was in sync still is."""
-    for topic_partition in state.replicas_of(broker.broker_id):
+    for topic_partition in topic_partitions:
         record = state.partitions[topic_partition]
         if record.leader == broker.broker_id:
             epoch = PartitionEpoch(record.partition_epoch + 1)
