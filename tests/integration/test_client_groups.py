@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from http_api.service_groups import WantedMembership
 from metadata.groups.changes import Fence
 from raftlog.client.api import HttpApi
 from raftlog.client.group_api import GroupApi, GroupPartition, unpack
@@ -137,7 +138,7 @@ async def test_a_cluster_that_does_not_answer_is_asked_again(
     async def silent(*_: object) -> None:
         raise RetriableError("not_coordinator", "nobody leads")
 
-    a = member()
+    a = member(session_timeout_ms=3_000)
     await eventually(lambda: bool(numbers(a)))
     with monkeypatch.context() as patched:
         patched.setattr(broker.groups, "heartbeat", silent)
@@ -205,6 +206,58 @@ async def test_calls_that_are_given_up_leave_nothing_half_done(api: Api) -> None
     finally:
         await other.close()
         await consumer.close()
+
+
+async def test_a_join_that_is_under_way_at_the_end_leaves_no_member_behind(
+    broker: FakeBroker, member: Callable[..., GroupMembership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+    join = broker.groups.join
+
+    async def slow(wanted: WantedMembership) -> int:
+        asked.set()
+        await answered.wait()
+        return await join(wanted)
+
+    monkeypatch.setattr(broker.groups, "join", slow)
+    a = member()
+    await asked.wait()
+    closing = asyncio.create_task(a.close())
+    await asyncio.sleep(0)
+    answered.set()
+    await closing
+    assert broker.groups.groups["g"].members == {}
+
+
+async def test_a_callback_that_raises_keeps_no_partition_from_going(
+    api: Api, broker: FakeBroker, calls: HttpApi
+) -> None:
+    """What the program could not finish is not committed, and is read again by whoever follows."""
+
+    def fails(partitions: list[GroupPartition]) -> None:
+        raise ValueError("mine")
+
+    settings: dict[str, Any] = {"heartbeat_interval_ms": 20, "auto_offset_reset": "earliest"}
+    consumer = GroupConsumer(f"127.0.0.1:{api.port}", "g", ["t"], on_revoked=fails, **settings)
+    other = GroupMembership(GroupApi(calls, "g"), WANTED, heartbeat_interval=0.02)
+    other.member.poll_began(0.0)
+    try:
+        while len(consumer.assignment) < 4:
+            await consumer.poll(timeout=0.05)
+        other.start()
+        with pytest.raises(ValueError, match="mine"):
+            while True:
+                await consumer.poll(timeout=0.05)
+        assert len(consumer.assignment) == 2
+        await eventually(lambda: len(numbers(other)) == 2)
+        await consumer.poll(timeout=0.05)
+        mine = {partition.partition for partition in consumer.assignment}
+        assert mine | set(numbers(other)) == {0, 1, 2, 3}
+    finally:
+        await other.close()
+        with contextlib.suppress(ValueError):
+            await consumer.close()
+    assert broker.groups.groups["g"].members == {}, "it has left all the same"
 
 
 async def test_who_is_closed_says_so(api: Api) -> None:
