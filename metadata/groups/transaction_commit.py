@@ -242,26 +242,29 @@ def _position_refusal(state: ImageState, wanted: _Wanted) -> Refused | None:
     return moved
 
 
-_NOT_COMMITTED = (
-    (Standing.ABORTED, "transaction_aborted", "is aborted"),
-    (Standing.COMMITTED, "transaction_committed", "was committed without the others, or as something else"),
-    (Standing.FENCED, "producer_fenced", "is of an older epoch: another producer has taken its place"),
-    (Standing.UNKNOWN, "unknown_transaction", "was never begun"),
-)
-"""Why a commit is refused, what tells most first: the first two prove that this commit was never accepted."""
-
-
 def _standing_refusal(standings: dict[TransactionKey, Standing], wanted: _Wanted) -> Refused | None:
+    """What tells most first. Nothing may be said of a commit that perhaps was accepted before but that this is not
+    known: some of its transactions committed, and of the others nothing is kept."""
     found = {standing: key for key, standing in reversed(standings.items())}
-    for standing, code, why in _NOT_COMMITTED:
-        if standing in found:
-            return Refused(code, f"{describe(found[standing])} {why}")
+    if Standing.ABORTED in found:
+        return Refused("transaction_aborted", f"{describe(found[Standing.ABORTED])} is aborted")
+    if Standing.UNKNOWN in found:
+        return Refused("unknown_transaction", f"{describe(found[Standing.UNKNOWN])} was never begun")
+    # What it names would be decided, and its positions taken.
+    was_never_accepted = bool(wanted.positions) or Standing.UNDECIDED in found
+    if Standing.COMMITTED in found and was_never_accepted:
+        return Refused(
+            "transaction_committed", f"{describe(found[Standing.COMMITTED])} was committed by another commit"
+        )
+    if Standing.FENCED in found:
+        of = describe(found[Standing.FENCED])
+        return Refused("producer_fenced", f"{of} is of an older epoch: another producer has taken its place")
     if Standing.EXPIRED not in found:
         return None
-    if wanted.positions:
-        # None of them is taken: this commit was never accepted.
-        return Refused("producer_ids_expired", f"{describe(found[Standing.EXPIRED])} came too late: it is aborted")
-    return Refused("outcome_unknown", f"{describe(found[Standing.EXPIRED])} is not remembered any more")
+    of = describe(found[Standing.EXPIRED])
+    if was_never_accepted:
+        return Refused("producer_ids_expired", f"{of} came too late: it is aborted")
+    return Refused("outcome_unknown", f"{of} is not remembered any more")
 
 
 def _partition_refusal(state: ImageState, wanted: _Wanted) -> Generator[None, None, Refused | None]:

@@ -290,7 +290,8 @@ class Mess:
         if code == "position_taken":
             assert any(twin.positions.get(one.name, -1) >= one.new for one in asked.positions)
         # Of nothing that was accepted it is ever said that it was not.
-        said_no = code in ("transaction_aborted", "producer_ids_expired", "offset_moved", "unknown_transaction")
+        no = ("transaction_aborted", "transaction_committed", "producer_ids_expired", "offset_moved")
+        said_no = code in (*no, "unknown_transaction", "unknown_partition", "stale_generation")
         assert not (said_no and any(twin.commits.get(one.key) is asked for one in asked.outputs))
         twin.abort([one.key for one in asked.outputs])
         twin.abort_id(retired)

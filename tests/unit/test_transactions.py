@@ -260,6 +260,28 @@ def test_expiry_spares_commits_that_are_not_marked_and_ends_the_rest() -> None:
     assert cluster.verdict(one, 0) == ABORTED, "a late write of it"
 
 
+def test_of_a_commit_that_may_have_been_accepted_nobody_says_that_it_was_not() -> None:
+    """Of a retry some transactions are known as committed, and of the others nothing is kept."""
+    cluster = TransactionCluster()
+    named = cluster.initialize()
+    one, other, *_ = cluster.open_block("batch")
+    asked = commit(output(one, {0: 5}), output(named, {0: 6}))
+    (after,) = cluster.do_change(asked)
+    cluster.abort(after)
+    cluster.refuse(asked, "producer_fenced", changes_nothing=True)
+    fresh = cluster.initialize("fresh")
+    asked = commit(output(other, {0: 7}), output(fresh, {0: 8}))
+    cluster.do_change(asked)
+    expire_block(cluster, "batch")
+    cluster.refuse(asked, "outcome_unknown", changes_nothing=True)
+    third = cluster.initialize("third")
+    cluster.refuse(commit(output(other, {0: 7}), output(third, {0: 8})), "producer_ids_expired")
+    assert cluster.verdict(third, 0) == ABORTED
+    again, *_ = cluster.open_block()
+    cluster.refuse(commit(output(fresh, {0: 8}), output(again, {0: 9})), "transaction_committed")
+    assert cluster.verdict(again, 0) == ABORTED
+
+
 def test_what_has_changed_since_does_not_expire() -> None:
     cluster = TransactionCluster()
     one, *_ = cluster.open_block("batch")
