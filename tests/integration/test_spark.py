@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Iterator
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import raftlog
 from raftlog.cli.local_cluster import LocalCluster
 from raftlog.sync import Admin, Producer
 from tests.support.cluster import PATIENCE_S, running_cluster
-from tests.support.spark import Arrived, session
+from tests.support.spark import ROOT, Arrived, session, started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +68,8 @@ def stream(
     reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
     writer = reader.options(columns="partition,offset,value", **options).load().writeStream
     writer = writer.foreachBatch(arrived).option("checkpointLocation", str(checkpoint))
-    return (writer.trigger(availableNow=True) if now else writer.trigger(processingTime="0 seconds")).start()
+    writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="0 seconds")
+    return started(writer.start, PATIENCE_S)
 
 
 def finish(query: StreamingQuery) -> None:
@@ -195,6 +198,53 @@ def test_a_query_goes_on_while_a_leader_dies(
     assert arrived.places() == every(2, 100)
     cluster.start_node(leader)
     cluster.wait_ready(PATIENCE_S)
+
+
+class Undone(Exception):
+    """The program changed its mind."""
+
+
+async def transact(cluster: LocalCluster, topic: str, values: list[bytes], *, commit: bool) -> None:
+    async with raftlog.Producer(cluster.bootstrap) as producer:
+        with contextlib.suppress(Undone):
+            async with producer.transaction() as transaction:
+                await transaction.send_many(topic, values, partition=0)
+                if not commit:
+                    await producer.flush()
+                    raise Undone
+                await transaction.commit(wait="visible")
+
+
+def test_only_committed_transactions_are_read(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    """S13, in batches and streams. The log ends with a marker, which is no record."""
+    admin.create_topic("decided", partitions=1)
+    asyncio.run(transact(cluster, "decided", [b"seen", b"too"], commit=True))
+    asyncio.run(transact(cluster, "decided", [b"never"] * 3, commit=False))
+    asyncio.run(transact(cluster, "decided", [b"last"], commit=True))
+    options = {"subscribe": "decided", "startingOffsets": "earliest"}
+    assert [row.value for row in batch(spark, cluster, **options).collect()] == [b"seen", b"too", b"last"]
+    arrived = Arrived()
+    finish(stream(spark, cluster, arrived, tmp_path, now=True, maxOffsetsPerTrigger="2", **options))
+    assert [row["value"] for row in arrived.rows()] == [b"seen", b"too", b"last"]
+
+
+def test_the_documents_example_runs(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+    text = (ROOT / "docs/spark.md").read_text()
+    example = text.partition("```python\n")[2].partition("```")[0]
+    example = example.replace("127.0.0.1:9640", cluster.bootstrap).replace("/data", str(tmp_path))
+    names: dict[str, Any] = {"spark": spark}
+
+    def run() -> StreamingQuery:
+        exec(compile(example, "docs/spark.md", "exec"), names)  # noqa: S102
+        query: StreamingQuery = names["query"]
+        return query
+
+    query = started(run, PATIENCE_S)
+    query.stop()
+    assert query.exception() is None
+    assert names["batch"].count() == spark.read.parquet(str(tmp_path / "orders")).count() == 4_001
 
 
 def test_errors_reach_the_driver_as_what_they_are(

@@ -13,9 +13,10 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from spark_source import java
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD_SECONDS = 120
@@ -38,8 +40,15 @@ SETTINGS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -Dlog4j2.level=ERROR",
+    # Little data and many small queries: compiling costs more than it gives.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dlog4j2.level=ERROR",
 }
+TOO_SLOW_TO_START = "Python worker failed to connect back"
+"""Spark gives a stream's Python process ten seconds to start, whatever the machine has to do besides."""
+STARTS = 5
 
 
 @contextlib.contextmanager
@@ -53,7 +62,7 @@ def session() -> Iterator[SparkSession]:
         # Spark's, about what is installed beside it: none of ours.
         warnings.simplefilter("ignore")
         wheel = unpacked_wheel(Path(folder))
-        given = {"JAVA_HOME": str(home), "PYTHONPATH": str(wheel), "PYSPARK_PYTHON": sys.executable}
+        given = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": str(python_for_spark(Path(folder), wheel))}
         before = {name: os.environ.get(name) for name in given}
         os.environ.update(given)
         try:
@@ -84,6 +93,28 @@ def unpacked_wheel(folder: Path) -> Path:
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(folder / "wheel")
     return folder / "wheel"
+
+
+def started(start: Callable[[], StreamingQuery], patience_s: float) -> StreamingQuery:
+    """A query whose first micro-batch is over, or that has ended."""
+    for _ in range(STARTS):
+        query = start()
+        deadline = time.monotonic() + patience_s
+        while query.isActive and query.lastProgress is None:
+            assert time.monotonic() < deadline, query.status
+            time.sleep(0.05)
+        if TOO_SLOW_TO_START not in str(query.exception()):
+            break
+    return query
+
+
+def python_for_spark(folder: Path, wheel: Path) -> Path:
+    """What Spark starts as Python: it imports raftlog from the wheel, and pyspark as it is installed. Spark would have
+    it import pyspark from a zip file, for which each of its many processes compiles for a second."""
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH="{wheel}" exec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    return program
 
 
 class Arrived:
