@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from partitions.quarantine import QUARANTINED_SUFFIX
+
 from .heap import EventHeap
 from .network import CLIENT, SimNetwork, Way
 from .node import REPLICATION, SimNode
@@ -136,19 +138,22 @@ class ClusterFaults:
             node.life.paused_until = max(node.life.paused_until, self._world.heap.now + min(fault.seconds, 3.0))
 
     def _rot(self, fault: Fault, node: SimNode) -> None:
-        """A bit of a log flips while the process is down, and the segment's indexes are gone: recovery reads it."""
+        """A bit of a log, or of a small file beside it, flips while the process is down. The indexes of a log are gone:
+        recovery reads it."""
         self._world.kill(node, power_loss=None, restart_after=fault.seconds)
         files = {path: size for path, size in node.disk.files().items() if path.startswith(LOGS) and size}
+        rng = random.Random(int(fault.number))
         logs = [path for path in sorted(files) if path.endswith(".log")]
+        beside = [path for path in sorted(files) if not path.endswith((".log", QUARANTINED_SUFFIX))]
         if not logs:
             return
         node.disk.fail_fsync = 0
-        rng = random.Random(int(fault.number))
-        path = rng.choice(logs)
+        path = rng.choice(beside if beside and rng.random() < 0.25 else logs)
         node.disk.flip(path, rng.randrange(files[path]), 1 << rng.randrange(8))
-        for suffix in (".index", ".timeindex"):
-            node.disk.remove(path.removesuffix(".log") + suffix)
-        node.disk.fsync_directory(path.rpartition("/")[0])
+        if path.endswith(".log"):
+            for suffix in (".index", ".timeindex"):
+                node.disk.remove(path.removesuffix(".log") + suffix)
+            node.disk.fsync_directory(path.rpartition("/")[0])
 
     # --- Network -----------------------------------------------------------------------------------------------------
 

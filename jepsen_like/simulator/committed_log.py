@@ -131,7 +131,8 @@ class CommittedLog:
         """S1: each producer's records are committed in order, without gap, and never of an epoch that is over."""
         if header.producer_id < 0:
             return
-        epoch, expected = self._producers.get(header.producer_id, (header.producer_epoch, header.base_sequence))
+        first = header.base_sequence if self.lost else 0  # Of whom nothing is left one cannot tell.
+        epoch, expected = self._producers.get(header.producer_id, (header.producer_epoch, first))
         if header.producer_epoch > epoch:
             epoch, expected = header.producer_epoch, 0
         if header.producer_epoch < epoch or header.base_sequence != expected:

@@ -1,7 +1,8 @@
 """Liveness mode (S10): no more faults, every node is up; what is still missing until everything goes on by itself?
 
-Each partition leads with a full ISR and no move under way; every idempotent batch ever sent is acknowledged; every
-consumer has read all that is committed; what was deleted is gone everywhere. The world asks again and again, up to
+Each partition leads with a full ISR of eligible members and no move under way; no replica is out of service; every
+idempotent batch ever sent is acknowledged; every consumer has read all that is committed; what was deleted is gone
+everywhere. The world asks again and again, up to
 `LIVENESS_SECONDS` after everything healed.
 
 What is *not* here: safety (`invariants.py`), which is checked all the while.
@@ -46,8 +47,10 @@ def _missing_at(node: SimNode, operations: ClusterOperations, truth: Truth) -> l
     found = [f"node {node.node_id} does not know a topic" for topic in operations.topics if topic not in expected]
     found += [f"node {node.node_id} knows a deleted topic" for topic in removed if topic in expected]
     found += [f"node {node.node_id} has {tp} of a deleted topic" for tp in drivers if tp.topic_id in removed]
+    found += [f"node {node.node_id}: {line}" for line in node.broker.manager.out_of_service()]
+    found += [f"node {node.node_id}: {line}" for line in node.broker.manager.repairs.status()]
     for record in view.partitions():
-        unsettled = not record.has_leader or len(record.isr) < len(record.replicas) or record.target_replicas
-        if unsettled:
+        whole = record.has_leader and len(record.isr) == len(record.replicas) and not record.not_eligible
+        if not whole or record.target_replicas:
             found.append(f"node {node.node_id}: {record} {view.explain_offline(record.topic_partition) or ''}")
     return found
