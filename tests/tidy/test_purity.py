@@ -60,7 +60,7 @@ IMPURE_MODULES = {
 }  # fmt: skip
 
 # Shells that the simulator runs as they are: everything of the world must come through their constructors.
-SIMULATED = ("metadata", "partitions", "raftlog.broker.wiring")
+SIMULATED = ("metadata", "partitions", "raftlog.broker.wiring", "raftlog.broker.transaction_reports")
 SIMULATED_EXCEPT = ("metadata.quorum_thread", "metadata.quorum_streams", "metadata.pysyncobj")
 
 # call → modules that may make it
