@@ -17,7 +17,7 @@ from metadata.quorum_identity import FOLDER, QuorumIdentity
 from raftlog.errors import InvariantViolation
 from raftlog.ports import Disk, File
 
-from .patches import LONG, Patch, Planted, original
+from .patches import Patch, Planted, original
 
 _load_snapshot = original(journal_snapshot, "load_snapshot")
 _save_snapshot = original(journal_snapshot, "save_snapshot")
@@ -171,7 +171,6 @@ DISK_BUGS = (
         "a flipped bit of the snapshot is believed (pysyncobj)",
         "load_snapshot compares the checksum",
         (Patch(pysyncobj_engine, "load_snapshot", _load_without_checksum),),
-        found_by=LONG,
     ),
     Planted(
         "unreadable_snapshot_is_an_empty_state",

@@ -23,11 +23,9 @@ from typing import Any
 from unittest import mock
 
 SHORT = "quorum simulation"
-LONG = "long quorum simulation"
-"""Needs so many things at once that dozens of seeds do not do; a soak looks for it."""
-
 CLUSTER = "cluster simulation"
 LONG_CLUSTER = "long cluster simulation"
+"""Needs so many things at once that dozens of seeds do not do; a soak looks for it."""
 
 GROUPS = "group simulation"
 

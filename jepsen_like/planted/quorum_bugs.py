@@ -18,7 +18,7 @@ from metadata.quorum_follower import Accepted, Rejected
 from metadata.quorum_membership import Membership
 from metadata.quorum_messages import Append, SnapshotChunk, Vote
 
-from .patches import LONG, Patch, Planted, original
+from .patches import Patch, Planted, original
 
 _tick = original(PySyncObjEngine, "tick")
 _accept = original(pysyncobj_core, "accept")
@@ -156,14 +156,12 @@ ENGINE_BUGS = (
         "an acknowledgement of an earlier leadership counts in this one (pysyncobj 0.3.17)",
         "_SyncObj._is_answer_of wants exactly the current term",
         (Patch(_SyncObj, "_is_answer_of", _answer_of_any_term),),
-        found_by=LONG,
     ),
     Planted(
         "votes_are_counted_not_remembered",
         "one vote that comes twice is two votes (pysyncobj 0.3.17)",
         "_SyncObj._on_vote keeps a set of voters",
         (Patch(_SyncObj, "_on_vote", _count_votes),),
-        found_by=LONG,
     ),
     Planted(
         "any_log_may_lead",

@@ -15,7 +15,7 @@ from metadata.quorum_changes import Decision, NextConfiguration, ObserverState, 
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_membership import Membership
 
-from .patches import LONG, Patch, Planted, original
+from .patches import Patch, Planted, original
 
 _add = original(quorum_changes, "_add")
 _facts = original(PySyncObjEngine, "facts")
@@ -92,6 +92,5 @@ VOTERS_BUGS = (
         "a change of the voters that another leader cut away stays in effect where it was appended",
         "Membership.refresh takes the log's latest, whichever that is",
         (Patch(Membership, "refresh", _refresh_forwards),),
-        found_by=LONG,
     ),
 )

@@ -15,6 +15,7 @@ from metadata.quorum_identity import FOLDER
 
 from .heap import EventHeap
 from .quorum_node import QuorumSimNode
+from .quorum_probe import configuration_of
 from .quorum_schedule import Fault
 from .trace import Trace
 from .unkind_network import UnkindNetwork
@@ -23,12 +24,20 @@ RESTART_AFTER_FAILURE = 0.3
 
 HEAD_BYTES = 32
 """Where a file says what the rest of it is."""
+SNAPSHOT = f"{FOLDER}/snapshot"
+NAMED_AT, NAMED_BYTES = 24, 2
+"""Where a snapshot of the cluster "simulated" says of which index it is."""
 
 OUST_AFTER = 0.2
 """Seconds that whoever was elected against a stranded leader has to make itself obeyed by it."""
 OUSTED_SECONDS = 1.4
 ELECTED_AFTER = 0.4
 """Seconds: the others' patience with whoever was ousted, and a round of votes."""
+WATCH_EVERY = 0.002
+WATCHED_SECONDS = 1.0
+FOLLOWS_AFTER = 0.4
+"""Seconds that a deposed leader has to follow another one."""
+HALVED_SECONDS = 2.0
 CALLS_ARE_OVER = 2.5
 """Seconds of a clock's leap: more than any call may take."""
 JUST_BEFORE = 0.02
@@ -66,11 +75,13 @@ class QuorumFaults:
             "crash_in_disk_operation": self._crash_in_disk_operation,
             "crash_in_compaction": self._crash_in_compaction,
             "failed_fsync": self._failed_fsync,
+            "full_disk": self._full_disk,
             "slow_disk": self._slow_disk,
             "stall": self._stall,
             "cut": lambda fault, node: self._cut([(fault.node, fault.peer)], fault.seconds),
             "isolate": lambda fault, node: self._cut(self._into(fault.node) + self._out_of(fault.node), fault.seconds),
             "strand": self._strand,
+            "maroon": self._maroon,
             "deafen": lambda fault, node: self._cut(self._into(fault.node), fault.seconds),
             "reset_connections": self._reset_connections,
             "drop": self._drop,
@@ -79,6 +90,7 @@ class QuorumFaults:
             "wall_clock_jump": self._wall_clock_jump,
             "clock_jump": self._clock_jump,
             "rot": self._rot,
+            "rot_snapshot": self._rot_snapshot,
             "replace_disk": self._replace_disk,
         }
 
@@ -99,6 +111,7 @@ class QuorumFaults:
         for node in world.nodes:
             node.disk.crash_countdown = node.disk.crash_after_name_change = node.disk.fail_fsync = 0
             node.disk.fsync_seconds = 0.0
+            node.disk.full = False
             if node.life is not None:
                 node.life.paused_until = 0.0
 
@@ -130,6 +143,16 @@ class QuorumFaults:
             node.disk_failing = True
             node.disk.fail_fsync = 1
 
+    def _full_disk(self, fault: Fault, node: QuorumSimNode) -> None:
+        """No write has room: the process stops itself, and does so again until there is some."""
+        disk = node.disk
+        disk.full = True
+
+        def roomy() -> None:
+            disk.full = False
+
+        self._later(fault.seconds, roomy)
+
     def _slow_disk(self, fault: Fault, node: QuorumSimNode) -> None:
         disk = node.disk
         disk.fsync_seconds = fault.number
@@ -156,6 +179,16 @@ class QuorumFaults:
         node.damaged = True
         within = min(files[path], HEAD_BYTES) if rng.random() < 0.5 else files[path]
         node.disk.flip(path, rng.randrange(within), 1 << rng.randrange(8))
+
+    def _rot_snapshot(self, fault: Fault, node: QuorumSimNode) -> None:
+        """A bit flips where the stored snapshot says of which entry it is; or anywhere, while there is none."""
+        if SNAPSHOT not in node.disk.files():
+            self._rot(fault, node)
+            return
+        self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+        rng = random.Random(int(fault.number))
+        node.damaged = True
+        node.disk.flip(SNAPSHOT, NAMED_AT + rng.randrange(NAMED_BYTES), 1 << rng.randrange(8))
 
     def _replace_disk(self, fault: Fault, node: QuorumSimNode) -> None:
         self._world.replace_disk(node, restart_after=fault.seconds)
@@ -200,14 +233,45 @@ class QuorumFaults:
         self._later(fault.seconds, lambda: world.network.echoes.pop(way, None))
         for one in (leader, node):
             self._later(fault.seconds - JUST_BEFORE, lambda one=one: self._leap(one, CALLS_ARE_OVER))  # type: ignore[misc]
-        self._later(fault.seconds + OUST_AFTER, lambda: self._oust_for(leader))
+        self._later(fault.seconds + OUST_AFTER, lambda: self._oust_for(leader, node))
 
-    def _oust_for(self, former: QuorumSimNode) -> None:
+    def _oust_for(self, former: QuorumSimNode, follower: QuorumSimNode) -> None:
         usurper = self._world.leader()
         if usurper is not None and usurper is not former:
             number = int(usurper.node_id)
-            self._cut(self._into(number) + self._out_of(number), OUSTED_SECONDS)
+            self._cut(self._into(number) + self._out_of(number) + self._into(int(follower.node_id)), OUSTED_SECONDS)
             self._leap(former, ELECTION_IS_DUE)
+            helper = next(o for o in self._world.nodes if o not in (former, follower, usurper))
+            heard = [(int(former.node_id), int(helper.node_id))]
+            deaf = [way for way in self._out_of(int(former.node_id)) if way not in heard]
+            self._once_it_leads(former, WATCHED_SECONDS, lambda: self._cut(deaf, OUSTED_SECONDS))
+
+    def _once_it_leads(self, node: QuorumSimNode, patience: float, act: Callable[[], None]) -> None:
+        """As soon as it does; or not at all."""
+        if self._world.leader() is node:
+            act()
+        elif patience > 0.0:
+            self._later(WATCH_EVERY, lambda: self._once_it_leads(node, patience - WATCH_EVERY, act))
+
+    def _maroon(self, fault: Fault, node: QuorumSimNode) -> None:
+        """Nobody hears the leader, which changes the voters. It is deposed, and what it appended is cut away, and not
+        asked for again. Then it is to be elected by half of the voters."""
+        leader = self._world.leader()
+        if leader is not None:
+            number = int(leader.node_id)
+            self._cut(self._into(number) + self._out_of(number), fault.seconds)
+            self._later(fault.seconds - JUST_BEFORE, lambda: self._leap(leader, CALLS_ARE_OVER))
+            self._later(fault.seconds + FOLLOWS_AFTER, lambda: self._halve_for(leader))
+
+    def _halve_for(self, former: QuorumSimNode) -> None:
+        if former.quorum is None:
+            return
+        own = int(former.node_id)
+        voters = [int(voter) for voter in configuration_of(former.quorum).node_ids if voter != own]
+        half = {own, *voters[: (len(voters) + 1) // 2 - 1]}
+        rest = [int(other.node_id) for other in self._world.nodes if int(other.node_id) not in half]
+        self._cut([way for one in half for other in rest for way in ((one, other), (other, one))], HALVED_SECONDS)
+        self._leap(former, ELECTION_IS_DUE)
 
     def _reset_connections(self, fault: Fault, node: QuorumSimNode) -> None:
         self._world.network.reset_some(fault.number)

@@ -20,12 +20,13 @@ from types import ModuleType
 from unittest import mock
 
 from metadata import image_sessions, pysyncobj_engine, quorum_replication, quorum_snapshot
-from raftlog.errors import DiskFailed, InvalidRequest, InvariantViolation, RaftlogError
+from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, InvariantViolation, RaftlogError
 
 from .disk import SimulatedCrash
 from .heap import Event, EventHeap
 from .network import NetworkShape
 from .quorum_clients import QuorumClients
+from .quorum_directed import direct
 from .quorum_faults import RESTART_AFTER_FAILURE, QuorumFaults
 from .quorum_node import QuorumSimNode
 from .quorum_operator import ACTIONS, QuorumOperator
@@ -143,8 +144,8 @@ class QuorumWorld:
             node.start()
         except SimulatedCrash:
             self._died(node, None)
-        except DiskFailed:
-            if not node.disk_failing:
+        except (DiskFailed, DiskFull):
+            if not node.disk_failing and not node.disk.full:
                 raise
             self._died(node, None)
         except (InvariantViolation, InvalidRequest) as error:
@@ -208,8 +209,8 @@ class QuorumWorld:
             self.trace.note(int(node.node_id), "died in a disk operation")
             rng = random.Random(f"{self.seed}/power/{event.at}/{node.node_id}")
             self._died(node, rng if rng.random() < 0.7 else None)
-        except DiskFailed as error:
-            if node is None or not node.disk_failing:
+        except (DiskFailed, DiskFull) as error:
+            if node is None or not (node.disk_failing or node.disk.full):
                 raise
             self.trace.note(int(node.node_id), f"stopped by its disk: {error}")
             self._died(node, None)
@@ -331,4 +332,4 @@ def run_schedule(schedule: Schedule) -> QuorumVerdict:
 
 def run_quorum_seed(seed: int, seconds: float, *, faulty: bool = True) -> QuorumVerdict:
     """Draw a seed's schedule and run it."""
-    return run_schedule(draw(seed, seconds, faulty=faulty))
+    return run_schedule(direct(draw(seed, seconds, faulty=faulty)))

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from . import cluster_schedule, group_schedule, quorum_schedule
 from .cluster_schedule import ClusterSchedule
+from .quorum_directed import direct
 from .quorum_run import run_schedule as run_quorum
 from .quorum_schedule import Schedule
 from .seeds import Verdict
@@ -22,7 +23,7 @@ def draw(kind: str, seed: int, seconds: float) -> AnySchedule:
     """The schedule of a seed in this kind of world: `quorum`, `groups` or `cluster`."""
     if kind == "groups":
         return group_schedule.draw(seed, seconds)
-    return cluster_schedule.draw(seed, seconds) if kind == "cluster" else quorum_schedule.draw(seed, seconds)
+    return cluster_schedule.draw(seed, seconds) if kind == "cluster" else direct(quorum_schedule.draw(seed, seconds))
 
 
 def from_json(text: str) -> AnySchedule:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_like.simulator.quorum_directed import BEFORE, FOR_GOOD, LASTS, direct
 from jepsen_like.simulator.quorum_run import run_quorum_seed, run_schedule
 from jepsen_like.simulator.quorum_schedule import KINDS, OPERATIONS, Schedule, draw
 from metadata.pysyncobj_core import _SyncObj
@@ -60,6 +61,24 @@ def test_a_fault_that_is_left_out_leaves_the_others_as_they_are() -> None:
     assert draw(9, SECONDS) == schedule
     assert run_schedule(fewer).passed
     assert set(fewer.faults) < set(schedule.faults)
+
+
+def test_every_story_is_told_before_long_and_the_swarm_rests_meanwhile() -> None:
+    drawn = {seed: draw(seed, 30.0) for seed in range(1, 80)}
+    told = {seed: direct(schedule) for seed, schedule in drawn.items()}
+    aimed = [seed for seed in drawn if told[seed] != drawn[seed]]
+    assert 15 < len(aimed) < 45
+    kinds = {fault.kind for seed in aimed for fault in told[seed].faults}
+    assert kinds >= {"strand", "maroon", "rot_snapshot", "full_disk", "drop", "duplicate", "clock_jump"}
+    for seed in aimed:
+        alone = sum(fault.kind in FOR_GOOD for fault in told[seed].faults)
+        assert alone <= 1, "with two voters lost for good there may be no majority"
+        for fault in told[seed].faults:
+            if fault.kind == "maroon":
+                near = [f for f in told[seed].faults if fault.at - BEFORE <= f.at < fault.at + LASTS]
+                assert near == [fault]
+        assert Schedule.from_json(told[seed].to_json()) == told[seed]
+    assert direct(draw(aimed[0], 30.0, faulty=False)) == draw(aimed[0], 30.0, faulty=False)
 
 
 def test_a_schedule_survives_its_file() -> None:
