@@ -51,8 +51,8 @@ from .leader_produces import UnreplicatedProduces
 from .log_view import LogView
 from .transaction_state import TransactionState, key_of
 
-MAX_OPEN_TRANSACTIONS = 10_000
-"""Of one partition; the next one is told `overloaded`."""
+MAX_OPEN_TRANSACTIONS = 12_000
+"""Of one partition; the next one is told `overloaded`. One commit may have ten thousand, and some attempts failed."""
 
 LOOK_KEYS = 500
 """Transactions of one look: a millisecond, and a marker of at most 20 KB."""

@@ -17,7 +17,9 @@ it, and after a truncation storage rebuilds it from its last snapshot and the he
     further ahead (or higher epoch, not 0)  ahead: parked for a while, then `out_of_order_sequence`
     anything else                           `out_of_order_sequence`
 
-A producer with an open transaction is never forgotten: its resends must be recognised until the transaction has ended.
+A producer with an open transaction is kept beside the others and never forgotten; when its marker is there it is, at
+once: the next transaction has another epoch or id and begins at 0, and whatever still comes of this one is refused, or
+aborted by another marker. So transactions, each with an id of its own perhaps, never push out who writes without any.
 
 Sources: KIP-98 (idempotence), KIP-360 (unknown producers are refused here, not taken over: a gap could hide in it).
 What is *not* here: parking (`leader_parking.py`), what transactions mean (`transaction_state.py`, kept beside this and
@@ -118,8 +120,7 @@ IN_SEQUENCE = InSequence()
 class ProducerStates:
     """All idempotent producers of one partition, least recent first, and their transactions.
 
-    Invariant: at most `limit` producers without an open transaction; of those the least recently appended, or ended,
-    is forgotten first.
+    Invariant: at most `limit` producers without a transaction; of those the least recently appended is forgotten first.
     """
 
     def __init__(self, limit: int = MAX_PRODUCERS_PER_PARTITION) -> None:
@@ -153,8 +154,8 @@ class ProducerStates:
     def append(self, header: BatchHeader, control: Control | None = None) -> None:
         """The stamped batch is the next of the log; `control` is what a control batch says. The log is the truth:
         nothing is checked."""
-        for released in self.transactions.append(header, control):
-            self._release(released)
+        for ended in self.transactions.append(header, control):
+            self._in_transaction.pop(ended, None)
         if header.producer_id == NO_PRODUCER_ID:
             return
         producer_id, epoch = ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch)
@@ -172,24 +173,14 @@ class ProducerStates:
         if self.transactions.has_open(producer_id):
             self._in_transaction[producer_id] = ProducerEntry(epoch, (*kept, batch))
         else:
-            self._keep(producer_id, ProducerEntry(epoch, (*kept, batch)))
+            self._entries[producer_id] = ProducerEntry(epoch, (*kept, batch))
+            while len(self._entries) > self._limit:
+                self._entries.popitem(last=False)
 
     def cut(self, log_start: Offset) -> None:
         """The log begins here now."""
-        for released in self.transactions.cut(log_start):
-            self._release(released)
-
-    def _release(self, producer_id: ProducerId) -> None:
-        """It has no open transaction any more."""
-        entry = self._in_transaction.pop(producer_id, None)
-        if entry is not None:
-            self._keep(producer_id, entry)
-
-    def _keep(self, producer_id: ProducerId, entry: ProducerEntry) -> None:
-        """As the most recent of those without an open transaction."""
-        self._entries[producer_id] = entry
-        while len(self._entries) > self._limit:
-            self._entries.popitem(last=False)
+        for ended in self.transactions.cut(log_start):
+            self._in_transaction.pop(ended, None)
 
     # --- As storage wants it (`log.ReplayedState`) ---
 

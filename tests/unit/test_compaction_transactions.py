@@ -88,7 +88,7 @@ def test_an_aborted_record_does_not_take_away_an_older_one_of_its_key() -> None:
     seal(log.log)
     assert log.compact()
     assert records(log.log) == [(0, b"k", b"kept"), (4, b"last", b"x")]
-    assert log.shape() == ["1/1", "0/2", "marker", "1/1"], "its producer's last batch stays, and so does its marker"
+    assert log.shape() == ["1/1", "0/2", "marker", "1/1"], "the marker stays for what was there"
     assert log.reopened().transactions.open_count == 0
 
 
@@ -125,20 +125,30 @@ def test_a_marker_goes_in_a_pass_that_finds_nothing_left_of_what_it_ended() -> N
     log.write(A, [b"k"], b"1")
     log.end(ControlKind.COMMIT, A, named=1)
     log.plain(b"z", b"1")
-    for sequence in range(6):  # Another transaction of the producer: nobody asks for that first batch any more.
-        log.write(key(1, 1), [b"k"], b"2", sequence=sequence)
-    log.end(ControlKind.COMMIT, key(1, 1), named=9)
+    log.write(key(1, 1), [b"k"], b"2")
+    log.end(ControlKind.COMMIT, key(1, 1), named=4)
     seal(log.log)
     assert log.compact()
     assert log.shape()[:3] == ["0/1", "marker", "1/1"], "first what it ended"
     log.plain(b"z", b"2")
     seal(log.log)
     assert log.compact()
-    assert log.shape()[0] == "0/4", "then the marker: one hole with what is beside it"
-    again = log.reopened()
-    assert again.transactions.open_count == 0
-    assert again.get(A.producer_id) == log.states.get(A.producer_id), "a resend is recognised as before"
-    assert log.shape()[-2:] == ["marker", "1/1"]
+    assert log.shape() == ["0/3", "1/1", "marker", "1/1"], "then the marker: one hole with what is beside it"
+    assert log.reopened().transactions.open_count == 0
+
+
+def test_what_is_left_of_a_transaction_keeps_its_marker() -> None:
+    """Without it whoever has nothing but the log would find the transaction open."""
+    log = Transactional()
+    log.write(A, [b"k", b"stays"], b"1")
+    log.end(ControlKind.COMMIT, A, named=2)
+    log.plain(b"k", b"2")
+    for number in range(3):
+        seal(log.log)
+        assert log.compact()
+        assert log.shape()[:2] == ["1/2", "marker"]
+        assert log.reopened().transactions.open_count == 0
+        log.plain(b"more", b"%d" % number)
 
 
 def test_a_broker_compacts_what_is_aborted_and_forgets_the_ranges() -> None:
