@@ -114,8 +114,8 @@ class Transactions(ShorterLogs):
         result = self.quorum.apply(ChangeTransactions((change,)))
         assert isinstance(result, TransactionsChanged)
         for answer in result.answers:
-            keys = " ".join(_shown(packed.key) for packed in answer.keys)
-            self.say(f"refused: {answer.code}" if answer.code else f"decided {keys}".rstrip())
+            # With which key a named producer goes on is for its client to know.
+            self.say(f"refused: {answer.code}" if answer.code else "decided")
 
     # --- Reports ---
 
