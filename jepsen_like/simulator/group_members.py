@@ -274,9 +274,11 @@ class SimMember:
             then()
 
         def ask(node: GroupSimNode, answer: Answer) -> None:
+            asked = self._truth.index
+
             def decided(code: str, index: Any) -> None:
                 if not code:
-                    self._truth.taken((one.metadata for one in offsets), index)
+                    self._truth.taken((one.metadata for one in offsets), asked, index)
                 answer(code, index)
 
             node.change(change, decided)

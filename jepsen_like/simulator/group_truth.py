@@ -101,14 +101,16 @@ class GroupTruth:
         if self.owners.get(partition) == tenure and offset != committed:
             raise Violation(f"S8.4: {tenure} begins {partition} at {offset}; committed is {committed}")
 
-    def taken(self, tokens: Iterable[str], index: int) -> None:
-        """2: a node says that entry `index` took this commit."""
+    def taken(self, tokens: Iterable[str], asked: int, index: int) -> None:
+        """2: a node that was asked when entry `asked` was the last says that this commit was taken, by `index`: which
+        may be the entry of a copy, after the one that was carried out."""
         for token in tokens:
             commit = self.commits[token]
             history = self._history.get(commit.partition, [])
-            owner = next((owner for since, owner in reversed(history) if since < index), None)
-            if owner != commit.tenure:
-                raise Violation(f"S8.2: entry {index} takes {commit}, and {commit.partition} is {owner}'s")
+            owners = [owner for since, owner in history if since <= asked][-1:]
+            owners += [owner for since, owner in history if asked < since < index]
+            if commit.tenure not in owners:
+                raise Violation(f"S8.2: entry {index} takes {commit}, and {commit.partition} is that of {owners}")
 
     def check(self, reader: Reader) -> None:
         """3."""
