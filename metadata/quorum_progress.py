@@ -64,6 +64,10 @@ class Progress:
         full = len(self._in_flight) >= WINDOW_MESSAGES or self._in_flight_bytes >= WINDOW_BYTES
         return self.state is State.REPLICATE and not full
 
+    def has_all(self, last_index: int, commit_index: int) -> bool:
+        """Everything up to `last_index` was sent, and told it was that so much is committed."""
+        return self.state is State.REPLICATE and self.next > last_index and self.commit_sent >= commit_index
+
     def on_sent(self, last_index: int, size: int, commit_index: int) -> None:
         """Entries up to `last_index` were sent (none where it is below `next`)."""
         self.commit_sent = max(self.commit_sent, commit_index)

@@ -64,8 +64,12 @@ class Replication:
 
     def send(self, commit_index: int, snapshot: Snapshot | None, *, heartbeat: bool) -> None:
         """Send what each peer may be sent now; with `heartbeat`, something to everyone."""
+        voters_last = self._journal.last_index
         for voter, progress in self.progress.items():
-            self._send_to(voter, progress, commit_index, snapshot, heartbeat=heartbeat)
+            last = voters_last if voter in self._voters else commit_index
+            # Every tick comes here for every peer, and most have news for none of two hundred.
+            if heartbeat or not progress.has_all(last, commit_index):
+                self._send_to(voter, progress, commit_index, snapshot, heartbeat=heartbeat)
 
     def _send_to(
         self, voter: int, progress: Progress, commit_index: int, snapshot: Snapshot | None, *, heartbeat: bool

@@ -154,3 +154,15 @@ def test_questions_on_the_way_do_not_double_a_transfer() -> None:
     else:
         raise AssertionError("it never arrived")
     assert sent == len(state)
+
+
+def test_who_was_sent_and_told_everything_needs_no_look() -> None:
+    progress = replicating(10)
+    assert not progress.has_all(10, 5), "it was not told how much is committed"
+    progress.on_sent(10, 0, 5)
+    assert progress.has_all(10, 5)
+    assert not progress.has_all(11, 5) and not progress.has_all(10, 6)
+    progress.on_link_lost()
+    assert not progress.has_all(10, 5), "what it has is not known any more"
+    progress.send_snapshot(OutgoingSnapshot(Snapshot.of(20, 3, b"state")))
+    assert not progress.has_all(10, 5)
