@@ -1,6 +1,6 @@
 """Whole brokers, one image, and whatever can go wrong between them: in the end readers see what was committed (S13).
 
-Writers write to two partitions and commit what was acknowledged. Meanwhile brokers hear of nothing, reports and
+Writers write to two partitions and commit what was acknowledged. Brokers lose power, hear of nothing, reports and
 messages get lost, leaders change, blocks expire, zombies write on. Then all heals: nothing stays open, no commit waits,
 and each partition shows exactly the records of committed transactions, in the order of their offsets.
 """
@@ -60,7 +60,7 @@ class Walk:
 
     def step(self) -> None:
         kinds = [self.begin, self.write, self.write, self.write, self.commit, self.commit, self.abort, self.again]
-        kinds += [self.trouble, self.elect, self.pass_time, self.pass_time, self.expire]
+        kinds += [self.trouble, self.elect, self.crash, self.pass_time, self.pass_time, self.expire]
         self.random.choice(kinds)()
 
     def begin(self) -> None:
@@ -83,6 +83,8 @@ class Walk:
         self.count += 1
         value = f"{writer.key.producer_id}.{writer.key.producer_epoch}/{self.count}".encode()
         to = None if self.random.random() < 0.9 else self.random.randrange(3)
+        if to is None and not self.world.leader_of(number).has_leader:
+            return
         sequence = writer.sent.get(number, 0)
         answer = self.world.send(writer.key, number, value, to=to, sequence=sequence)
         writer.sent[number] = sequence + 1
@@ -138,8 +140,12 @@ class Walk:
         number = self.random.randrange(PARTITIONS)
         record = self.world.leader_of(number)
         others = [peer for peer in record.isr if peer != record.leader]
-        if others:
+        if others and record.has_leader:
             self.world.elect(number, self.random.choice(others))
+
+    def crash(self) -> None:
+        if self.random.random() < 0.4:
+            self.world.crash(self.random.randrange(3), self.random)
 
     def pass_time(self) -> None:
         self.world.wait(self.random.choice((0.01, 0.3, 2.0)))
@@ -152,6 +158,7 @@ class Walk:
 
     def judge(self) -> None:
         self.heal()
+        self.world.elect_all()
         self.world.wait(12.0)
         self.world.ask(AbortOverdue(pack_keys([writer.key for writer in self.writers])))
         self.world.wait(12.0)

@@ -38,6 +38,7 @@ from metadata.groups.transaction_changes import (
     TransactionChange,
 )
 from metadata.image import ClusterImage
+from metadata.image_elections import electable, recovery_winners
 from metadata.image_events import MetadataEvent
 from partitions.manager import Produced
 from raftlog.broker.identity import NodeIdentity
@@ -50,7 +51,7 @@ from raftlog.version import FEATURE_LEVEL
 from raftlog.wire import FetchPartition
 
 from .groups import NOW_MS
-from .manual import ManualScheduler, ManualWorker
+from .manual import ManualScheduler, ManualTimer, ManualWorker
 from .metadata_cluster import directory
 from .replication_cluster import AutoLink, ColdDisk, Fetch, QuietLogger
 from .transaction_logs import batch_of
@@ -65,28 +66,45 @@ def tp(number: int) -> TopicPartition:
     return TopicPartition(TOPIC, number)
 
 
-class _Node:
-    """One broker, and how far it has heard."""
+class _Life:
+    """The scheduler of one process: what it waits for ends with it."""
 
-    def __init__(self, world: TransactionWorld, number: int) -> None:
+    def __init__(self, scheduler: ManualScheduler) -> None:
+        self._scheduler = scheduler
+        self.is_over = False
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.call_later(0.0, callback)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> ManualTimer:
+        return self._scheduler.call_later(delay, lambda: None if self.is_over else callback())
+
+
+class _Node:
+    """One process of a broker, and how far it has heard."""
+
+    def __init__(self, world: TransactionWorld, number: int, disk: ColdDisk, start_number: int) -> None:
         self.number = number
         self.world = world
+        self.disk = disk
+        self.start_number = start_number
+        self.life = _Life(world.scheduler)
         self.heard = 0
         """Entries of the world's that it was told."""
         self.links: dict[int, AutoLink] = {}
         self.wanted: set[BrokerId] = set()
         """Peers to which there is to be a link: what closes is dialed again."""
-        self.worker = ManualWorker(world.scheduler)
+        self.worker = ManualWorker(self.life)  # type: ignore[arg-type]
         self.fatal: list[BaseException] = []
         self.broker = Broker(
-            NodeIdentity("tests", BrokerId(number), directory(number), {}, 1, True),
+            NodeIdentity("tests", BrokerId(number), directory(number), {}, start_number, start_number == 1),
             NodeConfig(),
-            disk=ColdDisk(),
+            disk=disk,
             clock=world.scheduler.clock,
-            scheduler=world.scheduler,
+            scheduler=self.life,
             worker=self.worker,
             log_worker=self.worker,
-            random=random.Random(number),
+            random=random.Random(number + 10 * start_number),
             dialer=self,
             logger=QuietLogger(),
             on_fatal=self.fatal.append,
@@ -104,13 +122,13 @@ class _Node:
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
         if self.number in self.world.mute:
-            self.world.scheduler.call_later(timeout, lambda: done(Outcome(Fate.UNKNOWN, detail="lost")))
+            self.life.call_later(timeout, lambda: done(Outcome(Fate.UNKNOWN, detail="lost")))
             return
         result, index = self.world.apply(command)
-        self.world.scheduler.call_soon(lambda: done(Outcome(Fate.APPLIED, index, result)))
+        self.life.call_soon(lambda: done(Outcome(Fate.APPLIED, index, result)))
 
     def hear(self) -> None:
-        while self.heard < len(self.world.told) and self.number not in self.world.deaf:
+        while not self.life.is_over and self.heard < len(self.world.told) and self.number not in self.world.deaf:
             self.heard += 1
             self.broker.on_events(*self.world.told[self.heard - 1])
 
@@ -118,7 +136,7 @@ class _Node:
 
     def connect(self, peer: BrokerId) -> None:
         self.wanted.add(peer)
-        self.world.scheduler.call_soon(lambda: self.world.dial(self.number, peer))
+        self.life.call_soon(lambda: self.world.dial(self.number, peer))
 
     def disconnect(self, peer: BrokerId) -> None:
         self.wanted.discard(peer)
@@ -143,12 +161,37 @@ class TransactionWorld:
         """Leaders whose messages to followers stay on their way."""
         self.nodes: dict[int, _Node] = {}
         for number in range(BROKERS):
-            self.nodes[number] = _Node(self, number)
-            self.apply(UnfenceBroker(BrokerId(number), self.image.brokers[BrokerId(number)].incarnation))
+            self._start(number, ColdDisk(), 1)
         self.apply(SetFeatureLevel(FEATURE_LEVEL))
         placed = tuple(tuple(BrokerId((n + shift) % BROKERS) for shift in range(BROKERS)) for n in range(partitions))
         self.apply(CreateTopic("orders", TOPIC, placed))
         self.settle()
+
+    def _start(self, number: int, disk: ColdDisk, start_number: int) -> None:
+        self.nodes[number] = _Node(self, number, disk, start_number)
+        self.apply(UnfenceBroker(BrokerId(number), self.image.brokers[BrokerId(number)].incarnation))
+
+    def crash(self, number: int, rng: random.Random) -> None:
+        """This broker loses power and comes back at once; whoever may leads what it led."""
+        node = self.nodes[number]
+        node.life.is_over = True
+        ended = [*node.links.values(), *(n.links[number] for n in self.nodes.values() if number in n.links)]
+        for link in ended:
+            link.close()
+        node.disk.power_loss(rng)
+        self._start(number, node.disk, node.start_number + 1)
+        self.settle()
+        self.elect_all()
+
+    def elect_all(self) -> None:
+        """Partitions without a leader get one, by the rules of `metadata.image_elections`."""
+        brokers = self.image.brokers
+        for name in list(self.image.leaderless):
+            record = self.image.partitions[name]
+            able = electable(record, brokers)
+            winners = able or recovery_winners(record, self.image.tickets_of(name), brokers)
+            if winners:
+                self.elect(name.partition, winners[0], recovery=not able)
 
     # --- What is decided ---
 
@@ -192,11 +235,11 @@ class TransactionWorld:
         )
         return self.ask(Commit(packed, other.get("groups", ()), other.get("positions", ()), "", NOW_MS))[0]
 
-    def elect(self, number: int, leader: int) -> None:
+    def elect(self, number: int, leader: int, *, recovery: bool = False) -> None:
         """Another leader of this partition."""
         record = self.image.partitions[tp(number)]
         incarnation = self.image.brokers[BrokerId(leader)].incarnation
-        election = Election(TOPIC, number, BrokerId(leader), incarnation, record.partition_epoch)
+        election = Election(TOPIC, number, BrokerId(leader), incarnation, record.partition_epoch, recovery)
         result, _ = self.apply(ElectLeaders((election,)))
         assert isinstance(result, Elected) and result.refusals == (None,), result
 
