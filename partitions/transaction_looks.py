@@ -90,6 +90,9 @@ class TransactionLooks:
                 del self._due[driver]
                 look = driver.look_at_transactions()
                 work += WORK_OF_A_LOOK + look.transactions
+                leader = driver.replica.leader
+                if leader is None or leader.transactions.quiet:
+                    self._watched.pop(driver, None)
                 if look.more:
                     self._due[driver] = None  # Behind the others.
         finally:

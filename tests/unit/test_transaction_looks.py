@@ -97,6 +97,25 @@ def test_what_is_waited_for_is_reported_though_the_disk_was_full() -> None:
     assert cluster.members[0].markers[1:] == [(tp(0), key(0))]
 
 
+def test_news_concern_only_partitions_with_something_open() -> None:
+    cluster = ReplicationCluster(5)
+    looks = cluster.members[0].manager.transactions
+    for _ in range(3):
+        cluster.scheduler.advance(0.2)
+        cluster.settle()
+    assert list(looks._watched) == []
+    cluster.write(0, key(1), b"x", partition=3)
+    cluster.settle()
+    assert [driver.topic_partition for driver in looks._watched] == [tp(3)]
+    asked = cluster.members[0].decisions.asked
+    cluster.decide(lambda decisions: decisions.abort(key(1)))
+    for _ in range(3):
+        cluster.settle()
+        cluster.scheduler.advance(0.2)
+    assert cluster.members[0].decisions.asked == asked + 1
+    assert list(looks._watched) == []
+
+
 def test_nobody_looks_while_the_state_is_read_again_or_the_replica_is_gone() -> None:
     cluster = ReplicationCluster()
     open_in(cluster, partitions=1, each=1)
