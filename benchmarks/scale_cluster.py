@@ -51,6 +51,7 @@ class Study:
         self.make_groups()
         settle_memory()
         self.loads()
+        settle_memory()
         self.idle_again()
         self.cold_broker()
         self.broker_dies()
