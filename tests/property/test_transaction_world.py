@@ -60,7 +60,7 @@ class Walk:
 
     def step(self) -> None:
         kinds = [self.begin, self.write, self.write, self.write, self.commit, self.commit, self.abort, self.again]
-        kinds += [self.trouble, self.elect, self.crash, self.pass_time, self.pass_time, self.expire]
+        kinds += [self.trouble, self.elect, self.crash, self.pass_time, self.pass_time, self.expire, self.peek]
         self.random.choice(kinds)()
 
     def begin(self) -> None:
@@ -153,6 +153,14 @@ class Walk:
     def expire(self) -> None:
         blocks = [b for b in self.world.image.transactions.blocks() if self.random.random() < 0.3]
         self.world.ask(Expire(1, tuple(ExpiredBlock(b.first, b.changed) for b in blocks), (), ()))
+
+    def peek(self) -> None:
+        """Whoever takes itself for a leader: what it shows is the beginning of the truth."""
+        number = self.random.randrange(PARTITIONS)
+        fetch = self.world.fetch(number, self.random.randrange(3))
+        if fetch.errors == [""]:
+            shown = fetch.committed()
+            assert shown == self.expected(number)[: len(shown)]
 
     # --- In the end --------------------------------------------------------------------------------------------------
 

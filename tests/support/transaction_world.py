@@ -332,13 +332,17 @@ class TransactionWorld:
 
     def read(self, number: int, *, leader: int | None = None) -> list[bytes | None]:
         """What one who reads committed sees of a partition."""
-        fetch = Fetch()
-        node = self.nodes[self.leader_of(number).leader if leader is None else leader]
-        asked = [FetchPartition(TOPIC, number, 0, 1 << 20)]
-        node.broker.manager.fetch(asked, fetch.done, min_bytes=0, max_bytes=1 << 20, max_wait_ms=0, isolation=1)
-        self.settle()
+        fetch = self.fetch(number, self.leader_of(number).leader if leader is None else leader)
         assert fetch.errors == [""], fetch.answers
         return fetch.committed()
+
+    def fetch(self, number: int, leader: int) -> Fetch:
+        fetch = Fetch()
+        asked = [FetchPartition(TOPIC, number, 0, 1 << 20)]
+        manager = self.nodes[leader].broker.manager
+        manager.fetch(asked, fetch.done, min_bytes=0, max_bytes=1 << 20, max_wait_ms=0, isolation=1)
+        self.settle()
+        return fetch
 
     def reads(self, numbers: Sequence[int]) -> list[list[bytes | None]]:
         return [self.read(number) for number in numbers]
