@@ -147,7 +147,7 @@ ELECTION_BUGS = (
         "a partition waits for a replica that cannot come back, though another has everything",
         "electable takes members of the commit set while the ISR is below the minimum",
         (Patch(image_partitions, "electable", _only_isr), Patch(controller, "electable", _only_isr)),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "the_commit_set_follows_the_isr",

@@ -128,7 +128,7 @@ LOG_BUGS = (
         "what a killed process had written and not synced is acknowledged by its successor, and lost with the power",
         "recovery fsyncs what it read",
         (Patch(_Recovery, "_make_durable", _durable_without_fsync),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "recovery_without_checksums",
@@ -149,7 +149,7 @@ LOG_BUGS = (
         "the last value of a key is gone",
         "choose keeps the last",
         (Patch(compaction_run, "choose", _keep_the_older),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "a_stale_replica_of_a_deleted_topic_rejoins",

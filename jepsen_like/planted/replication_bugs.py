@@ -156,7 +156,7 @@ REPLICATION_BUGS = (
         "logs of different epochs that end alike are taken for the same (KIP-101 without KIP-279)",
         "compare_follower wants the same epoch",
         (Patch(leader, "compare_follower", _compare_offsets),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "followers_of_any_epoch_are_heard",
@@ -264,7 +264,7 @@ REPLICATION_BUGS = (
         "delete-records is answered before those who may lead next have the start",
         "Deletions.advance waits for every disk of the maximal ISR",
         (Patch(Deletions, "advance", _deleted_here),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "the_isr_grows_with_old_starts",
