@@ -236,6 +236,9 @@ class _Writer:
     def deciding(self) -> None:
         self._now(self._wrapped.deciding)
 
+    def unneeded(self) -> None:
+        self._now(self._wrapped.unneeded)
+
     def committed(self, next_key: TransactionKey | None) -> None:
         self._now(lambda: self._wrapped.committed(next_key))
 

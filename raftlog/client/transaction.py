@@ -273,6 +273,11 @@ class Transaction(RecordSending):
         """It is asked for now."""
         self._state = TransactionState.ENDING
 
+    def unneeded(self) -> None:
+        """Nothing is in it, so nobody has to decide, and its key is as good as before."""
+        self._state = TransactionState.COMMITTED
+        self.manager.leave(self)
+
     def committed(self, next_key: TransactionKey | None) -> None:
         """So it was decided. `next_key`: what a named producer goes on with."""
         self._state = TransactionState.COMMITTED

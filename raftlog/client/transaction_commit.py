@@ -92,6 +92,8 @@ class Writer(Protocol):
 
     def deciding(self) -> None: ...
 
+    def unneeded(self) -> None: ...
+
     def committed(self, next_key: TransactionKey | None) -> None: ...
 
     def unanswered(self) -> None: ...
@@ -140,7 +142,7 @@ class Decision:
         request = self._request()
         if request is None:
             for writer in self.writers:
-                writer.committed(None)
+                writer.unneeded()
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout

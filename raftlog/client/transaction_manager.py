@@ -131,9 +131,10 @@ class TransactionManager:
             self._current = None
 
     def go_on(self, key: TransactionKey | None) -> None:
-        """The last transaction is decided. `key`: what a named producer was answered; None: it is as it was."""
+        """The last transaction is decided. `key`: what a named producer was answered; None: that was not said, so it
+        begins anew. The former one is used up in any case."""
         self._unended = self._unknown = None
-        self._key = key or self._key
+        self._key = key
 
     def lost(self, key: TransactionKey) -> None:
         """Whether this one is committed is not known."""

@@ -43,6 +43,8 @@ class FakeTransactions:
         """Path → of so many requests to come the answer is lost, though they are carried out."""
         self.refuse: dict[str, str] = {}
         """Path → the code with which it is refused, nothing being done."""
+        self.tells_next_keys = True
+        """With what named producers go on."""
         self.before_answer: Callable[[str], Any] = lambda _: None
         """May return something to await, after the deed."""
 
@@ -64,6 +66,8 @@ class FakeTransactions:
             answer = self._commit(body)
         else:
             answer = {"producers": self._abort([_of(one) for one in body["transactions"]]), "visible": False}
+        if not self.tells_next_keys and "producers" in answer:
+            answer["producers"] = []
         waiting = self.before_answer(what)
         if waiting is not None:
             await waiting

@@ -113,6 +113,22 @@ async def test_a_commit_that_is_under_way_goes_on_when_its_task_is_cancelled(clu
     assert seen(topic) == [b"there", b"next"]
 
 
+async def test_a_key_is_never_used_again_also_where_no_other_is_told(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t")
+    cluster.transactions.tells_next_keys = False
+    async with Producer(cluster.bootstrap, transactional_id="p", linger_ms=0) as producer:
+        async with producer.transaction() as transaction:
+            transaction.send("t", b"a")
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction() as transaction:
+                await transaction.send_and_wait("t", b"never")
+                raise ZeroDivisionError
+        async with producer.transaction() as transaction:
+            transaction.send("t", b"b")
+    assert seen(topic) == [b"a", b"b"]
+    assert len(cluster.transactions.asked("initialize")) == 3
+
+
 # --- Fences and refusals ---------------------------------------------------------------------------------------------
 
 
