@@ -20,6 +20,7 @@ from http_api.service_transactions import (
 from metadata.commands import Command, Done, Refused, SetFeatureLevel, TransactionsChanged
 from metadata.engine import Fate
 from metadata.engine import Outcome as Proposed
+from metadata.groups import transaction_expiry
 from metadata.groups.transaction_changes import (
     MAX_CHANGE_BYTES,
     ChangeTransactions,
@@ -256,7 +257,8 @@ def test_pieces_are_bounded_and_nothing_is_lost_between_them() -> None:
 # --- Expiry ----------------------------------------------------------------------------------------------------------
 
 
-async def test_only_the_quorums_leader_lets_anything_expire(node: Node) -> None:
+async def test_only_the_quorums_leader_lets_anything_expire(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_expiry, "LOOK_SECONDS", 0.02)
     node.leader = THERE
     block = await node.transactions.open_block("batch", 5, 100)
     node.transactions.wake()

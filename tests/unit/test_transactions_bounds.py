@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import zlib
 from itertools import pairwise
 
 import pytest
@@ -24,6 +26,7 @@ from metadata.groups.transaction_changes import (
 from metadata.groups.transaction_records import Ranges, has_id, with_ids
 from metadata.image import ClusterImage, diff, run
 from metadata.view import ClusterView
+from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId
 from raftlog.transactions import Outcome, TransactionKey
 from tests.support.groups import NOW_MS
@@ -254,6 +257,27 @@ def test_a_snapshot_takes_nothing_of_what_comes_after_it() -> None:
             break
     assert packed == whole
     assert run(ClusterImage.from_snapshot_in_steps(packed)).transactions.unmarked(tp(0)) == [one]
+
+
+def test_damaged_snapshots_are_refused_whole() -> None:
+    cluster = TransactionCluster()
+    one, *_ = cluster.open_block("batch")
+    cluster.initialize()
+    cluster.do_change(commit(output(one, {0: 5}), positions={"q": (-1, 3)}))
+    packed = cluster.image.snapshot()
+    head = 12
+    for bit in range(8 * head):
+        damaged = bytearray(packed)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(RemoteProtocolError):
+            ClusterImage.from_snapshot(bytes(damaged))
+    # With a checksum that fits: what is no transactions is told as such, and nothing else.
+    for position in range(packed.index(b"batch"), len(packed)):
+        damaged = bytearray(packed)
+        damaged[position] ^= 0x55
+        damaged[8:head] = zlib.crc32(damaged[head:]).to_bytes(4, "big")
+        with contextlib.suppress(RemoteProtocolError):
+            ClusterImage.from_snapshot(bytes(damaged))
 
 
 @pytest.mark.parametrize("few", [True, False])
