@@ -54,6 +54,7 @@ class ClusterFaults:
             "power_loss_of_leader": lambda fault, node: self._power_loss(fault, self._leader(fault, node)),
             "crash_in_disk_operation": self._crash_in_disk_operation,
             "failed_fsync": self._failed_fsync,
+            "full_disk": self._full_disk,
             "slow_disk": self._slow_disk,
             "clean_stop": lambda fault, node: self._world.stop_cleanly(node, restart_after=fault.seconds),
             "stall": self._stall,
@@ -91,6 +92,7 @@ class ClusterFaults:
         for node in self._world.nodes:
             node.disk.crash_countdown = node.disk.fail_fsync = 0
             node.slow_disk_seconds = 0.0
+            node.disk.full_below = ""
             if node.life is not None:
                 node.life.paused_until = 0.0
 
@@ -124,6 +126,15 @@ class ClusterFaults:
 
         # Also after everything else is mended: a replica that is offline stays so until its process is another.
         self._world.heap.schedule(1.0 + fault.seconds, replace)
+
+    def _full_disk(self, fault: Fault, node: SimNode) -> None:
+        """There is no room for logs; the quorum has its own. A process that cannot even open its logs ends."""
+        node.disk.full_below = LOGS
+
+        def room() -> None:
+            node.disk.full_below = ""
+
+        self._later(fault.seconds, room)
 
     def _slow_disk(self, fault: Fault, node: SimNode) -> None:
         node.slow_disk_seconds = fault.number

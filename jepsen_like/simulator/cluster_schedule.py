@@ -127,7 +127,11 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
         replica_lag_max_ms=rng.choice((1_000, 5_000)),
         compaction_check_seconds=rng.choice((0.5, 2.0, 15.0)),
     )
-    return replace(schedule, faults=_faults(random.Random(f"{seed}/cluster/faults"), schedule)) if faulty else schedule
+    if not faulty:
+        return schedule
+    faults = _faults(random.Random(f"{seed}/cluster/faults"), schedule)
+    faults += _full_disks(random.Random(f"{seed}/cluster/full-disks"), schedule)
+    return replace(schedule, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
 
 
 def _operations(rng: random.Random, seconds: float) -> tuple[Operation, ...]:
@@ -141,6 +145,17 @@ def _operations(rng: random.Random, seconds: float) -> tuple[Operation, ...]:
             break
         operations.append(Operation(round(at, 4), rng.choice(chosen), rng.randrange(1 << 30)))
     return tuple(operations)
+
+
+def _full_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
+    """In a quarter of the schedules some disks have no room for logs, for a while."""
+    if rng.random() >= 0.25:
+        return ()
+    times = (rng.uniform(SETTLE_SECONDS, schedule.seconds) for _ in range(rng.randrange(1, 8)))
+    node, seconds = rng.randrange(schedule.nodes), rng.choice((0.5, 2.0, 6.0))
+    return tuple(
+        Fault(round(at, 4), "full_disk", (node + n) % schedule.nodes, 0, seconds) for n, at in enumerate(times)
+    )
 
 
 def _faults(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:

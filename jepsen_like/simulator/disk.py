@@ -6,8 +6,8 @@ power loss keeps, of every un-fsynced write, all, nothing or a prefix torn at 51
 (write-back has no order), and of the un-fsynced name changes a prefix in the order they were made (a journalled file
 system's metadata has one). Everything drawn comes from the generator given to `power_loss`.
 
-Faults that a test or a nemesis switches on: `full` (ENOSPC), `fail_fsync` (EIO once; the data is dropped and marked
-clean, as Linux does), `flip` (bits rot in place).
+Faults that a test or a nemesis switches on: `full`, `full_below` (ENOSPC), `fail_fsync` (EIO once; the data is dropped
+and marked clean, as Linux does), `flip` (bits rot in place).
 
 Paths and semantics are those of `raftlog.ports.Disk`; the same contract test runs on this and on the real one.
 """
@@ -99,6 +99,8 @@ class SimDisk:
         self._name_changes: list[tuple[str, dict[str, Inode | None], tuple[str, ...]]] = []
         """(folder, names added, names removed), in the order they were made."""
         self.full = False
+        self.full_below = ""
+        """Files whose paths begin so get no more bytes; empty: all do."""
         self.fail_fsync = 0
         """So many of the next fsyncs fail."""
         self.fsyncs = 0
@@ -121,7 +123,7 @@ class SimDisk:
             self._change(folder, {path: inode}, ())
         elif exclusive:
             raise FileExistsError(path)
-        return SimFile(self, inode)
+        return SimFile(self, inode, path)
 
     def exists(self, path: str) -> bool:
         return path in self._names
@@ -272,14 +274,17 @@ def _has_parents(path: str, names: dict[str, Inode | None]) -> bool:
 class SimFile:
     """An open file; outlives the removal of its name, as on any POSIX system."""
 
-    def __init__(self, disk: SimDisk, inode: Inode) -> None:
+    def __init__(self, disk: SimDisk, inode: Inode, path: str) -> None:
         self._disk = disk
+        self._path = path
+        """Under which it was opened."""
         self._inode = inode
         self._closed = False
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         self._check_open()
-        if self._disk.full:
+        disk = self._disk
+        if disk.full or (disk.full_below and self._path.startswith(disk.full_below)):
             raise DiskFull("simulated: no space left on device")
         self._disk.operation()
         data = b"".join(buffers)

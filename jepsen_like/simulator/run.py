@@ -18,7 +18,7 @@ from unittest import mock
 
 from partitions import compactor
 from raftlog.config import NodeConfig, TimingConfig
-from raftlog.errors import DiskFailed, RaftlogError
+from raftlog.errors import DiskFailed, DiskFull, RaftlogError
 
 from .clients import Clients
 from .cluster_faults import ClusterFaults
@@ -149,8 +149,8 @@ class SimulatedWorld:
         except SimulatedCrash:
             self._died(node)
             return
-        except DiskFailed:
-            if not node.expected_stop:
+        except (DiskFailed, DiskFull):
+            if not node.expected_stop and not node.disk.full_below:
                 raise
             self._died(node)
             return

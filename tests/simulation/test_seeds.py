@@ -44,7 +44,7 @@ def test_a_hundred_seeds_keep_every_property() -> None:
     assert faults >= {
         "kill", "kill_leader", "power_loss", "crash_in_disk_operation", "failed_fsync", "slow_disk", "clean_stop",
         "stall", "cut", "isolate", "isolate_leader", "deafen", "cut_off_clients", "mute_to_clients",
-        "reset_connections", "wall_clock_jump", "rot", "rot_leader", "stall_replication", "stall_leader",
+        "reset_connections", "wall_clock_jump", "rot", "rot_leader", "full_disk", "stall_replication", "stall_leader",
         "stall_all_replication", "power_loss_of_leader",
     }  # fmt: skip
     # And no check had nothing to look at.
