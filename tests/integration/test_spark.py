@@ -97,13 +97,19 @@ def every(partitions: int, count: int) -> list[tuple[int, int]]:
     return [(partition, offset) for partition in range(partitions) for offset in range(count)]
 
 
-def test_a_batch_has_the_kafka_connectors_columns(spark: SparkSession, cluster: LocalCluster, admin: Admin) -> None:
-    """Without a line of registration: Spark finds `pyspark_raftlog` in the wheel."""
-    admin.create_topic("orders", partitions=2)
-    produce(cluster, "orders", 2_000)
-    with Producer(cluster.bootstrap) as producer:
+@pytest.fixture(scope="module")
+def orders(cluster: LocalCluster) -> str:
+    """A topic: 2,000 records in each of two partitions, and a tombstone with a header behind those of the second."""
+    with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+        admin.create_topic("orders", partitions=2)
+        produce(cluster, "orders", 2_000)
         producer.send("orders", None, key=b"gone", partition=1, timestamp_ms=1_000, headers={"a": b"b"})
-    frame = batch(spark, cluster, subscribe="orders", includeHeaders="true")
+    return "orders"
+
+
+def test_a_batch_has_the_kafka_connectors_columns(spark: SparkSession, cluster: LocalCluster, orders: str) -> None:
+    """Without a line of registration: Spark finds `pyspark_raftlog` in the wheel."""
+    frame = batch(spark, cluster, subscribe=orders, includeHeaders="true")
     assert [(field.name, field.dataType.simpleString()) for field in frame.schema] == [
         ("key", "binary"),
         ("value", "binary"),
@@ -123,11 +129,11 @@ def test_a_batch_has_the_kafka_connectors_columns(spark: SparkSession, cluster: 
     assert (last["key"], last["value"], last["timestampType"]) == (b"gone", None, 0)
     assert last["timestamp"].timestamp() == 1.0
     assert last["headers"] == [{"key": "a", "value": b"b"}] and rows[0]["headers"] == []
-    assert batch(spark, cluster, subscribe="orders", columns="offset").count() == 4_001
+    assert batch(spark, cluster, subscribe=orders, columns="offset").count() == 4_001
 
 
-def test_conditions_choose_ranges(spark: SparkSession, cluster: LocalCluster) -> None:
-    options = {"subscribePattern": "ord.*", "filterPushdown": "true", "minPartitions": "4"}
+def test_conditions_choose_ranges(spark: SparkSession, cluster: LocalCluster, orders: str) -> None:
+    options = {"subscribePattern": f"{orders[:3]}.*", "filterPushdown": "true", "minPartitions": "4"}
     frame = batch(spark, cluster, columns="partition,offset,timestamp", **options)
     assert frame.rdd.getNumPartitions() == 4
     chosen = frame.where("partition = 1 AND offset >= 1990 AND offset < 2000")
@@ -230,7 +236,7 @@ def test_only_committed_transactions_are_read(
     assert [row["value"] for row in arrived.rows()] == [b"seen", b"too", b"last"]
 
 
-def test_the_documents_example_runs(spark: SparkSession, cluster: LocalCluster, tmp_path: Path) -> None:
+def test_the_documents_example_runs(spark: SparkSession, cluster: LocalCluster, orders: str, tmp_path: Path) -> None:
     text = (ROOT / "docs/spark.md").read_text()
     example = text.partition("```python\n")[2].partition("```")[0]
     example = example.replace("127.0.0.1:9640", cluster.bootstrap).replace("/data", str(tmp_path))
@@ -248,11 +254,10 @@ def test_the_documents_example_runs(spark: SparkSession, cluster: LocalCluster, 
 
 
 def test_errors_reach_the_driver_as_what_they_are(
-    spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
+    spark: SparkSession, cluster: LocalCluster, orders: str, tmp_path: Path
 ) -> None:
     with failing() as told:
-        batch(spark, cluster, subscribe="orders", startingOffset="earliest")
-        batch(spark, cluster, subscribe="orders", startingOffset="earliest").count()
+        batch(spark, cluster, subscribe=orders, startingOffset="earliest").count()
     assert "option startingoffset is not known" in told[0]
     with failing() as told:
         batch(spark, cluster, subscribe="nowhere").count()
@@ -262,7 +267,7 @@ def test_errors_reach_the_driver_as_what_they_are(
     assert "unknown_topic: there is no topic nowhere to read" in told[0]
     with failing() as told:
         nobody = spark.read.format("raftlog").option("raftlog.bootstrap.servers", "127.0.0.1:1")
-        nobody.option("subscribe", "orders").option("requestTimeoutMs", "500").load().count()
+        nobody.option("subscribe", orders).option("requestTimeoutMs", "500").load().count()
     assert "cannot connect to 127.0.0.1:1" in told[0]
 
 
@@ -292,8 +297,8 @@ def test_a_loss_is_told_by_its_kind_and_range(
     assert "lost/0 [0, 5): the offset lies beyond the log's end" in told[0]
 
 
-def test_the_source_may_be_registered_by_hand(spark: SparkSession, cluster: LocalCluster) -> None:
+def test_the_source_may_be_registered_by_hand(spark: SparkSession, cluster: LocalCluster, orders: str) -> None:
     from spark_source import RaftlogSource
 
     spark.dataSource.register(RaftlogSource)
-    assert batch(spark, cluster, subscribe="orders", columns="offset").count() == 4_001
+    assert batch(spark, cluster, subscribe=orders, columns="offset").count() == 4_001
