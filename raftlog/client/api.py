@@ -57,6 +57,8 @@ class _Call:
     """On a new connection."""
     accept: tuple[int, ...] = ()
     """Statuses above 299 that are an answer all the same."""
+    hedge_after: float | None = None
+    """Seconds after which the next node is asked as well; None: `HEDGE_AFTER`."""
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Endpoint]:
@@ -105,9 +107,12 @@ class HttpApi:
         """The decoded answer. Raises a `RaftlogError`; `connection_lost` when no node answers in time."""
         return self._decode(await self.repeatable("GET", path, accept=accept, timeout=timeout), kind)
 
-    async def post(self, path: str, kind: type[T], body: Any = None, *, timeout: float = 5.0) -> T:
+    async def post(
+        self, path: str, kind: type[T], body: Any = None, *, timeout: float = 5.0, hedge_after: float | None = None
+    ) -> T:
         """The same for a POST that does no harm when it happens twice."""
-        return self._decode(await self.repeatable("POST", path, body=body, timeout=timeout), kind)
+        answer = await self.repeatable("POST", path, body=body, timeout=timeout, hedge_after=hedge_after)
+        return self._decode(answer, kind)
 
     async def change(
         self, method: str, path: str, kind: type[T] | None, body: Any = None, *, timeout: float = 15.0
@@ -127,9 +132,11 @@ class HttpApi:
         content_type: str = "application/json",
         accept: tuple[int, ...] = (),
         timeout: float = 5.0,
+        hedge_after: float | None = None,
     ) -> bytes:
         """The answer's body, from whichever node gives it first. `raw` is a body that is encoded already."""
-        call = _Call(method, path, raw if raw is not None else _encode(body), content_type, timeout, accept=accept)
+        sent = raw if raw is not None else _encode(body)
+        call = _Call(method, path, sent, content_type, timeout, accept=accept, hedge_after=hedge_after)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         last: RaftlogError | None = None
@@ -185,7 +192,8 @@ class HttpApi:
                 left = deadline - loop.time()
                 if left <= 0:
                     break
-                patience = min(HEDGE_AFTER, left) if waiting else left
+                hedge_after = HEDGE_AFTER if call.hedge_after is None else call.hedge_after
+                patience = min(hedge_after, left) if waiting else left
                 done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     node = running.pop(task)

@@ -28,6 +28,9 @@ INITIALIZE_ATTEMPT = 10.0
 """Seconds for one; what was asked before must have ended one way or the other when it is asked again."""
 INITIALIZE_PAUSE = 0.1
 READ_TIMEOUT = 10.0
+HEDGE_AFTER = 1.0
+"""Seconds after which another node is asked, too. Longer than for reading: each that is asked has the quorum decide,
+and a quorum that is slow because it has much to do must not get all of it three times."""
 
 
 class OutputTopic(msgspec.Struct, frozen=True):
@@ -174,7 +177,8 @@ class TransactionApi:
     async def open_block(self, name: str, count: int, timeout_ms: int, *, timeout: float) -> ProducerIdBlock:
         """Producer ids without a name; the same `name` (empty: none) gets the same block until it is retired."""
         body = {"name": name, "count": count, "timeout_ms": timeout_ms}
-        return await self._api.post(f"{PATH}/blocks", ProducerIdBlock, body, timeout=timeout)
+        path = f"{PATH}/blocks"
+        return await self._api.post(path, ProducerIdBlock, body, timeout=timeout, hedge_after=HEDGE_AFTER)
 
     async def retire_block(self, name: str, *, timeout: float) -> None:
         """What is undecided in it is aborted for good."""
@@ -183,13 +187,14 @@ class TransactionApi:
     async def commit(self, wanted: CommitRequest, *, timeout: float) -> tuple[list[TransactionKey], bool]:
         """The keys with which the named producers go on, in their order; and whether all of it may be read by now
         (where that was waited for)."""
-        answer = await self._api.post(f"{PATH}/commit", _Ended, wanted, timeout=timeout)
+        hedge_after = HEDGE_AFTER + wanted.visible_within_ms / 1000
+        answer = await self._api.post(f"{PATH}/commit", _Ended, wanted, timeout=timeout, hedge_after=hedge_after)
         return [key.unpacked() for key in answer.producers], answer.visible
 
     async def abort(self, keys: Sequence[TransactionKey], *, timeout: float) -> list[TransactionKey]:
         """The keys with which the named producers among them go on, in their order."""
         body = {"transactions": [{"producer_id": k.producer_id, "producer_epoch": k.producer_epoch} for k in keys]}
-        answer = await self._api.post(f"{PATH}/abort", _Ended, body, timeout=timeout)
+        answer = await self._api.post(f"{PATH}/abort", _Ended, body, timeout=timeout, hedge_after=HEDGE_AFTER)
         return [key.unpacked() for key in answer.producers]
 
     async def list(self) -> list[TransactionInfo]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Wait: TypeAlias = Literal["decided", "visible"]
 
 DECISION_TIMEOUT = 30.0
-VISIBLE_TURN = 5.0
+VISIBLE_TURN = 2.0
 """Seconds for which one request waits for markers."""
 
 
