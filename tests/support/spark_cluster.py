@@ -12,7 +12,15 @@ from aiohttp import web
 
 from raftlog.patterns import full_matcher
 from raftlog.record_batch import encode
-from raftlog.wire import CONTENT_TYPE, FetchRequest, FetchResponse, decode_request
+from raftlog.wire import (
+    CONTENT_TYPE,
+    FetchRequest,
+    FetchResponse,
+    FoundOffset,
+    OffsetsResponse,
+    decode_request,
+    decode_response,
+)
 from raftlog.wire import encode as encode_message
 from spark_source.source_options import SourceOptions, parse
 
@@ -29,6 +37,8 @@ class SparkCluster(FakeCluster):
         """Bodies of what was committed to groups."""
         self.group_problem: str | None = None
         """Why commits are refused."""
+        self.leaderless: dict[int, int] = {}
+        """Partition → so many questions about its offsets are answered by nobody."""
 
     def options(self, *, streaming: bool = True, **options: str) -> SourceOptions:
         """Of a query that reads this cluster."""
@@ -61,6 +71,22 @@ class SparkNode(FakeNode):
             cluster.commits.append({"group": path[1], **msgspec.json.decode(await request.read(), type=dict[str, Any])})
             return web.json_response({})
         return await super()._route(request)
+
+    def _offsets(self, message: bytes) -> web.Response:
+        cluster = self.cluster
+        assert isinstance(cluster, SparkCluster)
+        response, _ = decode_response(super()._offsets(message).body)  # type: ignore[arg-type]
+        assert isinstance(response, OffsetsResponse)
+        left = {partition: times for partition, times in cluster.leaderless.items() if times > 0}
+        answers = [
+            FoundOffset(one.topic_id, one.partition, "leader_not_available", "says the test")
+            if one.partition in left
+            else one
+            for one in response.partitions
+        ]
+        cluster.leaderless.update({partition: times - 1 for partition, times in left.items()})
+        parts = encode_message(OffsetsResponse(response.correlation_id, answers))
+        return web.Response(body=b"".join(map(bytes, parts)), content_type=CONTENT_TYPE)  # type: ignore[arg-type]
 
     async def _poll(self, message: bytes) -> web.Response:
         request, _ = decode_request(message)

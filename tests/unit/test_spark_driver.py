@@ -278,6 +278,35 @@ async def test_progress_is_written_beside_the_query_and_never_fails_it(caplog: p
         assert len(cluster.commits) == 2
 
 
+async def test_a_partition_without_a_leader_holds_up_no_other() -> None:
+    async with SparkCluster() as cluster:
+        topic = cluster.create_topic("t", partitions=2)
+        async with driving(cluster, startingOffsets="earliest", requestTimeoutMs="300") as query:
+            cluster.leaderless[0] = 1_000
+            with pytest.raises(RaftlogError, match="no leader told where t/0 begins and ends") as raised:
+                await query.initial()
+            assert raised.value.code == "leader_not_available"
+            cluster.leaderless[0] = 0
+            first = await query.initial()
+            cluster.leaderless[0] = 1_000
+            for partition in topic.partitions:
+                fill(partition, 5)
+            second = await query.next(first)
+            assert second.ends == {"t": {0: 0, 1: 5}}
+            assert await query.plan(first, second) == [(1, 0, 5)]
+            cluster.leaderless[0] = 0
+            assert (await query.next(second)).ends == {"t": {0: 5, 1: 5}}
+
+
+async def test_an_election_is_waited_for_where_a_time_is_asked_for() -> None:
+    async with SparkCluster() as cluster:
+        fill(cluster.create_topic("t").partitions[0], 10, timestamp_ms=2_000)
+        async with driving(cluster, startingTimestamp="1000") as query:
+            cluster.leaderless[0] = 3
+            assert (await query.initial()).ends == {"t": {0: 0}}
+            assert cluster.leaderless[0] == 0
+
+
 async def test_a_cluster_out_of_reach_ends_the_query_in_time() -> None:
     async with SparkCluster() as cluster:
         cluster.create_topic("t")
