@@ -72,7 +72,7 @@ def size_of(change: TransactionChange) -> int:
     try:
         packed = _encoder.encode(change)
         _decoder.decode(packed)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, OverflowError) as error:
         raise InvalidRequest("invalid_request", f"malformed change of transactions: {error}") from None
     return len(packed)
 

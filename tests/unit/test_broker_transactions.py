@@ -135,6 +135,10 @@ async def test_bad_requests_are_refused_before_anything_is_proposed(node: Node) 
         node.transactions.commit(wants((key(2**63), {0: 5}))),
         node.transactions.commit(wants((key(0), {0: -5}))),
         node.transactions.commit(wants(positions=(WantedPosition("\ud800", -1, 2),))),
+        node.transactions.commit(wants(positions=(WantedPosition("p", -1, 2**70),))),
+        node.transactions.commit(wants((key(2**70), {0: 5}))),
+        node.transactions.abort([key(2**70)]),
+        node.transactions.abort([key(-1)]),
         node.transactions.abort([key(0)] * 6_000),
     ):
         with pytest.raises(InvalidRequest):
