@@ -1,0 +1,213 @@
+"""How many rows a second Spark reads from a cluster, beside what it makes of the same rows without one.
+
+Three sources of the same rows (16-byte keys, 100-byte values, incompressible, seven columns, two partitions): a topic
+of a running cluster; a data source that yields prebuilt Arrow batches from memory, which is the ceiling of Spark's
+Python sources; Parquet files, read by the JVM alone. Each is read into `noop` (every column of every row arrives) and
+counted; the topic also with `columns=offset`, and by a streaming query of one micro-batch. Every count is checked.
+
+    python benchmarks/spark_read.py [--rows 4000000] [--best-of 3]
+
+Needs `pip install 'raftlog[spark]'` and Java (`python -m spark_source.java`). Run it with nothing else on the machine.
+(It is not called after the package that it measures: scripts of this folder come first on the import path.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from measuring import Cores, a_cluster, console, machine
+from rich.table import Table
+
+from raftlog.cli.local_cluster import LocalCluster
+from raftlog.sync import Admin, Producer
+from spark_source import java
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KEY_BYTES, VALUE_BYTES = 16, 100
+PARTITIONS = 2
+CHUNK = 20_000
+"""Rows of a prebuilt batch, and of a `send_many`."""
+TOPIC = "rows"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--best-of", type=int, default=3)
+    parser.add_argument("--folder", help="where cluster and files live; by default the system's temporary folder")
+    arguments = parser.parse_args()
+    rows = arguments.rows // (PARTITIONS * CHUNK) * PARTITIONS * CHUNK
+    if not rows:
+        parser.error(f"--rows is at least {PARTITIONS * CHUNK}")
+    os.environ["JAVA_HOME"] = str(java.find())
+    with a_cluster(arguments.folder) as cluster, tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        os.environ["PYSPARK_PYTHON"] = str(python_for_spark(Path(folder)))
+        produce(cluster, rows)
+        spark = start_spark()
+        try:
+            measure(spark, cluster, Path(folder), rows, arguments.best_of)
+        finally:
+            spark.stop()
+
+
+def python_for_spark(folder: Path) -> Path:
+    """Python without Spark's own import path: pyspark is installed here, and need not be compiled from a zip file by
+    each of Spark's processes."""
+    program = folder / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH= exec "{sys.executable}" "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
+def produce(cluster: LocalCluster, rows: int) -> None:
+    """So many rows, evenly to all partitions."""
+    with Admin(cluster.bootstrap) as admin:
+        admin.create_topic(TOPIC, partitions=PARTITIONS)
+    with Producer(cluster.bootstrap) as producer:
+        for number in range(rows // CHUNK):
+            keys, values = chunk()
+            producer.send_many(TOPIC, values, keys=keys, partition=number % PARTITIONS)
+
+
+def chunk() -> tuple[list[bytes], list[bytes]]:
+    noise = os.urandom(CHUNK * (KEY_BYTES + VALUE_BYTES))
+    keys = [noise[at : at + KEY_BYTES] for at in range(0, CHUNK * KEY_BYTES, KEY_BYTES)]
+    values = [noise[at : at + VALUE_BYTES] for at in range(CHUNK * KEY_BYTES, len(noise), VALUE_BYTES)]
+    return keys, values
+
+
+def start_spark() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master(f"local[{PARTITIONS}]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def memory_source() -> type[Any]:
+    """Prebuilt batches, one of which is yielded again and again. A class made in a function goes to Spark by value."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    columns = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+    size, partitions, key_bytes, value_bytes = CHUNK, PARTITIONS, KEY_BYTES, VALUE_BYTES
+
+    class Reader(DataSourceReader):
+        def __init__(self, rows: int) -> None:
+            self.rows = rows
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(number) for number in range(partitions)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            import os
+
+            import pyarrow as pa
+
+            batch = pa.RecordBatch.from_arrays(
+                [
+                    pa.array([os.urandom(key_bytes) for _ in range(size)]),
+                    pa.array([os.urandom(value_bytes) for _ in range(size)]),
+                    pa.repeat(pa.scalar("rows"), size),
+                    pa.repeat(pa.scalar(partition.value, pa.int32()), size),
+                    pa.array(range(size), pa.int64()),
+                    pa.array(range(size), pa.int64()).view(pa.timestamp("us", "UTC")),
+                    pa.repeat(pa.scalar(0, pa.int32()), size),
+                ],
+                names=["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"],
+            )
+            for _ in range(self.rows // partitions // size):
+                yield batch
+
+    class Source(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "memory_rows"
+
+        def schema(self) -> str:
+            return f"{columns}, timestampType INT"
+
+        def reader(self, schema: Any) -> Reader:
+            return Reader(int(self.options["rows"]))
+
+    return Source
+
+
+def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int, best_of: int) -> None:
+    """Everything once to warm up, then the best of a few."""
+    from spark_source import RaftlogSource
+
+    spark.dataSource.register(RaftlogSource)
+    spark.dataSource.register(memory_source())
+
+    def topic(**options: str) -> DataFrame:
+        reader = spark.read.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
+        return reader.option("subscribe", TOPIC).options(**options).load()
+
+    def memory() -> DataFrame:
+        return spark.read.format("memory_rows").option("rows", rows).load()
+
+    def files() -> DataFrame:
+        return spark.read.parquet(str(folder / "parquet"))
+
+    runs = iter(range(1_000))
+    memory().write.parquet(str(folder / "parquet"))
+    ways: dict[str, Callable[[], object]] = {
+        "raftlog into noop": lambda: noop(topic()),
+        "raftlog, columns=key,value, into noop": lambda: noop(topic(columns="key,value")),
+        "memory into noop": lambda: noop(memory()),
+        "Parquet into noop": lambda: noop(files()),
+        "raftlog count()": lambda: counted(topic(), rows),
+        "raftlog count(), columns=offset": lambda: counted(topic(columns="offset"), rows),
+        "memory count()": lambda: counted(memory(), rows),
+        "raftlog stream into noop": lambda: streamed(spark, cluster, folder / f"checkpoint-{next(runs)}", rows),
+    }
+    console.print(f"{rows:,} rows in {PARTITIONS} partitions; {machine()}")
+    table = Table("what", "million rows a second", "seconds")
+    before = Cores.now()
+    for name, way in ways.items():
+        way()
+        seconds = min(timed(way) for _ in range(best_of))
+        table.add_row(name, f"{rows / seconds / 1e6:.2f}", f"{seconds:.2f}")
+    console.print(table)
+    console.print(Cores.now().since(before))
+
+
+def timed(way: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    way()
+    return time.perf_counter() - started
+
+
+def noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def counted(frame: DataFrame, rows: int) -> None:
+    found = frame.count()
+    if found != rows:
+        raise SystemExit(f"{found:,} rows were read, {rows:,} are there")
+
+
+def streamed(spark: SparkSession, cluster: LocalCluster, checkpoint: Path, rows: int) -> None:
+    reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
+    frame = reader.option("subscribe", TOPIC).option("startingOffsets", "earliest").load()
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    found = sum(progress.numInputRows for progress in query.recentProgress)
+    if found != rows:
+        raise SystemExit(f"{found:,} rows were streamed, {rows:,} are there")
+
+
+if __name__ == "__main__":
+    main()
