@@ -119,10 +119,13 @@ class FakeBrokerTransactions:
                     await self.marked.wait()
             except TimeoutError:
                 raise RetriableError("request_timed_out", "committed, and not visible everywhere") from None
-        return tuple(key.key for key in answer.keys)
+        return self._going_on(answer, [one.key for one in wanted.outputs])
 
     def open_here(self) -> Sequence[OpenTransaction]:
         return self.open_now
 
     async def abort(self, keys: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:
-        return tuple(key.key for key in self.change(Abort(pack_keys(keys), NOW_MS)).keys)
+        return self._going_on(self.change(Abort(pack_keys(keys), NOW_MS)), keys)
+
+    def _going_on(self, answer: TransactionAnswer, ended: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:
+        return tuple(key.key for key in answer.keys) or self._state.going_on(ended)
