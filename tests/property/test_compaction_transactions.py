@@ -1,0 +1,97 @@
+"""Compaction of a log with transactions against a twin that keeps everything (S13).
+
+Whatever is written, ended, sealed and compacted, in whatever order: who reads committed ends up with the same table, by
+the state that the owner keeps and by the state of somebody who has nothing but the compacted log.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raftlog.record_batch import ControlKind
+from raftlog.transactions import TransactionKey
+from tests.support.compaction import seal
+from tests.support.transaction_logs import key
+from tests.support.transactional_log import Transactional
+
+KEYS = [b"a", b"b", b"c"]
+TRANSACTIONS = [key(1, 0), key(1, 1), key(2, 0)]
+
+step = (
+    st.tuples(st.just("plain"), st.sampled_from(KEYS), st.booleans())
+    | st.tuples(
+        st.just("write"), st.sampled_from(TRANSACTIONS), st.lists(st.sampled_from(KEYS), min_size=1, max_size=2)
+    )
+    | st.tuples(st.just("end"), st.sampled_from(TRANSACTIONS), st.sampled_from(["abort", "commit", "in part"]))
+    | st.tuples(st.just("seal"), st.none(), st.none())
+    | st.tuples(st.just("compact"), st.none(), st.none())
+)
+
+
+class Twin:
+    """Every record in order, with what became of it."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, TransactionKey | None, bytes, bytes | None]] = []
+        """(base offset of its batch, transaction, key, value)."""
+        self.first_open: dict[TransactionKey, int] = {}
+        self.last_end: dict[TransactionKey, tuple[int, int]] = {}
+        self.gone: set[int] = set()
+
+    def committed(self, end: int) -> list[tuple[bytes | None, bytes | None]]:
+        stable = min([end, *self.first_open.values()])
+        return [(name, value) for base, _, name, value in self.records if base < stable and base not in self.gone]
+
+
+def table(records: list[tuple[bytes | None, bytes | None]]) -> dict[bytes | None, bytes]:
+    found: dict[bytes | None, bytes] = {}
+    for name, value in records:
+        found.pop(name, None)
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def play(log: Transactional, twin: Twin, number: int, what: str, one: object, other: object) -> None:
+    base = int(log.log.log_end_offset)
+    if what == "plain":
+        value = None if other else b"p%d" % number
+        log.plain(one, value)  # type: ignore[arg-type]
+        twin.records.append((base, None, one, value))  # type: ignore[arg-type]
+    elif what == "write":
+        log.write(one, other, b"t%d" % number, sequence=number)  # type: ignore[arg-type]
+        twin.records += [(base, one, name, b"t%d" % number) for name in other]  # type: ignore[misc, attr-defined]
+        twin.first_open.setdefault(one, base)  # type: ignore[arg-type]
+    elif what == "end" and one in twin.first_open:
+        first = twin.first_open.pop(one)  # type: ignore[arg-type]
+        of = sorted({place for place, whose, _, _ in twin.records if whose == one and place >= first})
+        meant = {"abort": 0, "commit": len(of), "in part": len(of) // 2}[str(other)]
+        named = of[meant] if meant < len(of) else base
+        twin.gone.update(of[meant:])
+        if other == "abort":
+            log.end(ControlKind.ABORT, one)  # type: ignore[arg-type]
+        else:
+            log.end(ControlKind.COMMIT, one, named)  # type: ignore[arg-type]
+    elif what == "seal":
+        seal(log.log)
+    elif what == "compact":
+        log.compact()
+
+
+@settings(max_examples=60)
+@given(st.lists(step, min_size=5, max_size=40))
+def test_a_compacted_log_with_transactions_amounts_to_what_it_did(steps: list[tuple[str, object, object]]) -> None:
+    log, twin = Transactional(), Twin()
+    for number, (what, one, other) in enumerate([*steps, ("seal", None, None), ("compact", None, None)]):
+        play(log, twin, number, what, one, other)
+    for _ in range(2):
+        expected = table(twin.committed(int(log.log.stable_end_offset)))
+        assert table(log.committed()) == expected
+        again = log.reopened()
+        assert table(log.committed(again)) == expected
+        assert list(again.transactions.open_keys()) == list(log.states.transactions.open_keys())
+        log.plain(b"once more", b"x")
+        twin.records.append((int(log.log.log_end_offset) - 1, None, b"once more", b"x"))
+        seal(log.log)
+        log.compact()
