@@ -22,16 +22,17 @@ from .log_bugs import LOG_BUGS
 from .patches import Outdated, Planted, plant
 from .quorum_bugs import ENGINE_BUGS
 from .replication_bugs import REPLICATION_BUGS
+from .transaction_bugs import TRANSACTION_BUGS
 from .voters_bugs import VOTERS_BUGS
 
 OF_THE_QUORUM = (*ENGINE_BUGS, *VOTERS_BUGS, *DISK_BUGS, *CLIENT_BUGS)
 OF_CLUSTERS = (*REPLICATION_BUGS, *ELECTION_BUGS, *LOG_BUGS)
 
-BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS)}
+BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *TRANSACTION_BUGS)}
 
 DETECTIONS = Path(__file__).with_name("detections.json")
 
-SECONDS: Mapping[str, float] = {"quorum": 30.0, "cluster": 40.0, "groups": 30.0}
+SECONDS: Mapping[str, float] = {"quorum": 30.0, "cluster": 40.0, "groups": 30.0, "transactions": 40.0}
 """Kind of world → virtual seconds of faults a seed."""
 
 

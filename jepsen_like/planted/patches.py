@@ -28,6 +28,7 @@ LONG_CLUSTER = "long cluster simulation"
 """Needs so many things at once that dozens of seeds do not do; a soak looks for it."""
 
 GROUPS = "group simulation"
+TRANSACTIONS = "transaction simulation"
 
 PINS = Path(__file__).with_name("pins.json")
 
@@ -68,6 +69,8 @@ class Planted:
         """The kind of world that it is planted in."""
         if self.found_by == GROUPS:
             return "groups"
+        if self.found_by == TRANSACTIONS:
+            return "transactions"
         return "cluster" if self.found_by in (CLUSTER, LONG_CLUSTER) else "quorum"
 
 

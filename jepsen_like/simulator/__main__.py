@@ -1,9 +1,9 @@
 """`python -m jepsen_like.simulator`: run seeds of simulated worlds, print a line each, stop at the first violation.
 
-    --kind quorum|groups|cluster --seed N --seeds COUNT    seeds one after the other
-    shard --kind quorum|groups|cluster --from A --to B --results FILE    a long range, over many sittings
+    --kind quorum|groups|cluster|transactions --seed N --seeds COUNT    seeds one after the other
+    shard --kind quorum|groups|cluster|transactions --from A --to B --results FILE    a long range, over many sittings
     shards --results FILE...        what such files have, of the code that is here now
-    shrink --kind quorum|groups|cluster --seed N --out FILE      the smallest schedule by which a seed still fails
+    shrink --kind KIND --seed N --out FILE      the smallest schedule by which a seed still fails
     replay FILE...                  saved schedules
 
 The same seed and the same code give the same trace hash. Exit code 0: every property held; 1: one did not; 2: usage.

@@ -144,6 +144,13 @@ class ClusterOperations:
         self._make(rng, f"topic-{self._made}", plan, factor, settled, rng.choice((1, 2, 3)))
         return True
 
+    def create_for_transactions(self, rng: random.Random) -> None:
+        """A topic that keeps what it acknowledges and takes records without keys, whatever the schedule makes."""
+        self._made += 1
+        plan = ProducerPlan(in_flight=2, pause=0.5, careless=False, acks=-1, keys=0)
+        configs = (("segment.bytes", "2048"),)
+        self._make(rng, f"topic-{self._made}", plan, min(3, len(self._nodes)), configs, 2)
+
     def _make(
         self,
         rng: random.Random,

@@ -59,6 +59,8 @@ class ClusterSchedule:
     replica_lag_max_ms: int = 5_000
     compaction_check_seconds: float = 15.0
     """How often a node looks for a log to compact."""
+    transactions: bool = False
+    """Applications write transactions, beside the others (`transaction_run.py`)."""
 
     @property
     def voters(self) -> int:

@@ -63,6 +63,8 @@ class CommittedLog:
         self.by_base: dict[int, Batch] = {}
         self.records: dict[int, CommittedRecord] = {}
         """By offset."""
+        self.controls: set[int] = set()
+        """Offsets that markers of transactions take: no reader is shown them."""
         self.offsets: dict[bytes, int] = {}
         """Value → offset: values are unique, so a second one is a duplicate."""
         self.lost: set[tuple[int, bytes | None]] = set()
@@ -88,6 +90,9 @@ class CommittedLog:
         known = Batch.of(header, compacts=self.compacts)
         self.batches.append(known)
         self.by_base[known.base_offset] = known
+        if header.is_control:
+            self.controls.add(header.base_offset)
+            return
         rows = zip(batch.offsets(), batch.values(), batch.keys(), batch.timestamps_ms(), strict=True)
         for offset, value, key, timestamp in rows:
             if value is not None:

@@ -108,6 +108,9 @@ class SimConsumer:
         records: list[tuple[int, bytes | None]] = []
         for view in split_batches(body):
             batch = RecordBatch(view)
+            if batch.header.is_control:
+                self.position = max(self.position, batch.header.end_offset)
+                continue
             rows = zip(batch.offsets(), batch.values(), strict=True)
             records += [(offset, value) for offset, value in rows if offset >= position]
             # Compaction may have left nothing of a batch but its place.

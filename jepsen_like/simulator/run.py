@@ -126,7 +126,9 @@ class SimulatedWorld:
         self.truth = Truth(self.nodes, self.history)
         self._by_life: dict[str, SimNode] = {}
         clients_rng = random.Random(f"{seed}/cluster/clients")
-        clients = Clients(self.heap, self.nodes, clients_rng, self.history, self.truth, self.network.cuts)
+        clients = self.clients = Clients(
+            self.heap, self.nodes, clients_rng, self.history, self.truth, self.network.cuts
+        )
         self.operations = ClusterOperations(seed, self.heap, self.trace, self.nodes, clients)
         self.faults = ClusterFaults(self)
         self.recovered_after = -1.0
@@ -277,9 +279,14 @@ class SimulatedWorld:
 
 
 def run_schedule(schedule: ClusterSchedule) -> Verdict:
-    """Run a schedule to its verdict. A crash of the product's own code is a violation, with its traceback."""
+    """Run a schedule to its verdict."""
+    return run_world(SimulatedWorld(schedule))
+
+
+def run_world(world: SimulatedWorld) -> Verdict:
+    """A crash of the product's own code is a violation, with its traceback."""
     violation = ""
-    world = SimulatedWorld(schedule)
+    schedule = world.schedule
     try:
         with mock.patch.object(compactor, "CHECK_SECONDS", schedule.compaction_check_seconds):
             world.run()

@@ -6,6 +6,7 @@ What is *not* here: seeds without a schedule in between (`seeds.py`), how schedu
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TypeAlias
 
 from . import cluster_schedule, group_schedule, quorum_schedule
@@ -20,7 +21,9 @@ AnySchedule: TypeAlias = Schedule | ClusterSchedule
 
 
 def draw(kind: str, seed: int, seconds: float) -> AnySchedule:
-    """The schedule of a seed in this kind of world: `quorum`, `groups` or `cluster`."""
+    """The schedule of a seed in this kind of world: `quorum`, `groups`, `cluster` or `transactions`."""
+    if kind == "transactions":
+        return replace(cluster_schedule.draw(seed, seconds), transactions=True)
     if kind == "groups":
         return group_schedule.draw(seed, seconds)
     return cluster_schedule.draw(seed, seconds) if kind == "cluster" else direct(quorum_schedule.draw(seed, seconds))
@@ -43,6 +46,10 @@ def run(schedule: AnySchedule) -> Verdict:
             return run_groups(schedule)
         return run_quorum(schedule)
     # Whole brokers are imported by those who run them.
+    if schedule.transactions:
+        from .transaction_run import run_schedule as run_transactions
+
+        return run_transactions(schedule)
     from .run import run_schedule
 
     return run_schedule(schedule)

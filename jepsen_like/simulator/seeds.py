@@ -1,4 +1,4 @@
-"""Three kinds of worlds behind one face: the quorum alone, the quorum with a consumer group, and whole clusters.
+"""Four kinds of worlds behind one face: the quorum alone or with a consumer group, clusters alone or with transactions.
 
 `run_one` runs a seed of either kind; the command line, the shards and the tests know no more of the difference.
 """
@@ -52,7 +52,18 @@ def _groups(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
     return run_group_seed(seed, seconds, faulty=faulty)
 
 
-RUNNERS: Mapping[str, Runner] = {"cluster": _cluster, "quorum": _quorum, "groups": _groups}
+def _transactions(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
+    from .transaction_run import run_transaction_seed
+
+    return run_transaction_seed(seed, seconds, faulty=faulty)
+
+
+RUNNERS: Mapping[str, Runner] = {
+    "cluster": _cluster,
+    "quorum": _quorum,
+    "groups": _groups,
+    "transactions": _transactions,
+}
 """Kind → how a seed of it is run."""
 
 Report = Callable[[Verdict], None]

@@ -15,6 +15,7 @@ FILES: Mapping[str, tuple[str, ...]] = {
     "quorum": ("raftlog/*.py", "metadata", "jepsen_like/simulator"),
     "groups": ("raftlog/*.py", "raftlog/client/group_*.py", "metadata", "jepsen_like/simulator"),
     "cluster": ("raftlog/*.py", "metadata", "partitions", "raftlog/broker", "jepsen_like/simulator"),
+    "transactions": ("raftlog/*.py", "metadata", "partitions", "raftlog/broker", "jepsen_like/simulator"),
 }
 """Kind → what its worlds run, as `git` matches paths; only Python files count."""
 

@@ -92,7 +92,8 @@ def topic_removed(state: ImageState, topic_id: TopicId, index: int) -> None:
                 members[member.member_id] = replace(member, owned=owned, target=target, generation=index)
         if members != group.members:
             state.put_group(replace(group, members=members))
-        gone = [p for p in state.offsets_of(group.group_id) if p.topic_id == topic_id]
+        # Sorted: a node that began from a snapshot holds them in another order.
+        gone = in_order(p for p in state.offsets_of(group.group_id) if p.topic_id == topic_id)
         if gone:
             state.remove_offsets(group.group_id, gone)
     state.forget_topic(topic_id)
@@ -332,7 +333,7 @@ def _expire(state: ImageState, expire: Expire) -> Refused | None:
     if group.empty_since_ms >= expire.before_ms:
         return Refused("stale_group_epoch", f"group {expire.group_id!r} is not empty for so long")
     offsets = state.offsets_of(expire.group_id)
-    old = [p for p, committed in offsets.items() if committed.commit_timestamp_ms < expire.before_ms]
+    old = in_order(p for p, committed in offsets.items() if committed.commit_timestamp_ms < expire.before_ms)
     if len(old) == len(offsets):
         state.remove_group(group)
     elif old:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata.commands import AddPartitions, DeleteTopic
+from metadata.commands import ENVELOPE_VERSION, AddPartitions, DeleteTopic, Envelope
 from metadata.groups.changes import (
     MAX_MEMBERS_PER_GROUP,
     Assign,
@@ -270,6 +270,16 @@ def test_a_deleted_topic_is_nobodys_and_its_offsets_are_gone() -> None:
     assert cluster.committed() == {}
     assert cluster.view.groups.offsets("readers") == {}
     cluster.commit("a", {0: 11}, refused="stale_generation")
+
+
+def test_what_goes_with_a_topic_is_the_same_on_every_node_s7() -> None:
+    """A node that began from a snapshot holds offsets in another order than one that saw them committed."""
+    cluster = two_members()
+    cluster.commit("b", {3: 1})
+    cluster.commit("a", {1: 1, 0: 2})
+    copy = ClusterImage.from_snapshot(cluster.image.snapshot())
+    entry = (cluster.image.index + 1, 1, Envelope(ENVELOPE_VERSION, None, None, DeleteTopic(TOPIC)))
+    assert copy.apply(*entry) == cluster.image.apply(*entry)
 
 
 def test_groups_that_come_and_go_leave_nothing_behind() -> None:

@@ -1,0 +1,89 @@
+"""Simulated clusters with transactions (S13): some seeds whenever the suite runs, many by the soak, and the planted
+bugs of transactions, each found by the seed that is known to find it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from jepsen_like.planted.catalogue import BUGS, load_detections, run_planted, search
+from jepsen_like.planted.transaction_bugs import TRANSACTION_BUGS
+from jepsen_like.simulator.run import Verdict
+from jepsen_like.simulator.transaction_run import run_transaction_seed
+
+SECONDS = 25.0
+SEEDS = range(1, 9)
+SOAK_SEEDS = range(1, 401)
+SOAK_SECONDS = 60.0
+MORE_SEEDS = 12
+SOON = 12.0
+"""Virtual seconds into its seed: a bug that shows itself by then is looked for whenever the suite runs."""
+
+NAMES = [bug.name for bug in TRANSACTION_BUGS]
+KNOWN = load_detections()
+
+
+def run(seed: int) -> Verdict:
+    return run_transaction_seed(seed, SECONDS)
+
+
+def run_long(seed: int) -> Verdict:
+    return run_transaction_seed(seed, SOAK_SECONDS)
+
+
+def test_transactions_hold_under_faults() -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=os.cpu_count() or 1, mp_context=context) as pool:
+        verdicts = list(pool.map(run, SEEDS))
+    assert {verdict.seed: verdict.violation for verdict in verdicts if not verdict.passed} == {}
+    # What was run is not nothing: everything that may become of a record of a transaction has become of some.
+    totals: dict[str, int] = {}
+    for verdict in verdicts:
+        for name, count in verdict.checks.items():
+            totals[name] = totals.get(name, 0) + count
+    expected = ("committed", "aborted", "together", "moved", "shown", "skipped", "behind")
+    assert {name for name in expected if not totals[f"transactions {name}"]} == set()
+
+
+def test_without_faults_everything_is_decided_and_read() -> None:
+    verdict = run_transaction_seed(1, 10.0, faulty=False)
+    assert verdict.passed, verdict.violation
+    assert verdict.checks["transactions committed"] > 10
+
+
+def test_one_seed_and_one_code_give_one_trace() -> None:
+    first, second = run_transaction_seed(2, 8.0), run_transaction_seed(2, 8.0)
+    assert (first.trace, first.events) == (second.trace, second.events)
+
+
+def found(name: str) -> bool:
+    if not run_planted(BUGS[name], KNOWN[name].seed).passed:
+        return True
+    return search(BUGS[name], first=KNOWN[name].seed + 1, seeds=MORE_SEEDS) is not None
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in KNOWN and KNOWN[name].virtual_seconds <= SOON])
+def test_a_rule_that_is_left_out_is_missed(name: str) -> None:
+    assert found(name), f"{name} is no longer found"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NAMES)
+def test_a_planted_bug_of_transactions_is_found(name: str) -> None:
+    assert found(name), f"{name} is no longer found"
+
+
+def test_each_bug_has_the_seed_that_finds_it() -> None:
+    assert set(KNOWN) >= set(NAMES)
+    assert {KNOWN[name].law for name in NAMES} == {"S13"}
+
+
+@pytest.mark.soak
+def test_hundreds_of_seeds_hold() -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=os.cpu_count() or 1, mp_context=context) as pool:
+        verdicts = list(pool.map(run_long, SOAK_SEEDS))
+    assert {verdict.seed: verdict.violation for verdict in verdicts if not verdict.passed} == {}
