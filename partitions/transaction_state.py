@@ -166,17 +166,18 @@ class TransactionState:
         """The log begins here now: what lies wholly below is of no interest to anybody. Which producers have nothing
         open any more."""
         self.aborted = self.aborted.behind(log_start)
-        released = []
+        released, kept = [], []
         while (first := self.first_open_offset) is not None and first < log_start:
             # Only a follower's: a leader's log never begins above its last stable offset.
             key, found = self._open.popitem(last=False)
             if found.end_offset > log_start:
                 found.first_offset = log_start
-                self._open[key] = found
-                self._open.move_to_end(key, last=False)
-                break
-            if self._one_less_of(key.producer_id):
+                kept.append((key, found))
+            elif self._one_less_of(key.producer_id):
                 released.append(key.producer_id)
+        for key, found in reversed(kept):
+            self._open[key] = found
+            self._open.move_to_end(key, last=False)
         return released
 
     def forget_compacted(self, end: Offset) -> None:

@@ -164,6 +164,16 @@ def test_what_is_open_wholly_below_the_log_start_is_forgotten() -> None:
     assert log.state.first_open_offset is None
 
 
+def test_a_log_start_may_lie_within_several_open_transactions() -> None:
+    log = Log()
+    for one in (A, B, C, A, B):
+        log.data(one)
+    assert log.state.cut(Offset(3)) == [3]
+    assert list(log.state.open_items()) == [(A, 3), (B, 3)]
+    assert log.state.cut(Offset(4)) == [1]
+    assert list(log.state.open_items()) == [(B, 4)]
+
+
 def test_many_markers_above_the_high_watermark_are_kept_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_state, "ENDED_MAX", 3)
     log = Log()
