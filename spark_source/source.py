@@ -11,7 +11,7 @@ What is *not* here: offsets and tasks (`stream_driver.py`, `batch_driver.py`), r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -21,6 +21,7 @@ from .filters import Restrictions, push
 from .offsets import PartitionRange, SourceOffset
 from .record_columns import schema_text
 from .requirements import check_pyspark, check_schema
+from .shipping import packed
 from .source_options import SourceOptions, columns_of, parse
 
 try:
@@ -61,20 +62,23 @@ class RaftlogSource(DataSource):
         """Of a batch query. Raises `InvalidRequest`."""
         options = parse(self.options, streaming=False)
         check_schema(schema, options.columns)
-        return FilteringReader(options) if options.filter_pushdown else BatchReader(options)
+        return FilteringReader(self.options) if options.filter_pushdown else BatchReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Of a streaming query. Raises `InvalidRequest`."""
-        options = parse(self.options, streaming=True)
-        check_schema(schema, options.columns)
-        return StreamReader(options)
+        check_schema(schema, parse(self.options, streaming=True).columns)
+        return StreamReader(self.options)
+
+    def __reduce__(self) -> Any:
+        return packed("source", self.options)
 
 
 class BatchReader(DataSourceReader):
     """A batch query."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+        self._options = parse(given, streaming=False)
         self._restrictions = Restrictions()
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -86,6 +90,10 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pyarrow.RecordBatch]:
         """On an executor."""
         return _read(self._options, partition)
+
+    def __reduce__(self) -> Any:
+        """For the executors: without what was pushed, which is in the tasks."""
+        return packed("batch", self._given)
 
 
 class FilteringReader(BatchReader):
@@ -101,8 +109,9 @@ class FilteringReader(BatchReader):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query."""
 
-    def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+        self._options = parse(given, streaming=True)
         self._driver: StreamDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -151,9 +160,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._driver.close()
             self._driver = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __reduce__(self) -> Any:
         """For the executors: without connections."""
-        return {"_options": self._options, "_driver": None}
+        return packed("stream", self._given)
 
     def _drive(self) -> StreamDriver:
         from .stream_driver import StreamDriver
@@ -161,6 +170,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._driver is None:
             self._driver = StreamDriver(self._options)
         return self._driver
+
+
+def unpacked(kind: str, options: dict[str, str]) -> Any:
+    """Of `shipping.packed`."""
+    return {"source": RaftlogSource, "batch": BatchReader, "stream": StreamReader}[kind](options)
 
 
 def _tasks(ranges: Iterable[PartitionRange]) -> list[InputPartition]:

@@ -90,3 +90,38 @@ def test_connections_that_are_closed_are_made_anew() -> None:
     connections.close()
     assert not connections.usable
     connections.close()
+
+
+SHIP = """
+import sys
+from pyspark import cloudpickle
+from spark_source.source import BatchReader, RaftlogSource, StreamReader
+given = {"raftlog.bootstrap.servers": "a:1", "subscribe": "t"}
+sys.stdout.buffer.write(cloudpickle.dumps((RaftlogSource(given), BatchReader(given), StreamReader(given))))
+"""
+RECEIVE = """
+import pickle, sys
+if sys.argv[1] == "without":
+    sys.modules["spark_source"] = None
+try:
+    print(*(type(one).__name__ for one in pickle.load(sys.stdin.buffer)))
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_an_executor_without_raftlog_says_so() -> None:
+    """Sources and readers go to Spark's processes as cloudpickle packs them."""
+    pytest.importorskip("pyspark")
+
+    def run(program: str, *arguments: str, given: bytes = b"") -> bytes:
+        command = [sys.executable, "-P", "-c", program, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+        return subprocess.run(
+            command, input=given, stdout=subprocess.PIPE, check=True, env=environment, timeout=120
+        ).stdout
+
+    packed = run(SHIP)
+    assert run(RECEIVE, "with", given=packed).decode().split() == ["RaftlogSource", "BatchReader", "StreamReader"]
+    told = run(RECEIVE, "without", given=packed).decode()
+    assert "cannot import raftlog" in told and "install raftlog[spark] on every executor" in told
