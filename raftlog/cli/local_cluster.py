@@ -354,9 +354,9 @@ def free_base_port(node_count: int, host: str = "127.0.0.1") -> int:
     Another process is not given the same while this one lives, also when a node is down and its ports are free.
     """
     start = os.getpid() % len(_BASE_PORTS)
-    turned = [*_BASE_PORTS[start:], *_BASE_PORTS[:start]]
+    turned: list[int] = [*_BASE_PORTS[start:], *_BASE_PORTS[:start]]
     # Those that this process was given before come last: a cluster of then may have a node down.
-    for base in sorted(turned, key=_reserved.__contains__):
+    for base in sorted(turned, key=lambda base: base in _reserved):
         ports = [base + PORTS_PER_NODE * node + offset for node in range(node_count) for offset in (0, 1)]
         if all(_is_free(host, port) for port in ports) and _reserve(base):
             return base
