@@ -266,7 +266,7 @@ async def test_send_many_that_waits_for_room_ends_with_the_transaction(cluster: 
         transaction = producer.transaction()
         await transaction.__aenter__()
         filling = asyncio.create_task(transaction.send_many("t", [bytes(1000)] * 10_000))
-        await cluster.until(lambda: cluster.nodes[1].produces)
+        await cluster.until(lambda: cluster.nodes[1].produces, 30.0)
         await transaction.abort()
         with pytest.raises(InvalidRequest, match="aborted it"):
             await filling
