@@ -67,7 +67,7 @@ class FakeTransactions:
         else:
             answer = {"producers": self._abort([_of(one) for one in body["transactions"]]), "visible": False}
         if not self.tells_next_keys and "producers" in answer:
-            answer["producers"] = []
+            answer = {**answer, "producers": []}
         waiting = self.before_answer(what)
         if waiting is not None:
             await waiting

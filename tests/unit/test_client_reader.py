@@ -132,11 +132,11 @@ def test_damage_that_stays_stops_the_reader_and_seeking_goes_on() -> None:
     damage = CorruptBatch("bad")
     reader.corrupt(damage)
     reader.corrupt(damage)
-    assert reader.error is None
+    assert not reader.error
     accept(reader, batch(0))
     reader.corrupt(damage)
     reader.corrupt(damage)
-    assert reader.error is None, "counted from the last sound answer"
+    assert not reader.error, "counted from the last sound answer"
     reader.corrupt(damage)
     assert reader.error is damage
     reader.seek(7)
