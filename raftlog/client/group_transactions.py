@@ -53,6 +53,8 @@ class GroupTransactions:
             gone = ", ".join(map(str, sorted(self._left)[:5]))
             told = f"{gone} was taken from this consumer before what it had handed out was committed"
             raise InvalidRequest("stale_generation", f"{told}: abort, and read on after `seek_to_committed`")
+        if not self._reading.positions:
+            return ConsumedOffsets(self._group_id, ())  # perhaps it is no member yet, and nothing was handed out
         current = self._membership.current
         if current is None or self._membership.session != self._session:
             raise no_member(self._membership.last_error)
@@ -75,8 +77,10 @@ class GroupTransactions:
     async def seek_to_committed(self) -> None:
         """Go back, in all that it reads, to what the group has committed by now (S7); where that is nothing, to where
         this consumer began. After a transaction that was aborted: what it had consumed comes again."""
-        known = {one.group_partition: one.offset for one in await self._group.committed() if one.offset is not None}
-        for partition, position in list(self._reading.positions.items()):
+        positions = self._reading.positions
+        told = await self._group.committed() if positions else []  # before it is a member there may be no group
+        known = {one.group_partition: one.offset for one in told if one.offset is not None}
+        for partition, position in list(positions.items()):
             self._committed.pop(partition, None)
             if partition in known:
                 self._committed[partition] = known[partition]

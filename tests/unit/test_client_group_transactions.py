@@ -104,6 +104,15 @@ async def test_after_an_abort_it_goes_back_to_what_the_quorum_knows_or_to_where_
     assert member._processed == {ONE: 7, TWO: 5, THREE: 0}
 
 
+async def test_before_it_is_a_member_there_is_nothing_to_name_and_nowhere_to_go_back_to() -> None:
+    member = Member()
+    member._reading.positions.clear()
+    member._membership.current = None
+    member._group.committed = None  # whoever asks fails
+    assert member.consumed() == ConsumedOffsets("g", ())
+    await member.seek_to_committed()
+
+
 def test_who_commits_by_itself_or_is_no_member_is_told() -> None:
     member = Member()
     member._membership.session = 2
