@@ -366,8 +366,8 @@ def free_base_port(node_count: int, host: str = "127.0.0.1") -> int:
 _BASE_PORTS = range(20_000, 32_000, PORTS_PER_NODE * NODES_MAX)
 """Below 32768: from there on Linux gives ports to outgoing connections, also while a node is down."""
 
-_reserved: dict[int, socket.socket] = {}
-"""Base port → what shows other processes that it is taken, until this one ends."""
+_reserved: dict[int, int] = {}
+"""Base port → the descriptor that shows other processes that it is taken, until this one ends."""
 
 
 def _reserve(base: int) -> bool:
@@ -379,7 +379,7 @@ def _reserve(base: int) -> bool:
     except OSError:
         sign.close()
         return False
-    _reserved[base] = sign
+    _reserved[base] = sign.detach()
     return True
 
 
