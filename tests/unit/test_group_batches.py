@@ -10,7 +10,7 @@ import pytest
 from metadata.commands import Command, Done, GroupsChanged, Refused, RefusedChange, SetFeatureLevel, encode
 from metadata.engine import Fate, Outcome
 from metadata.groups.changes import MAX_CHANGES_BYTES, ChangeGroups, Commit, Delete, OffsetToCommit
-from raftlog.broker import group_batches
+from raftlog.broker import change_batches
 from raftlog.broker.group_batches import GroupBatches
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import Offset
@@ -57,6 +57,7 @@ def unreadable() -> list[Commit]:
     offset = OffsetToCommit(TOPIC, 0, Offset(1))
     return [
         Commit("g", "", 2**63, 0, 0, (offset,)),
+        Commit("g", "", 2**64, 0, 0, (offset,)),
         Commit("g", "x" * 256, 0, 0, 0, (offset,)),
         Commit("g", "\ud800", 0, 0, 0, (offset,)),
     ]
@@ -96,7 +97,7 @@ async def test_a_command_is_bounded() -> None:
 
 
 async def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_batches, "MAX_WAITING", 2)
+    monkeypatch.setattr(change_batches, "MAX_WAITING", 2)
     quorum = Quorum()
     asked = [quorum.batches.submit(change(name)) for name in "abc"]
     with pytest.raises(RetriableError, match="wait"):

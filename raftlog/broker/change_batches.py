@@ -1,0 +1,205 @@
+"""Changes on their way to the quorum: what is asked while one command is under way goes into the next.
+
+So ten thousand changes a second are some hundred commands of bounded size, and what one node asks for stays in order.
+What waits is bounded. A change's answer comes when this node's view shows it.
+
+The first change of a kind raises the cluster's feature level, which the quorum refuses while some broker is too old to
+know that kind. What no node could decode is refused before it can spoil the command of others (S11).
+
+What is *not* here: kinds of changes (`group_batches.py`, `transaction_batches.py`), and what they do (`metadata/`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from metadata.commands import Command, Refused, SetFeatureLevel
+from metadata.engine import Fate, Outcome
+from raftlog.config import MIB
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
+
+PROPOSAL_SECONDS = 5.0
+MAX_WAITING = 20_000
+MAX_WAITING_BYTES = 32 * MIB
+
+Change = TypeVar("Change")
+Decision = TypeVar("Decision")
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Proposer(Protocol):
+    """The part of the quorum that is needed here."""
+
+    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
+
+
+@dataclass(slots=True)
+class _Waiting(Generic[Change, Decision]):
+    change: Change
+    size: int
+    decided: asyncio.Future[Decision]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one kind of changes."""
+
+    change_bytes: int
+    too_large: str
+    """The code for a change that has more."""
+    command_bytes: int
+    command_changes: int
+    command_work: int
+    """In units of `ChangeBatches._work_of`."""
+
+
+class ChangeBatches(ABC, Generic[Change, Decision]):
+    """One node's, of one kind. Lives on the broker's loop."""
+
+    def __init__(
+        self,
+        quorum: Proposer,
+        when_view_reaches: Callable[[int, Callable[[], None]], None],
+        feature_level: Callable[[], int],
+        *,
+        what: str,
+        needs_level: int,
+        limits: Limits,
+        decoder: msgspec.msgpack.Decoder[Any],
+    ) -> None:
+        """`what` these are changes of, for errors; `needs_level`: the feature level from which nodes know them."""
+        self._quorum = quorum
+        self._when_view_reaches = when_view_reaches
+        self._feature_level = feature_level
+        self._what = what
+        self._needs_level = needs_level
+        self._limits = limits
+        self._decoder = decoder
+        self._queue: deque[_Waiting[Change, Decision]] = deque()
+        self._bytes = 0
+        """Of the queue."""
+        self._under_way: list[_Waiting[Change, Decision]] = []
+        self._proposing = False
+
+    # --- What a kind says --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _command(self, changes: tuple[Change, ...]) -> Command: ...
+
+    @abstractmethod
+    def _answers(self, outcome: Outcome, count: int) -> list[Decision | RaftlogError] | None:
+        """What became of each of so many changes, in their order; None where this is not the answer to a command."""
+        ...
+
+    def _work_of(self, change: Change) -> int:
+        """What applying it costs, in units of its kind."""
+        return 0
+
+    # --- Asking ------------------------------------------------------------------------------------------------------
+
+    def submit(self, change: Change) -> asyncio.Future[Decision]:
+        """Done when this node's view shows what was decided. Fails with the refusal, or a `RetriableError`. Raises
+        `InvalidRequest` or `RetriableError` for what is not even begun."""
+        size = self._size_of(change)
+        if size > self._limits.change_bytes:
+            raise InvalidRequest(
+                self._limits.too_large,
+                f"a change of {self._what} has at most {self._limits.change_bytes} bytes, not {size}: cut it",
+            )
+        if len(self._queue) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
+            raise RetriableError("overloaded", f"too many changes of {self._what} wait for the quorum")
+        decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Waiting(change, size, decided))
+        self._bytes += size
+        self._pump()
+        return decided
+
+    def _size_of(self, change: Change) -> int:
+        """Bytes within a command. Raises `InvalidRequest` for what no node could decode."""
+        try:
+            packed = _encoder.encode(change)
+            self._decoder.decode(packed)
+        except (msgspec.MsgspecError, UnicodeError, OverflowError) as error:
+            raise InvalidRequest("invalid_request", f"malformed change of {self._what}: {error}") from None
+        return len(packed)
+
+    # --- On the way --------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        if self._proposing or not self._queue:
+            return
+        self._proposing = True
+        if self._feature_level() < self._needs_level:
+            self._quorum.propose(SetFeatureLevel(self._needs_level), self._level_set, timeout=PROPOSAL_SECONDS)
+            return
+        self._take()
+        command = self._command(tuple(waiting.change for waiting in self._under_way))
+        self._quorum.propose(command, self._answered, timeout=PROPOSAL_SECONDS)
+
+    def _take(self) -> None:
+        """What the next command has room for, one change at least."""
+        size = work = 0
+        while self._queue and len(self._under_way) < self._limits.command_changes:
+            waiting = self._queue[0]
+            work += self._work_of(waiting.change)
+            full = size + waiting.size > self._limits.command_bytes or work > self._limits.command_work
+            if self._under_way and full:
+                break
+            size += waiting.size
+            self._under_way.append(self._queue.popleft())
+        self._bytes -= size
+
+    def _level_set(self, outcome: Outcome) -> None:
+        if outcome.fate is Fate.APPLIED and not isinstance(outcome.result, Refused):
+            self._when_view_reaches(outcome.index, self._next)
+            return
+        # Nothing of what waits was proposed.
+        if isinstance(outcome.result, Refused):
+            error: RaftlogError = outcome.result.error()
+        else:
+            error = RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}")
+        self._under_way.extend(self._queue)
+        self._queue.clear()
+        self._bytes = 0
+        self._fail(error)
+
+    def _answered(self, outcome: Outcome) -> None:
+        result = outcome.result
+        answers = self._answers(outcome, len(self._under_way))
+        if answers is not None:
+            self._when_view_reaches(outcome.index, lambda: self._decided(answers))
+        elif isinstance(result, Refused):
+            self._fail(result.error())
+        elif outcome.fate is Fate.REFUSED:
+            self._fail(RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}"))
+        else:
+            self._fail(RetriableError("outcome_unknown", f"the quorum's decision is not known: {outcome.detail}"))
+
+    def _decided(self, answers: list[Decision | RaftlogError]) -> None:
+        for waiting, answer in zip(self._under_way, answers, strict=True):
+            if waiting.decided.done():
+                continue  # whoever asked has gone
+            if isinstance(answer, RaftlogError):
+                waiting.decided.set_exception(answer)
+            else:
+                waiting.decided.set_result(answer)
+        self._next()
+
+    def _fail(self, error: RaftlogError) -> None:
+        for waiting in self._under_way:
+            if not waiting.decided.done():
+                waiting.decided.set_exception(error_from_code(error.code, error.detail))
+        self._next()
+
+    def _next(self) -> None:
+        self._under_way.clear()
+        self._proposing = False
+        self._pump()
