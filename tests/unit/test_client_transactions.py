@@ -100,7 +100,7 @@ async def test_a_cancelled_task_aborts(cluster: FakeCluster) -> None:
             async with producer.transaction() as transaction:
                 await transaction.send_and_wait("t", b"gone")
                 sent.set()
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
 
         task = asyncio.create_task(work())
         await sent.wait()
