@@ -25,7 +25,7 @@ import msgspec
 
 
 class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. The same plan and seed draw the same operations and faults; what becomes of them is up to the machine."""
+    """One run. The same plan and seed draw the same operations and faults. What becomes of them differs."""
 
     cell: str
     """Of the scoreboard, such as `R1`; empty for a run of nobody's table."""
