@@ -21,7 +21,7 @@ from pathlib import Path
 from .schedules import draw, from_json, run, shrink
 from .seeds import RUNNERS, Verdict
 from .shard import Shard, run_shard, summarize
-from .shard_code import FILES, SameCode, commit_of_this_tree
+from .shard_code import ROOTS, SameCode, commit_of_this_tree
 from .shrink import Shrinker
 
 COMMANDS = ("seeds", "shard", "shards", "shrink", "replay")
@@ -148,7 +148,7 @@ def _shard(arguments: argparse.Namespace) -> int:
 
 
 def _shards(arguments: argparse.Namespace) -> int:
-    same_code = {kind: SameCode(kind) for kind in FILES}
+    same_code = {kind: SameCode(kind) for kind in ROOTS}
     summaries = summarize(arguments.results, lambda kind, commit: same_code[kind](commit))
     for summary in summaries:
         _say(summary)

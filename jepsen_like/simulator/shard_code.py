@@ -1,25 +1,42 @@
 """Which results of simulated worlds still count: those that were run by the code that is here now.
 
-A commit's code is that of a kind of world if none of the files that such a world runs differs from it. So what only
-documents, tests, or works elsewhere, does not void a night of seeds. What is *not* here: results (`shard.py`).
+A commit's code is that of a kind of world if none of the files that such a world runs differs from it. Those are found
+by following imports from the file that runs it; left out is what it names and never calls. So what only documents,
+tests, or works elsewhere, does not void a night of seeds. What is *not* here: results (`shard.py`).
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-FILES: Mapping[str, tuple[str, ...]] = {
-    "quorum": ("raftlog/*.py", "metadata", "jepsen_like/simulator"),
-    "groups": ("raftlog/*.py", "raftlog/client/group_*.py", "metadata", "jepsen_like/simulator"),
-    "cluster": ("raftlog/*.py", "metadata", "partitions", "raftlog/broker", "jepsen_like/simulator"),
-    "transactions": ("raftlog/*.py", "metadata", "partitions", "raftlog/broker", "jepsen_like/simulator"),
-}
-"""Kind → what its worlds run, as `git` matches paths; only Python files count."""
+CARRIER = ("raftlog/http2/",)
+"""The worlds have a network of their own."""
 
-HERE = Path(__file__).resolve().parent
+TRANSACTIONS = tuple(f"metadata/groups/transaction_{part}.py" for part in ("changes", "commit", "ends", "expiry"))
+"""Nobody begins one in these worlds."""
+
+ROOTS: Mapping[str, str] = {
+    "quorum": "jepsen_like/simulator/quorum_run.py",
+    "groups": "jepsen_like/simulator/group_run.py",
+    "cluster": "jepsen_like/simulator/run.py",
+    "transactions": "jepsen_like/simulator/transaction_run.py",
+}
+"""Kind → the file that runs its worlds."""
+
+NEVER_CALLED: Mapping[str, tuple[str, ...]] = {
+    "quorum": CARRIER + TRANSACTIONS,
+    "groups": CARRIER + TRANSACTIONS,
+    "cluster": CARRIER,
+    "transactions": CARRIER,
+}
+"""Beginnings of paths. A test runs worlds and looks that nothing in these files is called."""
+
+TOP = Path(__file__).resolve().parents[2]
 COMMIT = re.compile("[0-9a-f]{7,40}")
 GIT_SECONDS = 60.0
 
@@ -48,15 +65,51 @@ class SameCode:
 
 
 def _is_here(commit: str, kind: str) -> bool:
-    paths = [f":(top,glob){path if path.endswith('.py') else path + '/**/*.py'}" for path in FILES[kind]]
-    status, _ = _git("diff", "--quiet", commit, "--", *paths)
+    status, _ = _git("diff", "--quiet", commit, "--", *(f":(top,literal){path}" for path in files(kind)))
     return status == 0
+
+
+@functools.cache
+def files(kind: str) -> tuple[str, ...]:
+    """What a world of this kind runs, as paths below the repository's top."""
+    found: set[Path] = set()
+    to_read = [TOP / ROOTS[kind]]
+    while to_read:
+        file = to_read.pop()
+        if file in found:
+            continue
+        found.add(file)
+        to_read.extend(imported for name in _imports(file) if (imported := _file(name)) is not None)
+    names = sorted(str(file.relative_to(TOP)) for file in found)
+    return tuple(name for name in names if not name.startswith(NEVER_CALLED[kind]))
+
+
+def _imports(file: Path) -> Iterator[tuple[str, ...]]:
+    """Modules that a file names, in functions as well. A package on the way to a module is not named by it."""
+    here = file.parent.relative_to(TOP).parts
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (tuple(name.name.split(".")) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            package = here[: len(here) - node.level + 1] if node.level else ()
+            module = (*package, *(node.module or "").split(".")) if node.module else package
+            yield module
+            yield from ((*module, name.name) for name in node.names)
+
+
+def _file(module: tuple[str, ...]) -> Path | None:
+    """None for what is not ours, and for what is no module."""
+    path = TOP.joinpath(*module)
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if module and file.is_file():
+            return file
+    return None
 
 
 def _git(*arguments: str) -> tuple[int, str]:
     asked = subprocess.run(
         ["git", *arguments],
-        cwd=HERE,
+        cwd=TOP,
         capture_output=True,
         text=True,
         check=False,

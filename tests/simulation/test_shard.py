@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
 from jepsen_like.simulator import shard as shards
 from jepsen_like.simulator import shard_code
 from jepsen_like.simulator.__main__ import main
+from jepsen_like.simulator.seeds import RUNNERS
 from jepsen_like.simulator.shard import Shard, append, chunks, covered, run_shard, summarize
 from jepsen_like.simulator.shard_code import SameCode, commit_of_this_tree
 from jepsen_like.simulator.shrink import minimize
+
+HARMLESS = ("<module>", "__getattr__", "__set_name__")
 
 
 def test_a_shard_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +79,9 @@ def test_what_counts_is_added_up(tmp_path: Path) -> None:
     assert "15 seeds of 60 s count" in str(quorum) and "45 a second), 1 violations; 40 seeds" in str(quorum)
 
 
-def test_code_is_the_same_where_only_what_is_not_run_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_is_the_same_where_only_what_is_not_run_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
         subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
@@ -82,24 +90,59 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(tmp_path: Path, mon
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(content)
 
-    monkeypatch.setattr(shard_code, "HERE", tmp_path / "jepsen_like" / "simulator")
+    monkeypatch.setattr(shard_code, "TOP", tmp_path)
+    monkeypatch.setattr(shard_code, "ROOTS", {"quorum": "jepsen_like/quorum_run.py", "cluster": "jepsen_like/run.py"})
+    shard_code.files.cache_clear()
+    request.addfinalizer(shard_code.files.cache_clear)
     git("init", "-q")
-    for path in ("metadata/journal.py", "partitions/log.py", "jepsen_like/simulator/heap.py", "docs/quorum.md"):
-        write(path, "first\n")
+    write("docs/quorum.md", "first\n")
+    write("jepsen_like/quorum_run.py", "from metadata.journal import Journal\nfrom . import heap\n")
+    write("jepsen_like/run.py", "import struct, partitions.log\nfrom .quorum_run import Verdict\n")
+    write("jepsen_like/heap.py", "def later():\n    from raftlog.http2.stream import Stream\n")
+    write("metadata/journal.py", "import zlib\n")
+    write("metadata/__init__.py", "from .view import View\n")
+    write("partitions/log.py", "# first\n")
+    write("raftlog/http2/stream.py", "# first\n")
+    quorum = ("jepsen_like/heap.py", "jepsen_like/quorum_run.py", "metadata/journal.py")
+    assert shard_code.files("quorum") == quorum
+    assert shard_code.files("cluster") == tuple(sorted((*quorum, "jepsen_like/run.py", "partitions/log.py")))
     git("add", ".")
     git("commit", "-qm", "first")
     first = commit_of_this_tree("quorum")
     assert first == commit_of_this_tree("cluster") and not first.endswith("+")
-    write("docs/quorum.md", "second\n")
-    write("partitions/log.py", "second\n")
+    for path in ("docs/quorum.md", "partitions/log.py", "raftlog/http2/stream.py"):
+        write(path, "# second\n")
     assert commit_of_this_tree("quorum") == first
     assert commit_of_this_tree("cluster") == f"{first}+"
     git("commit", "-qam", "second")
     assert commit_of_this_tree("quorum") != first
     assert SameCode("quorum")(first) and not SameCode("cluster")(first)
-    write("metadata/journal.py", "third\n")
+    write("metadata/journal.py", "# third\n")
     assert not SameCode("quorum")(first)
     assert not any(SameCode("quorum")(commit) for commit in ("unknown", f"{first}+", "0123456789ab", "--help"))
+
+
+@pytest.mark.parametrize("kind", ["quorum", "groups", "cluster", "transactions"])
+def test_worlds_call_nothing_that_does_not_count(kind: str) -> None:
+    """Otherwise results would count that other code had brought forth."""
+    counted = set(shard_code.files(kind))
+    called: set[str] = set()
+
+    def hook(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and frame.f_code.co_name not in HARMLESS:
+            called.add(frame.f_code.co_filename)
+
+    RUNNERS[kind](1, 0.1)  # imports what it needs
+    sys.setprofile(hook)
+    try:
+        verdict = RUNNERS[kind](5, 3.0)
+    finally:
+        sys.setprofile(None)
+    assert verdict.passed
+    top = str(shard_code.TOP) + os.sep
+    ours = {path.removeprefix(top) for path in called if path.startswith(top) and ".venv" not in path}
+    assert ours - counted <= {"jepsen_like/simulator/seeds.py", "tests/simulation/test_shard.py"}
+    assert any(path.startswith("metadata/quorum_") for path in ours)
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
