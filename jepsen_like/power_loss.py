@@ -52,6 +52,7 @@ SYNC_FILE_RANGE_ALL = 1 | 2 | 4
 """Wait for what is being written, write, and wait for it (sync_file_range(2))."""
 
 IMAGE_BYTES = 256 * 1024 * 1024
+MOUNT_OPTIONS = "loop,noatime,commit=900,errors=remount-ro"
 FOLDER_PREFIX = "raftlog-power-"
 COMMAND_SECONDS = 60.0
 
@@ -96,7 +97,7 @@ class Volume:
             file.truncate(size_bytes)  # sparse
         _run("mkfs.ext4", "-q", "-F", "-m", "0", "-b", str(PAGE), self.image)
         os.makedirs(self.path, exist_ok=True)
-        self._attach()
+        self.mount()
         os.mkdir(self.data)
         self._plant_synced_witness()
 
@@ -105,10 +106,10 @@ class Volume:
         """The folder on it that is its user's: empty at first."""
         return os.path.join(self.path, "data")
 
-    def _attach(self) -> None:
-        """Mount it, and replay its journal. The kernel must not write out by itself what nobody synced: the interval of
-        its journal's commits is out of the way."""
-        _run("mount", "-t", "ext4", "-o", "loop,noatime,commit=900", self.image, self.path)
+    def mount(self) -> None:
+        """And replay its journal. The kernel must not write out by itself what nobody synced: the interval of its
+        journal's commits is out of the way. A file system that finds an error turns read-only."""
+        _run("mount", "-t", "ext4", "-o", MOUNT_OPTIONS, self.image, self.path)
         self.is_mounted = True
 
     def _plant_synced_witness(self) -> None:
@@ -140,11 +141,13 @@ class Volume:
         """Power is back: mount what is left. Raises `FaultDidNotBite`."""
         self.unmount()
         before, self._at_the_cut = self._at_the_cut, None
-        self._attach()
+        self.mount()
         if before is None:
             raise FaultDidNotBite(f"{self.path} was not cut")
-        witness = self._read_witness()
-        self._plant_synced_witness()
+        try:
+            witness = self._read_witness()
+        finally:
+            self._plant_synced_witness()
         after = sizes(list(before))
         shorter = {path: size - after.get(path, 0) for path, size in before.items() if after.get(path, 0) < size}
         return Lost(witness, {os.path.relpath(path, self.data): count for path, count in shorter.items()})

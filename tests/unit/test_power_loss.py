@@ -109,14 +109,14 @@ def test_a_cut_that_took_nothing_is_no_cut(volume: Volume) -> None:
         volume.restore()
     volume.cut(Survivors.NOTHING, RNG)
     volume.unmount()
-    volume._attach()
+    volume.mount()
     with open(os.path.join(volume.path, power_loss.LOST), "wb") as file:
         file.write(b"l" * 100)
     with pytest.raises(FaultDidNotBite, match="kept 100 bytes"):
         volume.restore()
     volume.cut(Survivors.NOTHING, RNG)
     volume.unmount()
-    volume._attach()
+    volume.mount()
     os.remove(os.path.join(volume.path, power_loss.SYNCED))
     with pytest.raises(FaultDidNotBite, match="another fault"):
         volume.restore()

@@ -1,0 +1,246 @@
+"""A proxy on every directed link: what rootless layouts cut, delay, stall and reset connections with.
+
+Node a dials node b at an address of its own, where a proxy takes the connection and dials b. What a sends over it goes
+over the link `a>b`, what b answers over `b>a`; so a cut of `a>b` holds what a sends to b, whoever dialled. Unlike where
+packets are dropped, a connection that is made over a cut link seems to be made and then stalls.
+
+All of it runs on one event loop, that of the cluster's owner; connections and the bytes on their way are bounded.
+
+What is *not* here: what becomes of bytes on their way (`pipe.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.model import Endpoint
+from raftlog.ports import Random
+
+from .links import ends, link
+from .pipe import Conditions, Pipe
+
+CONNECTIONS_MAX = 64
+"""Over one link: nodes hold three or four. One more is refused."""
+DIAL_SECONDS = 10.0
+CLOSE_SECONDS = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Connection:
+    """From the dialling node to the dialled one, and back."""
+
+    near: asyncio.StreamWriter
+    far: asyncio.StreamWriter
+    there: Pipe
+    back: Pipe
+    task: asyncio.Task[None] | None = None
+    broken: bool = False
+
+
+class ProxyLinks:
+    """Every link of a cluster. Implements `Links`, and what only a proxy can do."""
+
+    def __init__(self, nodes: Iterable[str], random: Random) -> None:
+        self.nodes = tuple(nodes)
+        self.conditions: dict[str, Conditions] = {
+            link(source, target): Conditions(random)
+            for source in self.nodes
+            for target in self.nodes
+            if source != target
+        }
+        self._servers: list[asyncio.Server] = []
+        self._connections: dict[str, set[_Connection]] = {name: set() for name in self.conditions}
+        """By who dialled whom."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cut: frozenset[str] = frozenset()
+        self._stalled: list[tuple[str, _Connection]] = []
+        """Since the last heal."""
+
+    async def listen(self, dialled: str, at: Endpoint, to: Endpoint) -> None:
+        """Take connections at one address for the link, of who dials whom. Raises `OSError`."""
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await self._carry(dialled, reader, writer, to)
+
+        self._servers.append(await asyncio.start_server(accept, at.host, at.port))
+
+    # --- Links --------------------------------------------------------------------------------------------------------
+
+    async def cut(self, names: Iterable[str]) -> None:
+        """See `Links`."""
+        self._cut = frozenset(names)
+        for name, conditions in self.conditions.items():
+            conditions.begin_count()
+            if name in self._cut:
+                conditions.cut()
+            else:
+                conditions.mend()
+
+    async def stopped(self) -> dict[str, int]:
+        """See `Links`: bytes."""
+        return {name: self.conditions[name].held_bytes for name in sorted(self._cut)}
+
+    async def heal(self) -> None:
+        """See `Links`."""
+        await self.cut(())
+        self._stalled.clear()
+        for connection in self._all():
+            connection.there.flow()
+            connection.back.flow()
+
+    async def close(self) -> None:
+        """Nothing listens, no connection is left."""
+        for server in self._servers:
+            server.close()
+        for connection in self._all():
+            _reset(connection.near)
+            _reset(connection.far)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        async with asyncio.timeout(CLOSE_SECONDS):
+            for server in self._servers:
+                await server.wait_closed()
+
+    # --- What only a proxy can do -------------------------------------------------------------------------------------
+
+    def slow(self, names: Iterable[str], delay: float, jitter: float) -> None:
+        """Seconds that each piece takes over these links from now on."""
+        for name in names:
+            self.conditions[name].begin_count()
+            self.conditions[name].delay, self.conditions[name].jitter = delay, jitter
+
+    def linger(self, names: Iterable[str], delay: float, seconds: float) -> None:
+        """Each piece takes `delay` seconds over these links from now on, and what broken connections had sent arrives
+        only `seconds` after they broke."""
+        for name in names:
+            self.conditions[name].begin_count()
+            self.conditions[name].delay, self.conditions[name].lingers = delay, seconds
+
+    def stall(self, names: Iterable[str], random: Random, share: float = 0.5) -> None:
+        """Some of the connections that were dialled over these links, without a word, until the heal. At least one of
+        each link that has any."""
+        for name in sorted(names):
+            connections = sorted(self._connections[name], key=lambda one: str(one.near.get_extra_info("peername")))
+            chosen = [one for one in connections if random.random() < share] or connections[:1]
+            for connection in chosen:
+                connection.there.stall()
+                connection.back.stall()
+            self._stalled += [(name, connection) for connection in chosen]
+
+    def stalled(self) -> dict[str, int]:
+        """Bytes that came over connections while they were stalled, by the link over which they were dialled."""
+        came: dict[str, int] = {}
+        for name, one in self._stalled:
+            came[name] = came.get(name, 0) + one.there.stalled_bytes + one.back.stalled_bytes
+        return came
+
+    def reset(self, names: Iterable[str]) -> dict[str, int]:
+        """End all connections that were dialled over these links, as a machine that lost its memory does (RST): how
+        many, by link."""
+        ended = {}
+        for name in sorted(names):
+            connections = [one for one in self._connections[name] if not one.broken]
+            for connection in connections:
+                self._break(name, connection)
+            self.conditions[name].resets += len(connections)
+            if connections:
+                ended[name] = len(connections)
+        return ended
+
+    # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _all(self) -> list[_Connection]:
+        return [connection for connections in self._connections.values() for connection in connections]
+
+    def _break(self, name: str, connection: _Connection) -> None:
+        """The dialling side is told at once; what it had sent arrives later where its link lingers."""
+        connection.broken = True
+        seconds = self.conditions[name].lingers
+        _reset(connection.near)
+        if connection.task is not None:
+            connection.task.cancel()
+        if seconds:
+            self._spawn(_lingering(connection, seconds))
+        else:
+            _reset(connection.far)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _carry(
+        self, dialled: str, reader: asyncio.StreamReader, near: asyncio.StreamWriter, to: Endpoint
+    ) -> None:
+        """One connection, from its first byte to its last."""
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._connections[dialled]) >= CONNECTIONS_MAX:
+            _reset(near)
+            return
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                far_reader, far = await asyncio.open_connection(to.host, to.port)
+        except (OSError, TimeoutError):
+            _reset(near)
+            return
+        except asyncio.CancelledError:
+            _reset(near)
+            raise
+        source, target = ends(dialled)
+        there = Pipe(reader, far, self.conditions[dialled])
+        back = Pipe(far_reader, near, self.conditions[link(target, source)])
+        connection = _Connection(near, far, there, back, task)
+        self._connections[dialled].add(connection)
+        try:
+            await _until_one_breaks(there, back)
+        except asyncio.CancelledError:
+            if not connection.broken:
+                _reset(far)
+                raise
+        finally:
+            self._connections[dialled].discard(connection)
+            if not connection.broken:
+                near.close()
+                far.close()
+
+
+async def _until_one_breaks(there: Pipe, back: Pipe) -> None:
+    """Both directions, to their ends; where one breaks the other ends, too."""
+    tasks = [asyncio.create_task(there.run()), asyncio.create_task(back.run())]
+    try:
+        for finished in asyncio.as_completed(tasks):
+            with contextlib.suppress(OSError):
+                await finished
+                continue
+            return
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _lingering(connection: _Connection, seconds: float) -> None:
+    try:
+        await connection.there.linger(seconds)
+    finally:
+        _reset(connection.far)
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close at once, and tell the peer by RST."""
+    own = writer.get_extra_info("socket")
+    if own is not None:
+        with contextlib.suppress(OSError):
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()

@@ -1,0 +1,47 @@
+"""`python -m jepsen_like.clusters.time_namespace SECONDS PROGRAM...`: runs it with another monotonic clock.
+
+Linux gives a process a namespace of time whose monotonic clock is so many seconds ahead of the machine's; it is entered
+by running a program in it, and cannot be changed later. The process keeps its number. What compares stamps of two
+machines, or of two lives of a process, is found by it. The wall clock is the machine's (`clocks.py` changes that one).
+
+Source: time_namespaces(7).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+CLONE_NEWTIME = 0x80
+OFFSETS = "/proc/self/timens_offsets"
+
+
+def enter(seconds: int) -> None:
+    """From the next program on that this process runs. Raises `OSError`."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWTIME) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"unshare(CLONE_NEWTIME): {os.strerror(number)}")
+    with open(OFFSETS, "w", encoding="ascii") as file:
+        file.write(f"monotonic {seconds} 0\nboottime {seconds} 0\n")
+
+
+def offset_of(pid: int) -> int:
+    """Seconds by which the monotonic clock of a process is ahead of the machine's. Raises `OSError`."""
+    with open(f"/proc/{pid}/timens_offsets", encoding="ascii") as file:
+        for line in file:
+            name, seconds, _ = line.split()
+            if name == "monotonic":
+                return int(seconds)
+    return 0
+
+
+def shares_our_time(pid: int) -> bool:
+    """Whether a process has the same clocks as this one. Raises `OSError`."""
+    return os.readlink(f"/proc/{pid}/ns/time") == os.readlink("/proc/self/ns/time")
+
+
+if __name__ == "__main__":
+    enter(int(sys.argv[1]))
+    os.execvp(sys.argv[2], sys.argv[2:])

@@ -1,0 +1,258 @@
+"""What to do next: from a seeded random and what is known of the cluster to one step. Pure.
+
+Each draw takes `(rng, facts, options)` and gives a step, or None where this cluster has nothing to do it to. The same
+seed and facts give the same steps. `options` are a run's, by name; what they may be is said where they are read, and
+anything else is refused (`checked`) before a run begins.
+
+What is *not* here: doing it (`injections.py`), which draws belong together (`catalogue.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.errors import InvalidRequest
+from raftlog.ports import Random
+
+from . import steps
+from .damage import FILES, PARTITION_FILES
+from .steps import Facts
+from .targets import AIMS, LEADER_SHAPES, ONE_WAY_SHAPES, SHAPES, aim, choice, sample, shape
+
+SURVIVORS = ("nothing", "names", "parts")
+BUMP_SECONDS_MAX = 288.0
+BUMP_SECONDS_MIN = 4.0
+"""Below it a node's own clock, which tells whole seconds, is no proof."""
+MOVES_MAX = 4
+TRUNCATED_BYTES = (1, 7, 61, 512, 4096, 65_536)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of a nemesis, as a run's plan has them by these names."""
+
+    aims: tuple[str, ...] = AIMS
+    shapes: tuple[str, ...] = ()
+    """Of partitions; empty: those of the nemesis."""
+    files: tuple[str, ...] = ()
+    """Kinds of files; empty: those of the nemesis."""
+    hold: tuple[float, float] = (5.0, 15.0)
+    """Seconds that a fault lasts, at least and at most."""
+    quiet: tuple[float, float] = (2.0, 10.0)
+    """Seconds between two faults."""
+    redraw: float = 30.0
+    """Seconds after which `mixed` draws anew."""
+    nemeses: tuple[str, ...] = ()
+    """What `mixed` draws from; empty: all that the cluster can be given."""
+
+
+def checked(given: Mapping[str, Any]) -> Options:
+    """Options by name, as JSON has them; names that are no nemesis's are somebody else's. Raises `InvalidRequest`."""
+    known: dict[str, Any] = {}
+    for name, allowed in (("aims", AIMS), ("shapes", (*SHAPES, *ONE_WAY_SHAPES, *LEADER_SHAPES)), ("files", FILES)):
+        if name in given:
+            values = tuple(given[name])
+            wrong = [value for value in values if value not in allowed]
+            if wrong or not values:
+                raise _refused(f"{name} must be some of {', '.join(allowed)}, not {given[name]!r}")
+            known[name] = values
+    for name in ("hold", "quiet"):
+        if name in given:
+            known[name] = _range(name, given[name])
+    if "redraw" in given:
+        known["redraw"] = _range("redraw", [given["redraw"]] * 2)[0]
+    if "nemeses" in given:
+        known["nemeses"] = tuple(map(str, given["nemeses"]))
+    return Options(**known)
+
+
+def _range(name: str, given: Sequence[Any]) -> tuple[float, float]:
+    try:
+        low, high = map(float, given)
+    except (TypeError, ValueError):
+        raise _refused(f"{name} must be two numbers of seconds, not {given!r}") from None
+    if not 0 <= low <= high <= 3600:
+        raise _refused(f"{name} must be two rising numbers of seconds up to 3600, not {given!r}")
+    return low, high
+
+
+def _refused(why: str) -> InvalidRequest:
+    return InvalidRequest("invalid_request", f"a nemesis's option {why}")
+
+
+# --- Processes --------------------------------------------------------------------------------------------------------
+
+
+def kill(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    name = choice(rng, options.aims)
+    return steps.Kill(aim(name, facts, rng), name)
+
+
+def pause(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    name = choice(rng, options.aims)
+    return steps.Pause(aim(name, facts, rng), name)
+
+
+# --- Links ------------------------------------------------------------------------------------------------------------
+
+
+def partition(rng: Random, facts: Facts, options: Options, shapes: Sequence[str]) -> steps.Step | None:
+    name = choice(rng, options.shapes or shapes)
+    cut = shape(name, facts, rng)
+    return steps.Cut(cut, name) if cut else None
+
+
+def slow_links(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    delay = choice(rng, (20, 50, 100, 300))
+    return steps.Slow(_some_links(rng, facts), "some", delay_ms=delay, jitter_ms=delay // choice(rng, (1, 2, 4)))
+
+
+def stall(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    return steps.Stall(_some_links(rng, facts), "some", seed=_seed(rng))
+
+
+def reset(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    return steps.Reset(_some_links(rng, facts), "some", period_ms=choice(rng, (200, 1000, 3000)))
+
+
+def late_bytes(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    delay = choice(rng, (20, 100))
+    return steps.Linger(_some_links(rng, facts), "some", delay_ms=delay, linger_ms=choice(rng, (500, 2000)))
+
+
+def _some_links(rng: Random, facts: Facts) -> tuple[str, ...]:
+    links = [f"{a}>{b}" for a in facts.nodes for b in facts.nodes if a != b]
+    if not links:
+        return ()
+    return tuple(sorted(sample(rng, links, rng.randrange(1, len(links) + 1))))
+
+
+# --- Clocks -----------------------------------------------------------------------------------------------------------
+
+
+def bump(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    nodes = aim(choice(rng, ("one", "minority", "majority", "all")), facts, rng)
+    return steps.Bump(nodes, tuple(_offset(rng) for _ in nodes))
+
+
+def strobe(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    nodes = aim(choice(rng, ("one", "minority", "majority", "all")), facts, rng)
+    return steps.Strobe(nodes, _offset(rng), choice(rng, (0.05, 0.2, 1.0)))
+
+
+def monotonic_offset(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    name = choice(rng, ("one", "minority", "all"))
+    return steps.MonotonicOffset(aim(name, facts, rng), name, seconds=choice(rng, (60, 3600, 10_000_000)))
+
+
+def _offset(rng: Random) -> float:
+    """Of every order of size up to the largest, either way."""
+    size: float = BUMP_SECONDS_MIN * (BUMP_SECONDS_MAX / BUMP_SECONDS_MIN) ** rng.random()
+    return round(size if rng.random() < 0.5 else -size, 3)
+
+
+# --- Power and disks --------------------------------------------------------------------------------------------------
+
+
+def power(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    name = choice(rng, ("one", "minority", "leaders"))
+    return _power(rng, aim(name, facts, rng), name)
+
+
+def power_of_all(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    return _power(rng, facts.nodes, "all")
+
+
+def _power(rng: Random, nodes: tuple[str, ...], name: str) -> steps.Step:
+    order = sample(rng, nodes, len(nodes))
+    return steps.Power(order, name, survivors=tuple(choice(rng, SURVIVORS) for _ in order), seed=_seed(rng))
+
+
+def amnesia(rng: Random, facts: Facts, options: Options, by: str) -> steps.Step | None:
+    """The victim leads something where that is known: what it forgets was acknowledged by it."""
+    if len(facts.nodes) < 3:
+        return None
+    leading = [node for node in facts.nodes if node in facts.leaders or node == facts.controller]
+    victim = choice(rng, leading or facts.nodes)
+    rest = sample(rng, (node for node in facts.nodes if node != victim), len(facts.nodes) - 1)
+    half = (len(facts.nodes) - 1) // 2
+    return steps.AmnesiaInTheMiddle(
+        tuple(sorted(rest[:half])),
+        victim,
+        tuple(sorted(rest[half:])),
+        by,
+        phase_seconds=round(rng.uniform(*options.hold), 2),
+        survivors=choice(rng, SURVIVORS),
+        seed=_seed(rng),
+    )
+
+
+def full_disk(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    name = choice(rng, ("one", "minority", "leaders"))
+    return steps.FullDisk(aim(name, facts, rng), name)
+
+
+def read_only(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    return steps.ReadOnly(aim("one", facts, rng), "one")
+
+
+def fail_sync(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    return steps.FailSync(aim("one", facts, rng), "one", first=choice(rng, (1, 3, 20)))
+
+
+def slow_sync(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    name = choice(rng, ("one", "minority", "leaders"))
+    return steps.SlowSync(aim(name, facts, rng), name, delay_ms=choice(rng, (50, 300, 2000)))
+
+
+# --- Files ------------------------------------------------------------------------------------------------------------
+
+
+def flip(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    """Of what is read while a node runs, half of the time while it does."""
+    what = choice(rng, options.files or tuple(FILES))
+    running = what in PARTITION_FILES and rng.random() < 0.5
+    node = choice(rng, facts.minority)
+    return steps.Flip(node, what, _seed(rng), bits=choice(rng, (1, 2, 8)), running=running)
+
+
+def truncate(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    what = choice(rng, options.files or tuple(FILES))
+    return steps.Truncate(choice(rng, facts.minority), what, _seed(rng), bytes=choice(rng, TRUNCATED_BYTES))
+
+
+def roll_back(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    """Of a partition only: an old journal is whole, and no checksum tells it from a new one. A voter that forgot its
+    vote so is what a replaced disk is, and has its own procedure."""
+    what = choice(rng, options.files or ("segment", "epoch-history", "checkpoint"))
+    return steps.RollBack(choice(rng, facts.minority), what, _seed(rng), age=round(rng.uniform(*options.hold), 2))
+
+
+# --- Membership -------------------------------------------------------------------------------------------------------
+
+
+def remove_voter(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
+    return steps.RemoveVoter(choice(rng, facts.voters)) if len(facts.voters) > 2 else None
+
+
+def reassign(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
+    """Another order, fewer replicas down to the minimum, or other nodes where there are more than replicas."""
+    moves = []
+    for one in sample(rng, facts.partitions, MOVES_MAX):
+        count = rng.randrange(max(one.min_insync_replicas, 1), len(one.replicas) + 1)
+        wanted = sample(rng, facts.nodes, count)
+        if wanted != one.replicas:
+            moves.append((one.topic, one.partition, wanted))
+    return steps.Reassign(tuple(sorted(moves))) if moves else None
+
+
+def drain(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
+    """Where others can take its replicas."""
+    most = max((len(one.replicas) for one in facts.partitions), default=0)
+    return steps.Drain(choice(rng, facts.nodes)) if 0 < most < len(facts.nodes) else None
+
+
+def _seed(rng: Random) -> int:
+    return rng.randrange(0, 2**32)
