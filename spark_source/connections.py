@@ -1,4 +1,4 @@
-"""One event loop and one set of connections to a cluster, for everything that this process reads from it.
+"""One event loop and one set of connections to a cluster, for everything that this process has to do with it.
 
 Spark's worker processes live over many tasks and micro-batches, so what they have connected stays. The loop has a
 thread of its own; Spark's thread hands calls over and waits for them. A worker that was forked, or whose loop has
@@ -13,23 +13,31 @@ import os
 import ssl
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from raftlog.client.api import HttpApi
 from raftlog.client.blocking import LoopThread
 from raftlog.errors import InvalidRequest
 
-from .source_options import SourceOptions
-
 Result = TypeVar("Result")
+
+
+class Reachable(Protocol):
+    """Options that say where a cluster is."""
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    @property
+    def tls_authority(self) -> str | None: ...
 
 
 class Connections:
     """A loop's thread, and the cluster's API on it."""
 
     def __init__(self, bootstrap: str, tls_authority: str | None) -> None:
-        self.api = HttpApi(bootstrap, _context(tls_authority))
-        self._thread = LoopThread(self, "Spark source")
+        self.api = HttpApi(bootstrap, context_of(tls_authority))
+        self._thread = LoopThread(self, "Spark connection")
         self._process = os.getpid()
 
     @property
@@ -54,7 +62,7 @@ _shared: dict[tuple[str, str | None], Connections] = {}
 _lock = threading.Lock()
 
 
-def shared(options: SourceOptions) -> Connections:
+def shared(options: Reachable) -> Connections:
     """This process's connections to that cluster. Raises `InvalidRequest`."""
     key = options.bootstrap, options.tls_authority
     with _lock:
@@ -64,7 +72,8 @@ def shared(options: SourceOptions) -> Connections:
         return found
 
 
-def _context(tls_authority: str | None) -> ssl.SSLContext | None:
+def context_of(tls_authority: str | None) -> ssl.SSLContext | None:
+    """For data listeners that speak TLS; None: they do not. Raises `InvalidRequest`."""
     if tls_authority is None:
         return None
     try:

@@ -1,4 +1,5 @@
-"""How sources and readers travel between Spark's processes: as their options, and a function that makes them again.
+"""How sources, readers and writers travel between Spark's processes: as their options, and a function that makes them
+again.
 
 An ordinary pickle names classes, and a Python without raftlog would say `No module named 'spark_source'`. This function
 goes along by value (cloudpickle does that with what belongs to `__main__`), so an executor where something is missing
@@ -13,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def _unpack(kind: str, options: dict[str, str]) -> Any:
+def _unpack(kind: str, options: dict[str, str], *more: Any) -> Any:
     """Runs wherever it is sent: it may use nothing of this module."""
     try:
         from spark_source.source import unpacked
@@ -22,14 +23,12 @@ def _unpack(kind: str, options: dict[str, str]) -> Any:
             f"this Python of Spark's cannot import raftlog ({error}): install raftlog[spark] on every executor, send "
             "a packed environment along, or set PYSPARK_PYTHON to a Python that has it"
         ) from error
-    return unpacked(kind, options)
+    return unpacked(kind, options, *more)
 
 
 _unpack.__module__ = "__main__"
 
 
-def packed(
-    kind: str, options: Mapping[str, str]
-) -> tuple[Callable[[str, dict[str, str]], Any], tuple[str, dict[str, str]]]:
-    """What `__reduce__` gives. `kind`: as `source.unpacked` knows it."""
-    return _unpack, (kind, dict(options))
+def packed(kind: str, options: Mapping[str, str], *more: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """What `__reduce__` gives. `kind`, `more`: as `source.unpacked` knows them."""
+    return _unpack, (kind, dict(options), *more)

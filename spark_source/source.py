@@ -1,12 +1,13 @@
-"""`format("raftlog")`: what Spark knows of this package. Every class of Spark's that is extended is extended in this
-file, and decides nothing.
+"""`format("raftlog")`: what Spark knows of this package. Every class of Spark's that is extended for reading is
+extended in this file, and decides nothing.
 
 Spark makes many of these objects in many processes: a source wherever one is asked for; a stream's reader once in a
 process of its own, where it answers for offsets and tasks as long as the query runs, and once more to be sent to the
 executors, where it only reads. So readers hold options, and connect when they are first asked something.
 
 API level: PySpark 4.2 (SPARK-55304 and the issues around it: limits, `Trigger.AvailableNow`).
-What is *not* here: offsets and tasks (`stream_driver.py`, `batch_driver.py`), reading (`executor.py`). A sink.
+What is *not* here: offsets and tasks (`stream_driver.py`, `batch_driver.py`), reading (`executor.py`); the classes for
+writing (`sink.py`).
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ except ImportError:  # before 4.2: this module must still load, or Spark finds n
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
     from .stream_driver import StreamDriver
@@ -68,6 +70,18 @@ class RaftlogSource(DataSource):
         """Of a streaming query. Raises `InvalidRequest`."""
         check_schema(schema, parse(self.options, streaming=True).columns)
         return StreamReader(self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Of a batch query. Raises `InvalidRequest`."""
+        from .sink import batch_sink
+
+        return batch_sink(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Of a streaming query. Raises `InvalidRequest`."""
+        from .sink import stream_sink
+
+        return stream_sink(self.options, schema, overwrite)
 
     def __reduce__(self) -> Any:
         return packed("source", self.options)
@@ -172,8 +186,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
 
-def unpacked(kind: str, options: dict[str, str]) -> Any:
+def unpacked(kind: str, options: dict[str, str], *more: Any) -> Any:
     """Of `shipping.packed`."""
+    if kind == "batch sink" or kind == "stream sink":
+        from .sink import BatchSink, StreamSink
+
+        return BatchSink(options, *more) if kind == "batch sink" else StreamSink(options, *more)
     return {"source": RaftlogSource, "batch": BatchReader, "stream": StreamReader}[kind](options)
 
 

@@ -4,7 +4,8 @@ They are the Kafka connector's, with its names (in any case), meanings and defau
 known is refused, and so is what has no meaning where it stands: a misspelled option that is silently ignored costs more
 than one that has to be deleted.
 
-What is *not* here: the values' syntax (`option_values.py`); a sink's options.
+What is *not* here: names (`option_names.py`), the values' syntax (`option_values.py`); a sink's options
+(`sink_options.py`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from raftlog.errors import InvalidRequest
-
 from . import option_values as values
+from .option_names import BOOTSTRAP, TLS_AUTHORITY, OptionNames, bootstrap_of, wrong
 from .option_values import EARLIEST, LATEST
 from .record_columns import choose
 from .starting import Where
@@ -25,15 +25,15 @@ DEFAULT_FETCH_TIMEOUT_MS = 120_000
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 
 ALIASES = {
-    "kafka.bootstrap.servers": "raftlog.bootstrap.servers",
+    "kafka.bootstrap.servers": BOOTSTRAP,
     "kafka.group.id": "group",
     "kafkaConsumer.pollTimeoutMs": "fetchTimeoutMs",
 }
 """What a job brings along from the Kafka connector → its name here."""
 
 COMMON = (
-    "raftlog.bootstrap.servers",
-    "raftlog.tls.authority",
+    BOOTSTRAP,
+    TLS_AUTHORITY,
     "subscribe",
     "subscribePattern",
     "assign",
@@ -60,6 +60,8 @@ ADVICE = {
     "topic": "topics to read are named by subscribe, subscribePattern or assign",
 }
 """Why some options that people bring along are refused."""
+
+_NAMES = OptionNames((*COMMON, *BATCH_ONLY, *STREAM_ONLY), ALIASES, ADVICE)
 
 _Given: TypeAlias = Mapping[str, str]
 """Options by their names here."""
@@ -94,26 +96,25 @@ class SourceOptions:
 
 def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Raises `InvalidRequest` (`invalid_config`) that names the option and what it takes."""
-    given = _canonical(options)
+    given = _NAMES.canonical(options)
     foreign = [name for name in given if name in (BATCH_ONLY if streaming else STREAM_ONLY)]
     if foreign:
         kind = "batch" if streaming else "streaming"
-        raise _wrong(f"option {foreign[0]} has no meaning in this query: it is for {kind} queries")
-    if "raftlog.bootstrap.servers" not in given:
-        raise _wrong("option raftlog.bootstrap.servers is missing: API addresses, host:port, separated by commas")
+        raise wrong(f"option {foreign[0]} has no meaning in this query: it is for {kind} queries")
+    bootstrap = bootstrap_of(given)
     topics, pattern, assigned = _subscription(given)
     include_headers = _maybe(given, "includeHeaders", values.boolean) or False
     maximum = _maybe(given, "maxOffsetsPerTrigger", values.integer)
     minimum = _maybe(given, "minOffsetsPerTrigger", values.integer)
     if maximum is not None and minimum is not None and minimum > maximum:
-        raise _wrong(f"option minOffsetsPerTrigger ({minimum}) is above maxOffsetsPerTrigger ({maximum})")
+        raise wrong(f"option minOffsetsPerTrigger ({minimum}) is above maxOffsetsPerTrigger ({maximum})")
     delay = _maybe(given, "maxTriggerDelay", values.duration_ms)
     fetch_timeout = _maybe(given, "fetchTimeoutMs", values.integer)
     pushdown = _maybe(given, "filterPushdown", values.boolean)
     fail = _maybe(given, "failOnDataLoss", values.boolean)
     return SourceOptions(
-        bootstrap=given["raftlog.bootstrap.servers"],
-        tls_authority=given.get("raftlog.tls.authority"),
+        bootstrap=bootstrap,
+        tls_authority=given.get(TLS_AUTHORITY),
         topics=topics,
         pattern=pattern,
         assigned=assigned,
@@ -135,38 +136,9 @@ def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     """The columns alone: Spark asks for the schema before it says what kind of query it is. Raises as `parse`."""
-    given = _canonical(options)
+    given = _NAMES.canonical(options)
     include_headers = _maybe(given, "includeHeaders", values.boolean) or False
     return choose(_maybe(given, "columns", values.names), include_headers)
-
-
-def _canonical(options: Mapping[str, str]) -> dict[str, str]:
-    """By their names here. Spark gives option names in lower case."""
-    known = {name.lower(): name for name in (*COMMON, *BATCH_ONLY, *STREAM_ONLY)}
-    known |= {alias.lower(): name for alias, name in ALIASES.items()}
-    given: dict[str, str] = {}
-    for option in options:
-        name = known.get(option.lower())
-        if name is None:
-            raise _unknown(option)
-        value = str(options[option]).strip()
-        if given.get(name, value) != value:
-            raise _wrong(f"option {name} is given twice, with different values: once by another name of it")
-        given[name] = value
-    empty = [name for name, value in given.items() if not value]
-    if empty:
-        raise _wrong(f"option {empty[0]} is empty")
-    return given
-
-
-def _unknown(option: str) -> InvalidRequest:
-    lowered = option.lower()
-    if lowered in ADVICE:
-        return _wrong(f"option {option} is not known: {ADVICE[lowered]}")
-    if lowered.startswith("kafka."):
-        passed = ", ".join(sorted(alias for alias in ALIASES if alias.startswith("kafka.")))
-        return _wrong(f"option {option} is not known: of Kafka's own settings only {passed} mean something here")
-    return _wrong(f"option {option} is not known; docs/spark.md lists those that are")
 
 
 def _subscription(
@@ -175,7 +147,7 @@ def _subscription(
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in given]
     if len(ways) != 1:
         found = "none" if not ways else " and ".join(ways)
-        raise _wrong(f"exactly one of subscribe, subscribePattern and assign says what is read, not {found}")
+        raise wrong(f"exactly one of subscribe, subscribePattern and assign says what is read, not {found}")
     topics = _maybe(given, "subscribe", values.names)
     assigned = _maybe(given, "assign", values.assignment)
     return topics, given.get("subscribePattern"), assigned
@@ -193,11 +165,11 @@ def _starting(given: _Given, *, streaming: bool) -> Where:
         return Where("startingOffsets", everywhere=EARLIEST)
     if text.lower() == "latest":
         if not streaming:
-            raise _wrong("option startingOffsets: a batch query cannot begin at the latest offset")
+            raise wrong("option startingOffsets: a batch query cannot begin at the latest offset")
         return Where("startingOffsets", everywhere=LATEST)
     offsets = values.offsets_by_partition("startingOffsets", text, EARLIEST)
     if not streaming and any(LATEST in partitions.values() for partitions in offsets.values()):
-        raise _wrong("option startingOffsets: a batch query cannot begin at the latest offset (-1)")
+        raise wrong("option startingOffsets: a batch query cannot begin at the latest offset (-1)")
     return Where("startingOffsets", offsets=offsets)
 
 
@@ -209,7 +181,7 @@ def _ending(given: _Given) -> Where:
     if text.lower() == "latest":
         return Where("endingOffsets", everywhere=LATEST)
     if text.lower() == "earliest":
-        raise _wrong("option endingOffsets: a query cannot end at the earliest offset")
+        raise wrong("option endingOffsets: a query cannot end at the earliest offset")
     return Where("endingOffsets", offsets=values.offsets_by_partition("endingOffsets", text, LATEST))
 
 
@@ -234,7 +206,3 @@ def _request_timeout(given: _Given) -> int:
 
 def _maybe(given: _Given, name: str, parse_value: Callable[[str, str], values.T]) -> values.T | None:
     return parse_value(name, given[name]) if name in given else None
-
-
-def _wrong(detail: str) -> InvalidRequest:
-    return InvalidRequest("invalid_config", detail)

