@@ -69,6 +69,7 @@ TITLES: dict[str, str] = {
     "leader_not_available": "The partition has no leader at the moment",
     "fenced_leader_epoch": "The leader epoch is older than the leader's",
     "unknown_leader_epoch": "The leader epoch is newer than the broker's",
+    "unknown_fetch_session": "The broker does not know the fetch session any more",
     "stale_incarnation": "A broker has been restarted since",
     "stale_partition_epoch": "The partition has changed since",
     "not_eligible": "The replica may not take part at the moment",

@@ -1,31 +1,29 @@
 """Long polls: a consumer's fetch over many partitions, answered when there is enough, something failed, or time is up.
 
-    1. Read every partition up to its exposed high watermark, or its last stable offset for who reads committed: that
-       first, the aborted ranges after, so that they tell of all below it (S13). Enough bytes, or an error: answer.
+    1. Read every partition as far as this reader may see (`fetch_reads.py`). Enough bytes, or an error: answer.
     2. Otherwise let everything go again and wait: for a moved high watermark, without which no last stable offset moves
        (or the end of a leadership), in any of them, or for the deadline. Then read once more.
     3. What is not in memory is loaded by a worker before the answer; the loop never waits for the disk.
 
 Waiting polls are bounded in number and in partitions; one too many is answered with `overloaded`.
 
-What is *not* here: what may be read (`leader.py`), how (`log.py`), followers (`replication_pushes.py`).
+What is *not* here: what one partition gives (`fetch_reads.py`), consumers that name only what changed
+(`fetch_session.py`), followers (`replication_pushes.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS
-from raftlog.errors import NotLeader, RaftlogError, RetriableError
-from raftlog.model import Offset, TopicId, TopicPartition
-from raftlog.ports import Part, Scheduler, Timer, Worker
-from raftlog.wire import AbortedRange, FetchedPartition, FetchPartition
+from raftlog.errors import RetriableError
+from raftlog.model import TopicId, TopicPartition
+from raftlog.ports import Clock, Part, Scheduler, Timer, Worker
+from raftlog.wire import FetchedPartition, FetchPartition
 
-from .aborted_ranges import AbortedRanges
-from .driver import PartitionDriver
-from .log_slice import LogSlice
+from .fetch_reads import PartitionRead, Replicas, load_cold, read_partition
+from .fetch_sessions import FetchSessions
 
 MAX_WAITING_POLLS = 10_000
 MAX_WAITING_PARTITIONS = 200_000
@@ -45,56 +43,11 @@ class Cancellable(Protocol):
         ...
 
 
-class Replicas(Protocol):
-    """Where a poll finds partitions."""
-
-    def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None: ...
-
-    def missing(self, topic_partition: TopicPartition) -> RaftlogError:
-        """Why there is no driver here."""
-        ...
-
-
-@dataclass(slots=True)
-class PartitionRead:
-    """What one partition of a poll gave: batches, or an error, and the marks beside."""
-
-    asked: FetchPartition
-    driver: PartitionDriver | None = None
-    high_watermark: int = -1
-    last_stable_offset: int = -1
-    ranges: AbortedRanges | None = None
-    """Where only what is committed is read: all aborted ranges below the last stable offset."""
-    piece: LogSlice | None = None
-    error: RaftlogError | None = None
-
-    def answer(self) -> FetchedPartition:
-        asked, driver, error = self.asked, self.driver, self.error
-        return FetchedPartition(
-            asked.topic_id,
-            asked.partition,
-            error=error.code if error else "",
-            detail=error.detail if error else "",
-            high_watermark=self.high_watermark,
-            last_stable_offset=self.last_stable_offset,
-            log_start_offset=driver.log.log_start_offset if driver and self.high_watermark >= 0 else -1,
-            leader_epoch=driver.leader_epoch if driver and self.high_watermark >= 0 else -1,
-            length=self.piece.length if self.piece else 0,
-            leader=error.leader if isinstance(error, NotLeader) else -1,
-            aborted=self._aborted(),
-        )
-
-    def _aborted(self) -> list[AbortedRange]:
-        """Of the batches that are given."""
-        if self.ranges is None or self.piece is None or not self.piece.length:
-            return []
-        return self.ranges.overlapping(self.piece.first_offset, self.piece.next_offset)
-
-
 class FetchWaiters:
-    """All long polls of a broker."""
+    """All long polls of a broker, and beside them its fetch sessions."""
 
-    def __init__(self, replicas: Replicas, scheduler: Scheduler, worker: Worker) -> None:
+    def __init__(self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker) -> None:
+        self.sessions = FetchSessions(replicas, clock, scheduler, worker)
         self.replicas = replicas
         self.scheduler = scheduler
         self.worker = worker
@@ -131,6 +84,7 @@ class FetchWaiters:
 
     def close(self) -> None:
         """Every waiting poll is answered with what there is."""
+        self.sessions.close()
         for poll in list(self._waiting):
             poll.on_deadline()
 
@@ -216,37 +170,18 @@ class LongPoll:
         reads: list[PartitionRead] = []
         total, enough = 0, self._min_bytes <= 0
         for asked in self._partitions:
-            read = self._read(asked, self._max_bytes - total, first=total == 0)
+            room = self._max_bytes - total
+            read = read_partition(self._owner.replicas, asked, room, first=total == 0, committed=self._committed)
             reads.append(read)
             if read.error is not None:
                 enough = True
-            elif read.piece is not None and read.piece.cold:
+            elif read.cold:
                 # Its bytes are not counted before they are loaded; at most this many come.
                 total += min(asked.max_bytes, self._max_bytes - total)
                 enough = True
             elif read.piece is not None:
                 total += read.piece.length
         return reads, enough or total >= self._min_bytes
-
-    def _read(self, asked: FetchPartition, room: int, *, first: bool) -> PartitionRead:
-        tp = TopicPartition(TopicId(asked.topic_id), asked.partition)
-        read = PartitionRead(asked, self._owner.replicas.driver(tp))
-        driver = read.driver
-        try:
-            if driver is None:
-                raise self._owner.replicas.missing(tp)
-            read.high_watermark = end_offset = driver.readable_end(asked.current_leader_epoch)
-            if self._committed or not driver.log.producers.stale:
-                read.last_stable_offset = driver.last_stable_offset(end_offset)
-            if self._committed and asked.offset <= end_offset:
-                read.ranges = driver.aborted
-                # Who is beyond it already waits there.
-                end_offset = Offset(max(read.last_stable_offset, asked.offset))
-            room = max(0, min(asked.max_bytes, room))
-            read.piece = driver.read(Offset(asked.offset), end_offset, room, min_one_batch=first)
-        except RaftlogError as error:
-            read.error = error
-        return read
 
     def _wait(self, reads: Sequence[PartitionRead]) -> None:
         for read in reads:
@@ -264,29 +199,8 @@ class LongPoll:
 
     def _answer(self, reads: list[PartitionRead]) -> None:
         """Load what is cold, then call back."""
-        cold = [read for read in reads if read.piece is not None and read.piece.cold]
-        if not cold:
-            self._finish(reads)
-            return
-        self._loading = True
-        missing = len(cold)
-
-        def load(read: PartitionRead, work: Callable[[], LogSlice]) -> None:
-            def loaded(piece: LogSlice | None, error: BaseException | None) -> None:
-                nonlocal missing
-                missing -= 1
-                read.piece = piece
-                if error is not None and read.driver is not None:
-                    read.error = read.driver.on_load_failed(error)
-                if not missing:
-                    self._finish(reads)
-
-            self._owner.worker.submit(work, loaded)
-
-        for read in cold:
-            if read.piece is not None and read.piece.load is not None:
-                work, read.piece = read.piece.load, None
-                load(read, work)
+        self._loading = any(read.cold for read in reads)
+        load_cold(self._owner.worker, reads, lambda: self._finish(reads))
 
     def _finish(self, reads: list[PartitionRead]) -> None:
         done = self._done
@@ -299,5 +213,4 @@ class LongPoll:
 
     def _release(self, reads: Sequence[PartitionRead]) -> None:
         for read in reads:
-            if read.piece is not None:
-                read.piece.release()
+            read.release()

@@ -96,7 +96,7 @@ class PartitionManager:
         self.compactor = Compactor(
             scheduler, worker, self._writer, RetentionClock(clock), logger, lambda: list(self._drivers.values())
         )
-        self._fetches = FetchWaiters(self, scheduler, worker)
+        self.fetches = FetchWaiters(self, clock, scheduler, worker)
         self.transactions = TransactionLooks(transactions or TransactionPorts(), scheduler, self._drivers)
         self._server = ReplicationServer(
             node_id=node_id,
@@ -154,7 +154,7 @@ class PartitionManager:
         means that all of it is on disk, so that a clean-shutdown marker would be true."""
         self._closing = True
         self.compactor.close()
-        self._fetches.close()
+        self.fetches.close()
         self._server.close()
         self._client.close()
         offline = any(driver.replica.offline for driver in self._drivers.values())
@@ -219,7 +219,7 @@ class PartitionManager:
         them sends or releases every region. `isolation` 1 ends at the last stable offset, and the answers say what is
         aborted (S13)."""
         wait_ms = 0 if self._closing else max_wait_ms
-        return self._fetches.fetch(
+        return self.fetches.fetch(
             partitions, done, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=wait_ms, isolation=isolation
         )
 

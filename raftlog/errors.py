@@ -84,6 +84,7 @@ CODES: dict[str, Code] = {
     "leader_not_available": Code(503, True),
     "fenced_leader_epoch": Code(503, True),
     "unknown_leader_epoch": Code(503, True),
+    "unknown_fetch_session": Code(503, True),
     "stale_incarnation": Code(503, True),
     "stale_partition_epoch": Code(503, True),
     "not_eligible": Code(503, True),

@@ -17,25 +17,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, get_args
 
 import msgspec
 
 from .config import MAX_REQUEST_HEAD_BYTES, MAX_WIRE_MESSAGE_BYTES
 from .errors import InvalidRequest, RemoteProtocolError
 from .ports import Buffer, Part, part_length
+from .wire_sessions import SessionFetchRequest, SessionFetchResponse
+from .wire_types import MAX_PARTITIONS_PER_REQUEST as MAX_PARTITIONS_PER_REQUEST
+from .wire_types import AbortedRange as AbortedRange
+from .wire_types import GroupName as GroupName
+from .wire_types import Natural as Natural
+from .wire_types import PartitionNumber as PartitionNumber
+from .wire_types import TopicIdBytes as TopicIdBytes
 
 CONTENT_TYPE = "application/vnd.raftlog.v1"
 """Media type of a message as an HTTP/1.1 body."""
 
-MAX_PARTITIONS_PER_REQUEST = 10_000
-
 _HEAD_LENGTH = struct.Struct(">I")
-
-TopicIdBytes: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
-Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-GroupName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
-PartitionNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class ProducePartition(msgspec.Struct, array_like=True, frozen=True):
@@ -103,16 +103,6 @@ class FetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="fetch.1"):
     """0 read_uncommitted: up to the high watermark; 1 read_committed: up to the last stable offset, and the answer says
     what of it is aborted (S13)."""
     forwarded: bool = False
-
-
-class AbortedRange(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Every transactional batch of this producer id and epoch whose base offset is in [first, end) is aborted: who
-    reads committed skips it. (Control batches are skipped by everybody.)"""
-
-    producer_id: int
-    producer_epoch: int
-    first_offset: int
-    end_offset: int
 
 
 class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
@@ -241,9 +231,17 @@ class ErrorResponse(msgspec.Struct, array_like=True, frozen=True, tag="error.1")
     detail: str
 
 
-Request: TypeAlias = ProduceRequest | FetchRequest | OffsetsRequest | DeleteRecordsRequest | GroupHeartbeatsRequest
+Request: TypeAlias = (
+    ProduceRequest | FetchRequest | SessionFetchRequest | OffsetsRequest | DeleteRecordsRequest | GroupHeartbeatsRequest
+)
 Response: TypeAlias = (
-    ProduceResponse | FetchResponse | OffsetsResponse | DeleteRecordsResponse | GroupHeartbeatsResponse | ErrorResponse
+    ProduceResponse
+    | FetchResponse
+    | SessionFetchResponse
+    | OffsetsResponse
+    | DeleteRecordsResponse
+    | GroupHeartbeatsResponse
+    | ErrorResponse
 )
 
 TIMESTAMP_LATEST = -1
@@ -266,13 +264,7 @@ class _Tag(msgspec.Struct, array_like=True):
 
 
 _tag_decoder = msgspec.msgpack.Decoder(_Tag)
-_REQUEST_TAGS = {
-    tag.partition(".")[0]: tag
-    for tag in (
-        str(kind.__struct_config__.tag)
-        for kind in (ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest, GroupHeartbeatsRequest)
-    )
-}
+_REQUEST_TAGS = {tag.partition(".")[0]: tag for tag in (str(kind.__struct_config__.tag) for kind in get_args(Request))}
 """A request's name without its version → with the one that is spoken here."""
 
 
@@ -316,11 +308,20 @@ def decode_response(message: Buffer) -> tuple[Response, memoryview]:
     try:
         head, body = _split(message)
         response = _response_decoder.decode(head)
-        if isinstance(response, FetchResponse) and sum(p.length for p in response.partitions) != body.nbytes:
+        if _length_of_batches(response) not in (None, body.nbytes):
             raise ValueError("the lengths of the partitions do not add up to the body")
     except _MALFORMED as error:
         raise RemoteProtocolError(f"malformed answer: {error}") from None
     return response, body
+
+
+def _length_of_batches(response: Response) -> int | None:
+    """What a body must have; None where nobody says."""
+    if isinstance(response, FetchResponse):
+        return sum(p.length for p in response.partitions)
+    if isinstance(response, SessionFetchResponse):
+        return sum(s.length for s in response.slots)
+    return None
 
 
 def split_body(body: memoryview, lengths: Sequence[int]) -> list[memoryview]:

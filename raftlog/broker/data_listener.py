@@ -1,7 +1,8 @@
 """The HTTP/2 streams of native clients and forwarding brokers: messages of `raftlog/wire.py` in and out.
 
 `/v1/produce` and `/v1/fetch` answer for this broker's own partitions only: a native client knows the leaders, and is
-told by `not_leader` where it errs. `/raftlog.forward` takes every kind of request from other brokers. Each stream has
+told by `not_leader` where it errs. A fetch may be one of a session (`raftlog/wire_sessions.py`), of which a stream has
+one at most. `/raftlog.forward` takes every kind of request from other brokers. Each stream has
 many requests in flight; produces are handed to the partitions in the order of arrival, answers go out as they come.
 
 A message that does not decode is answered with the reason (correlation id -1), and the stream goes on: frames are told
@@ -15,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from partitions.fetch_session import FetchSession
 from partitions.manager import Cancellable
 from raftlog.config import MIB
-from raftlog.errors import InvalidRequest
+from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.http2 import Http2Stream, StreamAcceptor
 from raftlog.ports import Part
 from raftlog.wire import (
@@ -36,6 +38,7 @@ from raftlog.wire import (
     encode,
     split_body,
 )
+from raftlog.wire_sessions import SessionFetchRequest, SessionFetchResponse
 
 from .forwarding import FORWARD_PATH
 from .local import LocalRequests
@@ -69,7 +72,7 @@ def data_acceptors(
 
     return {
         PRODUCE_PATH: acceptor(ProduceRequest),
-        FETCH_PATH: acceptor(FetchRequest, OffsetsRequest),
+        FETCH_PATH: acceptor(FetchRequest, SessionFetchRequest, OffsetsRequest),
         FORWARD_PATH: acceptor(
             ProduceRequest, FetchRequest, OffsetsRequest, DeleteRecordsRequest, GroupHeartbeatsRequest
         ),
@@ -96,6 +99,7 @@ class RequestStream:
         self._in_flight_bytes = 0
         self._fetches: dict[int, Cancellable] = {}
         self._next_fetch = 0
+        self._session: FetchSession | None = None
         self._ended = False
 
     def on_message(self, stream: Http2Stream, message: memoryview) -> None:
@@ -111,6 +115,8 @@ class RequestStream:
             self._produce(request, body)
         elif isinstance(request, FetchRequest):
             self._fetch(request)
+        elif isinstance(request, SessionFetchRequest):
+            self._fetch_in_session(request)
         elif isinstance(request, GroupHeartbeatsRequest):
             stream.send(encode(self._hear(request)))
         elif isinstance(request, DeleteRecordsRequest):
@@ -128,6 +134,7 @@ class RequestStream:
         fetches, self._fetches = self._fetches, {}
         for fetch in fetches.values():
             fetch.cancel()
+        self._local.close_session(self._session)
 
     def _refusal(self, request: Request, size: int) -> ErrorResponse | None:
         number = request.correlation_id
@@ -171,6 +178,19 @@ class RequestStream:
         waiting = self._local.fetch(request, done)
         if not answered:
             self._fetches[number] = waiting
+
+    def _fetch_in_session(self, request: SessionFetchRequest) -> None:
+        self._begin(0)
+
+        def done(response: SessionFetchResponse, parts: list[Part]) -> None:
+            if self._stream.closed:
+                release(parts)
+            self._answer(response, 0, parts)
+
+        try:
+            self._session = self._local.fetch_session(self._session, request, done)
+        except RaftlogError as error:
+            self._answer(ErrorResponse(request.correlation_id, error.code, error.detail), 0)
 
     def _begin(self, size: int) -> None:
         self._in_flight += 1

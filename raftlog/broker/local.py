@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from partitions.driver_requests import Deleted
+from partitions.fetch_session import FetchSession
 from partitions.manager import Cancellable, PartitionManager, Produced
 from raftlog.errors import NotLeader, RaftlogError
 from raftlog.model import Acks, Offset, TopicId, TopicPartition
@@ -35,6 +36,7 @@ from raftlog.wire import (
     ProduceRequest,
     ProduceResponse,
 )
+from raftlog.wire_sessions import SessionFetchRequest, SessionFetchResponse
 
 BATCHES_A_TURN = 64
 """Handed to their partitions in one turn of the loop: each costs 50 to 200 microseconds, its check included."""
@@ -109,6 +111,22 @@ class LocalRequests:
             max_wait_ms=request.max_wait_ms,
             isolation=request.isolation,
         )
+
+    def fetch_session(
+        self,
+        current: FetchSession | None,
+        request: SessionFetchRequest,
+        done: Callable[[SessionFetchResponse, list[Part]], None],
+    ) -> FetchSession:
+        """A long poll of a session; see `FetchSessions.fetch`."""
+        number = request.correlation_id
+        return self._manager.fetches.sessions.fetch(
+            current, request, lambda slots, parts: done(SessionFetchResponse(number, slots), parts)
+        )
+
+    def close_session(self, session: FetchSession | None) -> None:
+        """Its stream is gone."""
+        self._manager.fetches.sessions.close_session(session)
 
     def offsets(self, request: OffsetsRequest, done: Callable[[OffsetsResponse], None]) -> None:
         """`done` once every partition has answered."""

@@ -89,7 +89,7 @@ class Consumer:
         self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
         level = parse_isolation(isolation)
         self._settings = FetcherSettings(
-            int(prefetch_bytes), max_wait_ms / 1000, int(min_bytes), on_out_of_range, level
+            int(prefetch_bytes), max_wait_ms / 1000, max(1, int(min_bytes)), on_out_of_range, level
         )
         self._api = HttpApi(bootstrap, ssl)
         self._fetcher: Fetcher | None = None
@@ -207,21 +207,25 @@ class Consumer:
         if reader is None:
             raise InvalidRequest("unknown_partition", f"partition {partition} is not read by this consumer")
         reader.seek(start)
-        fetcher.took()
+        fetcher.took(reader)
 
     def pause(self, partitions: Iterable[int]) -> None:
         """Neither hand these out nor fetch them until `resume`; their positions stay. Pausing twice is fine."""
-        self._paused.update(partitions)
+        paused = set(partitions)
+        self._paused |= paused
         cursor = self._cursor
         if cursor is not None and cursor.reader.partition in self._paused:
             self._cursor = None
             cursor.reader.seek(cursor.reader.position)  # The rest of its batch is fetched again.
+        if self._fetcher is not None:
+            self._fetcher.pauses_changed(paused)
 
     def resume(self, partitions: Iterable[int]) -> None:
         """Go on with these."""
-        self._paused.difference_update(partitions)
+        resumed = set(partitions)
+        self._paused -= resumed
         if self._fetcher is not None:
-            self._fetcher.resume()
+            self._fetcher.pauses_changed(resumed)
 
     # For whoever shares out partitions (`group_reading.py`); neither waits.
 
@@ -240,7 +244,7 @@ class Consumer:
         reader = self._readers().get(partition)
         if reader is not None and self._fetcher is not None:
             reader.seek(offset)
-            self._fetcher.took()
+            self._fetcher.took(reader)
         elif isinstance(self._start, dict):
             self._start[partition] = offset
 
@@ -341,7 +345,7 @@ class Consumer:
             self._cursor = None
             where = f"{cursor.batch} from broker {cursor.reader.leader}"
             cursor.reader.unreadable(cursor.batch, CorruptBatch(f"{where}: {error.detail}"))
-            self._started().took()
+            self._started().took(cursor.reader)
 
     async def _pause(self) -> None:
         """Give the loop its turn, if it had none for long."""
@@ -387,6 +391,6 @@ class Consumer:
         batch = None if reader is None else reader.take()
         if reader is None or batch is None:
             return None
-        fetcher.took()
+        fetcher.took(reader)
         self._since_pause += batch.header.record_count + BATCH_COST
         return reader, batch

@@ -1,8 +1,12 @@
 """The shell around the readers of one topic: asks leaders for batches, ahead of what the user has taken.
 
-Every partition is in at most one question; a question is a long poll to one broker about all of its partitions that
-want more and are in no other question. So partitions that are idle wait in one long poll while busy ones are asked for
-again and again. What is fetched ahead is bounded: `prefetch_bytes` over all partitions and an equal share of it each.
+Every partition is in at most one question, and a broker is asked about all of its partitions at once, the idle ones and
+the busy ones (`fetch_channel.py`). What is fetched ahead is bounded: `prefetch_bytes` over all partitions and an equal
+share of it each.
+
+Readers of which something has changed are *touched*, and only those are looked at: an answer about one of ten thousand
+partitions costs what it costs for one of ten. Who wants more and cannot be asked yet (no connection, no room) is in
+`_wanting`.
 
 When a leader moves, dies or is silent for longer than the long poll, metadata is asked again, and reading goes on at
 `fetch_offset` with whoever leads then.
@@ -15,23 +19,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeAlias
 
 from raftlog.config import KIB, MIB
 from raftlog.errors import CODES, CorruptBatch, InvalidRequest, RaftlogError, error_from_code
-from raftlog.wire import ErrorResponse, FetchedPartition, FetchPartition, FetchRequest, FetchResponse, Response
 
 from .api import HttpApi, blames_caller
+from .fetch_books import ReaderBooks
+from .fetch_channel import Answer, Channel
+from .fetch_channels import Channels
+from .fetch_channels import FetcherSettings as FetcherSettings
 from .metadata import ClusterMetadata, TopicDescription
 from .offsets import StartFinder
 from .reader import PartitionReader, Start
 from .refresher import MetadataRefresher
 from .topic_readers import UNKNOWN_TOPIC_GRACE, TopicReaders
-from .transport import FETCH_PATH, Connection, Transport
+from .transport import Transport
 from .waiters import Waiters
 
 logger = logging.getLogger("raftlog.client")
@@ -39,35 +43,19 @@ logger = logging.getLogger("raftlog.client")
 REQUEST_BYTES = 4 * MIB
 PARTITION_BYTES = 2 * MIB
 SMALLEST_SHARE = 64 * KIB
-MAX_QUESTIONS = 4
+MAX_POLLS = 4
 """Open at one broker."""
+MAX_NAMED = 4_000
+"""Partitions in one request: a broker takes them in within one turn of its loop."""
 BACKOFF_MIN = 0.02
 BACKOFF_MAX = 0.1
 LATE_ANSWER = 0.5
 """Seconds beyond the long poll after which the leaders are asked for again."""
 LATE_AGAIN = 0.2
 """Seconds between asking, as long as the answer is late."""
-ANSWER_GRACE = 10.0
-"""Seconds beyond the long poll after which the connection is given up."""
 WATCH_INTERVAL = 0.1
 NEW_PARTITIONS_INTERVAL = 60.0
 """Seconds between looks for partitions that were added."""
-
-Question: TypeAlias = "list[tuple[PartitionReader, int]]"
-"""Readers and the numbers under which they were asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetcherSettings:
-    """A consumer's settings. Times in seconds."""
-
-    prefetch_bytes: int
-    max_wait: float
-    min_bytes: int
-    on_out_of_range: str
-    """`"error"`, `"earliest"` or `"latest"`."""
-    isolation: int
-    """1: only what is committed."""
 
 
 class Fetcher:
@@ -85,8 +73,6 @@ class Fetcher:
         self._loop = asyncio.get_running_loop()
         self.metadata = ClusterMetadata(api)
         self.readers = self.topic.readers
-        self.ready: dict[PartitionReader, None] = {}
-        """Readers with something fetched ahead, in the order in which they are served."""
         self.error: RaftlogError | None = None
         """Why nothing can be read at all."""
         self.last_error: RaftlogError | None = None
@@ -94,8 +80,13 @@ class Fetcher:
         self._transport = Transport(self._connection_changed, api, self._world_failed)
         self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
         self._finder = StartFinder(api, self._found, self._finding_failed, settings.isolation)
-        self._questions: dict[int, int] = {}
-        """Broker → open questions."""
+        self._books = ReaderBooks()
+        self._seeking: dict[PartitionReader, None] = {}
+        """Who looks for an offset to begin at."""
+        self._resting: dict[PartitionReader, None] = {}
+        """Who is not to be asked for yet."""
+        self._asked_at: dict[PartitionReader, Channel] = {}
+        self._channels = Channels(settings, self, self._loop.time)
         self._asked_bytes = 0
         self._answers = 0
         self._unknown_since: float | None = None
@@ -118,40 +109,36 @@ class Fetcher:
         """Raises what keeps a partition from being read, once all that came before was handed out."""
         if self.error is not None:
             raise self.error
-        for reader in self.readers.values():
-            if self._is_paused(reader):
-                continue
-            if reader.error is not None and reader.position >= reader.fetch_offset:
+        for reader in self._books.failed:
+            if reader.error is not None and reader.position >= reader.fetch_offset and not self._is_paused(reader):
                 raise reader.error
 
     def next_ready(self) -> PartitionReader | None:
         """The reader whose turn it is; the next call gives the next one."""
-        reader = next((reader for reader in self.ready if not self._is_paused(reader)), None)
-        if reader is None:
-            return None
-        del self.ready[reader]
-        if len(reader.buffered) > 1:
-            self.ready[reader] = None
-        return reader
+        return self._books.next_ready(self.topic.paused)
 
-    def took(self) -> None:
-        """There is room again, or somebody sought."""
-        for reader in [reader for reader in self.ready if not reader.buffered]:
-            del self.ready[reader]
+    def took(self, reader: PartitionReader | None = None) -> None:
+        """There is room again, or somebody sought: in this reader, or (None) in any."""
+        if reader is None:
+            self._notice_all()
+        elif self.readers.get(reader.partition) is reader:
+            self._books.notice(reader)
         self.pump()
 
     def assign(self, starts: Mapping[int, Start]) -> None:
         """See `TopicReaders.assign`."""
         dropped, again = self.topic.assign(starts, self._loop.time())
         for reader in dropped:
-            self.ready.pop(reader, None)
+            self._forget(reader)
         if again:
             self._refresher.ask([self._topic])
         self.error = self.error or self.topic.error
+        self._notice_all()
         self.pump()
 
-    def resume(self) -> None:
-        """Some partitions are paused no more."""
+    def pauses_changed(self, partitions: Iterable[int]) -> None:
+        """These are paused now, or are no more."""
+        self._notice_each(self.readers[partition] for partition in partitions if partition in self.readers)
         self.changed.wake()
         self.pump()
 
@@ -171,67 +158,73 @@ class Fetcher:
         """Ask for what is wanted and asked by nobody. Never blocks."""
         if self._closed or self.error is not None:
             return
-        now = self._loop.time()
-        share = max(self._settings.prefetch_bytes // max(1, len(self.readers)), SMALLEST_SHARE)
-        wanting: dict[int, list[PartitionReader]] = {}
-        wake_at: float | None = None
-        for reader in self.readers.values():
-            if reader.error is not None or reader.asked is not None or reader.buffered_bytes >= share:
-                continue
-            if self._is_paused(reader):
-                continue
-            if reader.looking_for is not None:
-                self._finder.find(self.topic.topic_id, self.readers.values())
-            elif reader.not_before > now:
-                wake_at = reader.not_before if wake_at is None else min(wake_at, reader.not_before)
-            elif reader.leader < 0:
-                self._refresher.ask([self._topic])
-            else:
-                wanting.setdefault(reader.leader, []).append(reader)
-        for leader, readers in wanting.items():
-            # A leader gives a batch that is larger than asked for only where it is the first of its answer.
-            self._ask(leader, sorted(readers, key=lambda reader: reader.served), share)
-        self._wake_at(wake_at)
+        self._notice_each(self._channels.leave_lost())
+        now, share = self._loop.time(), self._share
+        for reader in self._books.take_touched():
+            self._look(reader, now, share)
+        if self._seeking:
+            self._finder.find(self.topic.topic_id, self._seeking)
+        for leader in self._books.leaders():
+            while self._ask(leader):
+                pass
+        for channel in self._channels.all():
+            if channel.needs_poll and self._room > 0:
+                self._poll(channel, [])
+        self._wake_at(min((reader.not_before for reader in self._resting), default=None))
 
-    def _ask(self, leader: int, readers: list[PartitionReader], share: int) -> None:
+    def _look(self, reader: PartitionReader, now: float, share: int) -> None:
+        """Where one reader belongs now."""
+        self._seeking.pop(reader, None)
+        self._resting.pop(reader, None)
+        if reader.asked is None and (channel := self._asked_at.pop(reader, None)) is not None:
+            channel.drop(reader)
+        enough = reader.error is not None or reader.asked is not None or reader.buffered_bytes >= share
+        if enough or self._is_paused(reader):
+            self._books.unwant(reader)
+        elif reader.looking_for is not None:
+            self._books.unwant(reader)
+            self._seeking[reader] = None
+        elif reader.not_before > now:
+            self._books.unwant(reader)
+            self._resting[reader] = None
+        elif reader.leader < 0:
+            self._books.unwant(reader)
+            self._refresher.ask([self._topic])
+        else:
+            self._books.want(reader)
+
+    @property
+    def _share(self) -> int:
+        """Of what may be fetched ahead, a partition's."""
+        return max(self._settings.prefetch_bytes // max(1, len(self.readers)), SMALLEST_SHARE)
+
+    @property
+    def _room(self) -> int:
+        return self._settings.prefetch_bytes - self._books.buffered_bytes - self._asked_bytes
+
+    def _ask(self, leader: int) -> bool:
+        """Whether there may be more to ask there."""
         connection = self._transport.connection(leader)
         if connection is None:
             self._dial(leader)
-            return
-        buffered = sum(reader.buffered_bytes for reader in self.readers.values())
-        room = self._settings.prefetch_bytes - buffered - self._asked_bytes
-        if self._questions.get(leader, 0) >= MAX_QUESTIONS or room <= 0:
-            return
-        max_bytes = min(REQUEST_BYTES, room)
-        question = [(reader, reader.ask()) for reader in readers]
-        most = min(PARTITION_BYTES, max_bytes)
-        partitions = [
-            FetchPartition(
-                self.topic.topic_id, r.partition, r.fetch_offset, min(most, share - r.buffered_bytes), r.leader_epoch
-            )
-            for r in readers
-        ]
-        settings = self._settings
-        self._questions[leader] = self._questions.get(leader, 0) + 1
+            return False
+        channel = self._channels.to(connection)
+        if channel.open_polls >= MAX_POLLS or self._room <= 0:
+            return False
+        readers = self._books.wanting(leader, MAX_NAMED)
+        for reader in readers:
+            self._books.unwant(reader)
+            self._asked_at[reader] = channel
+        # A leader gives a batch that is larger than asked for only where it is the first of its answer.
+        self._poll(channel, sorted(readers, key=lambda reader: reader.served))
+        return len(readers) == MAX_NAMED
+
+    def _poll(self, channel: Channel, readers: Sequence[PartitionReader]) -> None:
+        max_bytes = min(REQUEST_BYTES, self._room)
         self._asked_bytes += max_bytes
-        try:
-            connection.request(
-                FETCH_PATH,
-                lambda correlation_id: FetchRequest(
-                    correlation_id,
-                    int(settings.max_wait * 1000),
-                    settings.min_bytes,
-                    max_bytes,
-                    partitions,
-                    settings.isolation,
-                ),
-                (),
-                timeout=settings.max_wait + ANSWER_GRACE,
-                answered=partial(self._answered, connection, question, max_bytes),
-                lost=partial(self._lost, leader, question, max_bytes),
-            )
-        except RaftlogError as error:
-            self._lost(leader, question, max_bytes, error)
+        most, share = min(PARTITION_BYTES, max_bytes), self._share
+        asked = [(reader, min(most, share - reader.buffered_bytes)) for reader in readers]
+        channel.poll(self.topic.topic_id, asked, max_bytes)
 
     def _dial(self, leader: int) -> None:
         endpoint = self.metadata.data_endpoint(leader)
@@ -242,32 +235,32 @@ class Fetcher:
 
     # --- Answers ------------------------------------------------------------------------------------------------------
 
-    def _answered(
-        self, connection: Connection, question: Question, max_bytes: int, response: Response, body: memoryview
-    ) -> None:
-        self._over(connection.node_id, max_bytes)
-        if isinstance(response, ErrorResponse):
-            answers = [FetchedPartition(bytes(16), 0, response.error, response.detail) for _ in question]
-        elif isinstance(response, FetchResponse) and len(response.partitions) == len(question):
-            answers = response.partitions
-        else:
-            answers = [FetchedPartition(bytes(16), 0, "connection_lost", "an answer to something else")] * len(question)
-            connection.close("an answer did not fit its request")
-        start = 0
-        self._answers += 1
-        for (reader, number), answer in zip(question, answers, strict=True):
-            piece = body[start : start + answer.length]
-            start += answer.length
-            if not reader.answered(number):
-                continue
-            if answer.error:
-                self._refused(reader, answer)
-            else:
-                self._accept(reader, answer, piece)
-        self.changed.wake()
-        self.pump()
+    # For the channels (`fetch_channel.Owner`).
 
-    def _accept(self, reader: PartitionReader, answer: FetchedPartition, body: memoryview) -> None:
+    def on_answer(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
+        if answer.error:
+            self._refused(reader, answer)
+        else:
+            self._accept(reader, answer, body)
+        self._books.notice(reader)
+
+    def on_failed(self, reader: PartitionReader, error: RaftlogError) -> None:
+        if not CODES[error.code].retriable:
+            reader.error = error
+        self._back_off(reader)
+        self._books.notice(reader)
+
+    def on_poll_over(self, max_bytes: int, error: RaftlogError | None) -> None:
+        self._asked_bytes -= max_bytes
+        self._answers += 1
+        if error is not None:
+            self.last_error = error
+            self._loop.call_soon(self.pump)
+        else:
+            self.pump()
+        self.changed.wake()
+
+    def _accept(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
         try:
             end = answer.last_stable_offset if self._settings.isolation else answer.high_watermark
             reader.accept(body, answer.high_watermark, answer.log_start_offset, end, answer.aborted)
@@ -279,10 +272,8 @@ class Fetcher:
             where = f"{reader.topic}/{reader.partition} at offset {reader.position} from broker {reader.leader}"
             reader.corrupt(CorruptBatch(f"{where}: {error.detail}"))
             self._back_off(reader)
-        if reader.buffered:
-            self.ready[reader] = None
 
-    def _refused(self, reader: PartitionReader, answer: FetchedPartition) -> None:
+    def _refused(self, reader: PartitionReader, answer: Answer) -> None:
         error = error_from_code(answer.error, answer.detail, answer.leader)
         self.last_error = error
         now = self._loop.time()
@@ -296,7 +287,7 @@ class Fetcher:
             reader.error = error
         self._back_off(reader)
 
-    def _out_of_range(self, reader: PartitionReader, answer: FetchedPartition) -> None:
+    def _out_of_range(self, reader: PartitionReader, answer: Answer) -> None:
         start, end = answer.log_start_offset, answer.high_watermark
         if start <= reader.fetch_offset <= end:
             return  # the broker has caught up since
@@ -308,18 +299,6 @@ class Fetcher:
         else:
             logger.warning("%s; going on at the %s", detail, self._settings.on_out_of_range)
             reader.seek(self._settings.on_out_of_range)
-
-    def _lost(self, leader: int, question: Question, max_bytes: int, error: RaftlogError) -> None:
-        self._over(leader, max_bytes)
-        self.last_error = error
-        for reader, number in question:
-            if reader.answered(number):
-                self._back_off(reader)
-        self._loop.call_soon(self.pump)
-
-    def _over(self, leader: int, max_bytes: int) -> None:
-        self._questions[leader] -= 1
-        self._asked_bytes -= max_bytes
 
     def _back_off(self, reader: PartitionReader) -> None:
         pause = min(BACKOFF_MIN * 2 ** min(reader.failures, 10), BACKOFF_MAX)
@@ -347,8 +326,20 @@ class Fetcher:
                     self.error = answer
                 else:
                     self._refresher.ask([self._topic])
+        self._notice_all()
         self.changed.wake()
         self.pump()
+
+    def _notice_all(self) -> None:
+        for reader in self.readers.values():
+            self._books.notice(reader)
+
+    def _forget(self, reader: PartitionReader) -> None:
+        self._books.forget(reader)
+        self._seeking.pop(reader, None)
+        self._resting.pop(reader, None)
+        if (channel := self._asked_at.pop(reader, None)) is not None:
+            channel.drop(reader)
 
     def _is_paused(self, reader: PartitionReader) -> bool:
         return reader.partition in self.topic.paused
@@ -363,8 +354,13 @@ class Fetcher:
         self._refresher.ask([self._topic])
 
     def _found(self) -> None:
+        self._notice_each(self._seeking)
         self.changed.wake()
         self.pump()
+
+    def _notice_each(self, readers: Iterable[PartitionReader]) -> None:
+        for reader in list(readers):
+            self._books.notice(reader)
 
     def _connection_changed(self, node_id: int) -> None:
         if self._transport.connection(node_id) is None:
@@ -390,4 +386,8 @@ class Fetcher:
     def _wake_at(self, due: float | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if due is None else self._loop.call_at(due, self.pump)
+        self._timer = None if due is None else self._loop.call_at(due, self._on_rested)
+
+    def _on_rested(self) -> None:
+        self._notice_each(self._resting)
+        self.pump()

@@ -27,10 +27,7 @@ from raftlog.model import LeaderEpoch, Offset
 from raftlog.record_batch import RecordBatch, parse_header, stamp, validate
 from raftlog.wire import (
     CONTENT_TYPE,
-    AbortedRange,
-    FetchedPartition,
     FetchRequest,
-    FetchResponse,
     FoundOffset,
     OffsetsRequest,
     OffsetsResponse,
@@ -41,7 +38,9 @@ from raftlog.wire import (
     encode,
     split_body,
 )
+from raftlog.wire_sessions import SessionFetchRequest
 
+from .fake_fetches import FakeFetches
 from .fake_transactions import FakeMarkers, FakeTransactions
 
 WINDOW = 5
@@ -196,6 +195,8 @@ class FakeNode:
         self.data_address = ""
         self.produces: list[ProduceRequest] = []
         self.fetches: list[FetchRequest] = []
+        """What was asked for, with a session or without: partitions are those that the request named."""
+        self.fetching = FakeFetches(self)
         self.on_produce: Callable[[ProduceRequest], Fate] = lambda _: OK
         self.on_fetch: Callable[[FetchRequest], Fate] = lambda _: OK
         self.api_hangs = False
@@ -263,13 +264,16 @@ class FakeNode:
             self._produce(stream, request, split_body(body, [part.length for part in request.partitions]))
         elif isinstance(request, FetchRequest):
             self.fetches.append(request)
-            self._spawn(self._fetch(stream, request))
+            self._spawn(self.fetching.answer(stream, request))
+        elif isinstance(request, SessionFetchRequest):
+            self._spawn(self.fetching.answer_in_session(stream, request))
 
     def on_ended(self, stream: Http2Stream) -> None:
         stream.end()
 
     def on_closed(self, stream: Http2Stream, reason: str) -> None:
         self._streams.pop(stream, None)
+        self.fetching.sessions.pop(stream, None)
         self.cluster.wake()
 
     def _produce(self, stream: Http2Stream, request: ProduceRequest, batches: Sequence[memoryview]) -> None:
@@ -311,55 +315,6 @@ class FakeNode:
             await hold.wait()
         if not stream.closed:
             stream.send(encode(response))
-
-    async def _fetch(self, stream: Http2Stream, request: FetchRequest) -> None:
-        fate = self.on_fetch(request)
-        if fate.drop_before or fate.drop_after:
-            stream.connection.abort("dropped by the test")
-            return
-        if fate.ignore or fate.silent:
-            return
-        deadline = asyncio.get_running_loop().time() + request.max_wait_ms / 1000
-        while True:
-            changed = self.cluster.changed
-            answers, body = self._read(request, fate.error)
-            if body or any(answer.error for answer in answers):
-                break
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await changed.wait()
-            except TimeoutError:
-                break
-        if not stream.closed:
-            stream.send(encode(FetchResponse(request.correlation_id, answers), body))
-
-    def _read(self, request: FetchRequest, error: str) -> tuple[list[FetchedPartition], list[bytes]]:
-        answers: list[FetchedPartition] = []
-        body: list[bytes] = []
-        for asked in request.partitions:
-            topic = self.cluster.topic_by_id(asked.topic_id)
-            partition = topic.partitions[asked.partition] if topic else None
-            code, found = error, []
-            if partition is None:
-                code = code or "unknown_topic"
-                answers.append(FetchedPartition(asked.topic_id, asked.partition, code))
-                continue
-            if partition.leader != self.number:
-                code = code or "not_leader"
-            elif not partition.start_offset <= asked.offset <= partition.end_offset:
-                code = code or "offset_out_of_range"
-            if not code and (room := request.max_bytes - sum(map(len, body))) > 0:
-                most, committed = min(room, asked.max_bytes), request.isolation == 1
-                found = partition.read(asked.offset, most, min_one_batch=not body, committed=committed)
-            body += found
-            answers.append(
-                FetchedPartition(
-                    asked.topic_id, asked.partition, code, "from the fake", partition.end_offset,
-                    partition.last_stable_offset, partition.start_offset, partition.leader_epoch, sum(map(len, found)),
-                    partition.leader, [AbortedRange(*one) for one in partition.aborted if request.isolation],
-                )
-            )  # fmt: skip
-        return answers, body
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -43,6 +43,7 @@ from raftlog.wire import (
     message_length,
     split_body,
 )
+from raftlog.wire_sessions import FetchedSlot, SessionFetchRequest, SessionFetchResponse, SlotToFetch
 
 TOPIC = bytes(range(16))
 ABORTED = AbortedRange(7, 3, 3, 8)
@@ -50,12 +51,14 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "wire.md"
 REQUESTS: list[tuple[Request, bytes]] = [
     (ProduceRequest(1, -1, 30_000, [ProducePartition(TOPIC, 0, 3), ProducePartition(TOPIC, 1, 2)]), b"abcde"),
     (FetchRequest(2, 500, 1, 1 << 20, [FetchPartition(TOPIC, 0, 2**40, 1 << 20, 7)], isolation=1), b""),
+    (SessionFetchRequest(5, 3, True, 500, 1, 1 << 20, [SlotToFetch(9, TOPIC, 0, 2**40, 1 << 20, 7)], [8], 1), b""),
     (OffsetsRequest(3, [OffsetQuery(TOPIC, 2**31 - 1, -2)], forwarded=True), b""),
     (DeleteRecordsRequest(4, 500, [DeleteRecordsPartition(TOPIC, 1, -1)]), b""),
 ]
 RESPONSES: list[tuple[Response, bytes]] = [
     (ProduceResponse(1, [ProducedPartition(TOPIC, 0, base_offset=5), ProducedPartition(TOPIC, 1, "not_leader")]), b""),
     (FetchResponse(2, [FetchedPartition(TOPIC, 0, high_watermark=9, length=4, aborted=[ABORTED])]), b"abcd"),
+    (SessionFetchResponse(5, [FetchedSlot(9, high_watermark=9, length=4, aborted=[ABORTED])]), b"abcd"),
     (OffsetsResponse(3, [FoundOffset(TOPIC, 0, offset=4, timestamp_ms=5)]), b""),
     (DeleteRecordsResponse(4, [DeletedPartition(TOPIC, 1, log_start_offset=7)]), b""),
     (ErrorResponse(-1, "overloaded", "too many"), b""),
@@ -66,11 +69,14 @@ GOLDEN = [
     "0d0e0f0102c26162636465",
     "0000003998a766657463682e3102cd01f401ce001000009195c410000102030405060708090a0b0c0d0e0f00cf0000010000000000ce00100000"
     "0701c2",
+    "000000459aaf73657373696f6e5f66657463682e310503c3cd01f401ce00100000919609c410000102030405060708090a0b0c0d0e0f00cf0000"
+    "010000000000ce0010000007910801",
     "0000002895a96f6666736574732e31039193c410000102030405060708090a0b0c0d0e0fce7ffffffffec300",
     "0000002d95b064656c6574655f7265636f7264732e3104cd01f49193c410000102030405060708090a0b0c0d0e0f01ffc2",
     "0000004c93aa70726f64756365642e31019298c410000102030405060708090a0b0c0d0e0f00a0a005ffffff98c410000102030405060708090a"
     "0b0c0d0e0f01aa6e6f745f6c6561646572a0ffffffff",
     "0000002f93a9666574636865642e3102919bc410000102030405060708090a0b0c0d0e0f00a0a009ffffff04ff91940703030861626364",
+    "0000002593b173657373696f6e5f666574636865642e3105919a09a0a009ffffff04ff91940703030861626364",
     "0000002d93af6f6666736574735f666f756e642e31039198c410000102030405060708090a0b0c0d0e0f00a0a00405ffff",
     "0000002d93b17265636f7264735f64656c657465642e31049196c410000102030405060708090a0b0c0d0e0f01a0a007ff",
     "0000001e94a76572726f722e31ffaa6f7665726c6f61646564a8746f6f206d616e79",
@@ -123,9 +129,11 @@ def documented() -> list[list[tuple[str, str]]]:
 
 def test_the_document_names_every_field_and_default() -> None:
     kinds = (
-        *(ProduceRequest, ProducePartition, FetchRequest, FetchPartition, OffsetsRequest, OffsetQuery),
+        *(ProduceRequest, ProducePartition, FetchRequest, FetchPartition),
+        *(SessionFetchRequest, SlotToFetch, OffsetsRequest, OffsetQuery),
         *(DeleteRecordsRequest, DeleteRecordsPartition),
         *(ProduceResponse, ProducedPartition, FetchResponse, FetchedPartition, AbortedRange),
+        *(SessionFetchResponse, FetchedSlot),
         *(OffsetsResponse, FoundOffset),
         *(DeleteRecordsResponse, DeletedPartition),
         ErrorResponse,
@@ -222,7 +230,9 @@ def test_a_message_that_is_cut_is_refused(content: bytes, text: str) -> None:
 
 def test_an_answer_s_lengths_add_up() -> None:
     with pytest.raises(RemoteProtocolError, match="do not add up"):
-        decode_response(bytes.fromhex(GOLDEN[5])[:-1])
+        decode_response(bytes.fromhex(GOLDEN[6])[:-1])
+    with pytest.raises(RemoteProtocolError, match="do not add up"):
+        decode_response(bytes.fromhex(GOLDEN[7])[:-1])
 
 
 @given(st.binary(max_size=200), st.sampled_from(GOLDEN), st.integers(0, 300), st.integers(0, 8))

@@ -1,0 +1,261 @@
+"""One connection to a broker, as a fetcher asks it for batches.
+
+Over HTTP/2 in a session (`raftlog/wire_sessions.py`): every partition is named once, in a slot, and again only when it
+was answered; a long poll over any number of idle ones is some twenty bytes each way. By way of the API, or where the
+broker has no room for a session, every request names all of its partitions (`PlainChannel`).
+
+A partition is asked for in one place at a time. Its reader knows by a number which answer still counts (`reader.py`):
+answers to what was given up meanwhile are passed over, whatever is in them. A session that a broker does not know, or
+that it answers with an error, is given up as a whole: all of its partitions are asked for again, in another one.
+
+What is *not* here: which partitions are wanted, how much of them, and what an answer means (`fetcher.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from raftlog.errors import RaftlogError, RetriableError, error_from_code
+from raftlog.wire import (
+    MAX_PARTITIONS_PER_REQUEST,
+    ErrorResponse,
+    FetchedPartition,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    Request,
+    Response,
+)
+from raftlog.wire_sessions import FetchedSlot, SessionFetchRequest, SessionFetchResponse, SlotToFetch
+
+from .reader import PartitionReader
+from .transport import FETCH_PATH, Connection
+
+ANSWER_GRACE = 10.0
+"""Seconds beyond the long poll after which the connection is given up."""
+
+Answer: TypeAlias = FetchedPartition | FetchedSlot
+
+Answered: TypeAlias = Callable[[Response, memoryview], None]
+
+Question: TypeAlias = "list[tuple[PartitionReader, int]]"
+"""Readers and the numbers under which they were asked."""
+
+
+class Terms(Protocol):
+    """What every poll says. Times in seconds."""
+
+    @property
+    def max_wait(self) -> float: ...
+
+    @property
+    def min_bytes(self) -> int: ...
+
+    @property
+    def isolation(self) -> int: ...
+
+
+class Owner(Protocol):
+    """Who is told what came. None of it may ask again before it returns."""
+
+    def on_answer(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
+        """Batches, marks or an error; of a slot that waits on, only marks."""
+        ...
+
+    def on_failed(self, reader: PartitionReader, error: RaftlogError) -> None:
+        """The question was not answered."""
+        ...
+
+    def on_poll_over(self, max_bytes: int, error: RaftlogError | None) -> None:
+        """A poll that could have brought so many bytes is over; after its answers."""
+        ...
+
+
+class Channel:
+    """What both kinds have in common."""
+
+    def __init__(self, connection: Connection, terms: Terms, owner: Owner) -> None:
+        self.connection = connection
+        self.open_polls = 0
+        self._terms = terms
+        self._owner = owner
+
+    @property
+    def needs_poll(self) -> bool:
+        """Partitions wait for an answer that no open poll could bring."""
+        return False
+
+    @property
+    def refused(self) -> bool:
+        """The broker has no room for sessions."""
+        return False
+
+    def poll(self, topic_id: bytes, asked: Sequence[tuple[PartitionReader, int]], max_bytes: int) -> None:
+        """Ask for these, each with how many bytes of it at most, and for whatever was asked for before. `max_bytes`: of
+        all together."""
+        raise NotImplementedError
+
+    def drop(self, reader: PartitionReader) -> None:
+        """It is of no interest any more, at least where it was asked for."""
+
+    def give_up(self) -> list[PartitionReader]:
+        """The connection takes nothing new: the readers that are to be asked for elsewhere."""
+        return []
+
+    def _send(self, make: Callable[[int], Request], answered: Answered, lost: Callable[[RaftlogError], None]) -> None:
+        self.open_polls += 1
+        try:
+            timeout = self._terms.max_wait + ANSWER_GRACE
+            self.connection.request(FETCH_PATH, make, (), timeout=timeout, answered=answered, lost=lost)
+        except RaftlogError as error:
+            lost(error)
+
+    def _over(self, max_bytes: int, error: RaftlogError | None = None) -> None:
+        self.open_polls -= 1
+        self._owner.on_poll_over(max_bytes, error)
+
+    def _nonsense(self) -> RaftlogError:
+        self.connection.close("an answer did not fit its request")
+        return RetriableError("connection_lost", "an answer to something else")
+
+
+class PlainChannel(Channel):
+    """Every poll names all of its partitions, and its answer too."""
+
+    def poll(self, topic_id: bytes, asked: Sequence[tuple[PartitionReader, int]], max_bytes: int) -> None:
+        question = [(reader, reader.ask()) for reader, _ in asked]
+        partitions = [
+            FetchPartition(topic_id, reader.partition, reader.fetch_offset, most, reader.leader_epoch)
+            for reader, most in asked
+        ]
+        make = partial(
+            FetchRequest,
+            max_wait_ms=int(self._terms.max_wait * 1000),
+            min_bytes=self._terms.min_bytes,
+            max_bytes=max_bytes,
+            partitions=partitions,
+            isolation=self._terms.isolation,
+        )
+        answered = partial(self._answered, question, max_bytes)
+        self._send(make, answered, partial(self._lost, question, max_bytes))
+
+    def _answered(self, question: Question, max_bytes: int, response: Response, body: memoryview) -> None:
+        if isinstance(response, ErrorResponse):
+            self._lost(question, max_bytes, error_from_code(response.error, response.detail))
+            return
+        if not isinstance(response, FetchResponse) or len(response.partitions) != len(question):
+            self._lost(question, max_bytes, self._nonsense())
+            return
+        start = 0
+        for (reader, number), answer in zip(question, response.partitions, strict=True):
+            piece = body[start : start + answer.length]
+            start += answer.length
+            if reader.answered(number):
+                self._owner.on_answer(reader, answer, piece)
+        self._over(max_bytes)
+
+    def _lost(self, question: Question, max_bytes: int, error: RaftlogError) -> None:
+        for reader, number in question:
+            if reader.answered(number):
+                self._owner.on_failed(reader, error)
+        self._over(max_bytes, error)
+
+
+class SessionChannel(Channel):
+    """Invariant: every reader in `_slots` has a slot at the broker, or will have with a request that is under way."""
+
+    def __init__(self, connection: Connection, terms: Terms, owner: Owner) -> None:
+        super().__init__(connection, terms, owner)
+        self._session = 0
+        """0: the next poll begins one."""
+        self._begun = 0
+        self._numbers = itertools.count(1)
+        self._slots: dict[int, tuple[PartitionReader, int]] = {}
+        """Slot → the reader, and the number of its question."""
+        self._slot_of: dict[PartitionReader, int] = {}
+        self._dropped: list[int] = []
+        self._refused = False
+
+    @property
+    def needs_poll(self) -> bool:
+        return bool(self._slots) and not self.open_polls
+
+    @property
+    def refused(self) -> bool:
+        return self._refused
+
+    def poll(self, topic_id: bytes, asked: Sequence[tuple[PartitionReader, int]], max_bytes: int) -> None:
+        dropped, self._dropped = self._dropped[:MAX_PARTITIONS_PER_REQUEST], self._dropped[MAX_PARTITIONS_PER_REQUEST:]
+        begins = not self._session
+        if begins:
+            self._begun += 1
+            self._session = self._begun
+        make = partial(
+            SessionFetchRequest,
+            session=self._session,
+            begins=begins,
+            max_wait_ms=int(self._terms.max_wait * 1000),
+            min_bytes=self._terms.min_bytes,
+            max_bytes=max_bytes,
+            added=[self._slot(topic_id, reader, most) for reader, most in asked],
+            dropped=dropped,
+            isolation=self._terms.isolation,
+        )
+        answered = partial(self._answered, self._session, max_bytes)
+        self._send(make, answered, partial(self._lost, self._session, max_bytes))
+
+    def _slot(self, topic_id: bytes, reader: PartitionReader, most: int) -> SlotToFetch:
+        self.drop(reader)
+        number = next(self._numbers)
+        self._slots[number] = (reader, reader.ask())
+        self._slot_of[reader] = number
+        return SlotToFetch(number, topic_id, reader.partition, reader.fetch_offset, most, reader.leader_epoch)
+
+    def drop(self, reader: PartitionReader) -> None:
+        number = self._slot_of.pop(reader, None)
+        if number is not None:
+            del self._slots[number]
+            self._dropped.append(number)
+
+    def give_up(self) -> list[PartitionReader]:
+        slots, self._slots = self._slots, {}
+        self._slot_of, self._dropped, self._session = {}, [], 0
+        return [reader for reader, number in slots.values() if reader.answered(number)]
+
+    def _answered(self, session: int, max_bytes: int, response: Response, body: memoryview) -> None:
+        if session == self._session:
+            if isinstance(response, SessionFetchResponse):
+                self._take(response, body)
+            elif isinstance(response, ErrorResponse):
+                self._refused = response.error == "overloaded"
+                self._fail(error_from_code(response.error, response.detail))
+            else:
+                self._fail(self._nonsense())
+        self._over(max_bytes)
+
+    def _take(self, response: SessionFetchResponse, body: memoryview) -> None:
+        start = 0
+        for answer in response.slots:
+            piece = body[start : start + answer.length]
+            start += answer.length
+            reader, number = self._slots.get(answer.slot, (None, 0))
+            if reader is None:
+                continue  # it was dropped
+            if answer.error or answer.length:
+                del self._slots[answer.slot], self._slot_of[reader]
+                if reader.answered(number):
+                    self._owner.on_answer(reader, answer, piece)
+            elif reader.asked == number:
+                self._owner.on_answer(reader, answer, piece)
+
+    def _lost(self, session: int, max_bytes: int, error: RaftlogError) -> None:
+        if session == self._session:
+            self._fail(error)
+        self._over(max_bytes, error)
+
+    def _fail(self, error: RaftlogError) -> None:
+        for reader in self.give_up():
+            self._owner.on_failed(reader, error)

@@ -1,0 +1,123 @@
+"""A consumer names only what changed, and everything anew where a broker has forgotten it (KIP-227's idea, S1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from raftlog import Consumer
+from raftlog.client import fetch_channels
+from raftlog.record_batch import encode, stamp
+from tests.support.fake_cluster import FakeCluster, FakePartition
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster() as started:
+        yield started
+
+
+def put(cluster: FakeCluster, partition: FakePartition, count: int = 1) -> None:
+    values = [b"%d/%d" % (partition.number, partition.end_offset + number) for number in range(count)]
+    batch = encode(values, base_timestamp_ms=1000)
+    partition.put(b"".join(map(bytes, stamp(batch, partition.end_offset, partition.leader_epoch))))
+    cluster.wake()
+
+
+async def read(consumer: Consumer, count: int) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    async with asyncio.timeout(10):
+        while len(found) < count:
+            found += [(record.partition, record.offset) for record in await consumer.poll(timeout=0.2)]
+    return found
+
+
+async def test_idle_partitions_are_named_once(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t", partitions=300)
+    node = cluster.nodes[1]
+    async with Consumer(cluster.bootstrap, "t", max_wait_ms=20) as consumer:
+        await cluster.until(lambda: len(node.fetching.asked) >= 5)
+        busy = topic.partitions[17]
+        for number in range(20):
+            put(cluster, busy)
+            assert await read(consumer, 1) == [(17, number)]
+        assert consumer.high_watermarks == {number: 20 * (number == 17) for number in range(300)}
+    named = [slot.partition for request in node.fetching.asked for slot in request.added]
+    assert sorted(named) == sorted([*range(300), *[17] * 20])
+    assert [request.begins for request in node.fetching.asked].count(True) == 1
+    assert not any(request.dropped for request in node.fetching.asked)
+
+
+async def test_a_session_that_the_broker_forgot_begins_anew(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t", partitions=3)
+    node = cluster.nodes[1]
+    async with Consumer(cluster.bootstrap, "t", max_wait_ms=20) as consumer:
+        for round_number in range(3):
+            for partition in topic.partitions:
+                put(cluster, partition, 2)
+            found = await read(consumer, 6)
+            assert sorted(found) == [(p, 2 * round_number + n) for p in range(3) for n in range(2)]
+            node.fetching.sessions.clear()
+        assert sum(request.begins for request in node.fetching.asked) >= 3
+
+
+async def test_without_room_for_a_session_every_fetch_names_all(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_channels, "SESSION_AGAIN", 0.2)
+    topic = cluster.create_topic("t", partitions=3)
+    node = cluster.nodes[1]
+    node.fetching.refuse_sessions = True
+    async with Consumer(cluster.bootstrap, "t", max_wait_ms=20) as consumer:
+        for partition in topic.partitions:
+            put(cluster, partition)
+        assert sorted(await read(consumer, 3)) == [(0, 0), (1, 0), (2, 0)]
+        refused = len(node.fetching.asked)
+        assert len(node.fetches) > refused
+        node.fetching.refuse_sessions = False
+        await cluster.until(lambda: len(node.fetching.asked) > refused + 2)
+        for partition in topic.partitions:
+            put(cluster, partition)
+        assert sorted(await read(consumer, 3)) == [(0, 1), (1, 1), (2, 1)]
+
+
+async def test_what_was_sought_away_from_is_dropped_and_never_handed_out(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t", partitions=2)
+    for partition in topic.partitions:
+        put(cluster, partition, 10)
+    node = cluster.nodes[1]
+    async with Consumer(cluster.bootstrap, "t", start=10, max_wait_ms=2000) as consumer:
+        await cluster.until(lambda: node.fetching.asked)
+        await consumer.seek(0, 4)
+        assert await read(consumer, 6) == [(0, offset) for offset in range(4, 10)]
+        assert any(request.dropped for request in node.fetching.asked)
+        put(cluster, topic.partitions[1])
+        assert await read(consumer, 1) == [(1, 10)]
+
+
+async def test_a_leader_that_moves_takes_its_partitions_along(cluster: FakeCluster) -> None:
+    async with FakeCluster(nodes=2) as two:
+        topic = two.create_topic("t", partitions=4)
+        async with Consumer(two.bootstrap, "t", max_wait_ms=100) as consumer:
+            for round_number in range(4):
+                for partition in topic.partitions:
+                    two.move_leader("t", partition.number, 1 + (partition.number + round_number) % 2)
+                    put(two, partition)
+                found = await read(consumer, 4)
+                assert sorted(found) == [(number, round_number) for number in range(4)]
+
+
+async def test_a_broker_that_says_goodbye_loses_its_session(cluster: FakeCluster) -> None:
+    """GOAWAY: what waits there is asked for elsewhere, though nothing of it was answered."""
+    async with FakeCluster(nodes=2) as two:
+        topic = two.create_topic("t", partitions=2)
+        async with Consumer(two.bootstrap, "t", max_wait_ms=100) as consumer:
+            for partition in topic.partitions:
+                put(two, partition)
+            assert sorted(await read(consumer, 2)) == [(0, 0), (1, 0)]
+            two.move_leader("t", 0, 2)
+            await two.nodes[1].stop_gracefully()
+            put(two, topic.partitions[0])
+            assert await read(consumer, 1) == [(0, 1)]
