@@ -26,12 +26,15 @@ Start = Annotated[int, Meta(ge=-1, le=2**62)]
 ProducerEpochNumber = Annotated[int, Meta(ge=0, le=2**15 - 1)]
 Partition = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 TopicId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+Attempt = Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")]
 
 
 class InitializeProducer(msgspec.Struct, forbid_unknown_fields=True):
     transactional_id: Named
     timeout_ms: Timeout = DEFAULT_TRANSACTION_TIMEOUT_MS
     """How long one of its transactions may stay open."""
+    attempt: Attempt = ""
+    """Random, and the same in each retry of this request: a repeated one gets the first answer and fences nobody."""
 
 
 class OpenBlock(msgspec.Struct, forbid_unknown_fields=True):
@@ -163,3 +166,14 @@ class NamedPosition(msgspec.Struct):
     name: str
     value: int | None
     """null: nothing was ever committed under this name."""
+
+
+class PositionDescription(msgspec.Struct):
+    name: str
+    value: int
+
+
+class Positions(msgspec.Struct):
+    positions: list[PositionDescription]
+    more: bool
+    """There are others behind the last one: ask with a longer prefix."""

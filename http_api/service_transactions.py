@@ -84,11 +84,13 @@ class OpenTransaction:
 
 
 class TransactionService(Protocol):
-    """Changes are decided when a call returns, and the view shows them. All raise `InvalidRequest` for what is refused
-    and `RetriableError` (`outcome_unknown`, `quorum_unavailable`, `overloaded`); each may be tried again as it was."""
+    """Changes are decided when a call returns, and the view shows them; but for those of `commit` and `abort`, which it
+    shows a moment later, or after `catch_up`. All raise `InvalidRequest` for what is refused and `RetriableError`
+    (`outcome_unknown`, `quorum_unavailable`, `overloaded`); each may be tried again as it was."""
 
-    async def initialize(self, transactional_id: str, timeout_ms: int) -> TransactionKey:
-        """A producer of this name begins: earlier ones are fenced, what they left undecided is aborted."""
+    async def initialize(self, transactional_id: str, timeout_ms: int, attempt: bytes | None = None) -> TransactionKey:
+        """A producer of this name begins: earlier ones are fenced, what they left undecided is aborted. `attempt` (16
+        bytes): the same one again is answered as the first, or `producer_fenced` where another one came since."""
         ...
 
     async def open_block(self, name: str, count: int, timeout_ms: int) -> ProducerIdBlock:
@@ -97,6 +99,10 @@ class TransactionService(Protocol):
 
     async def retire_block(self, name: str) -> None:
         """What is undecided in it is aborted for good."""
+        ...
+
+    async def remove_position(self, name: str, value: int) -> None:
+        """Forget it where it stands at `value`. Raises `InvalidRequest` (`offset_moved`)."""
         ...
 
     async def commit(self, wanted: WantedCommit, *, visible_within_s: float = 0) -> tuple[TransactionKey, ...]:

@@ -32,6 +32,8 @@ from .models_transactions import (
     InitializeProducer,
     NamedPosition,
     OpenBlock,
+    PositionDescription,
+    Positions,
     ProducerIdBlock,
     ProducerKey,
     TransactionDescription,
@@ -39,7 +41,7 @@ from .models_transactions import (
     Transactions,
     TransactionState,
 )
-from .query import Query
+from .query import MAX_OFFSET, Query
 from .replies import bulk_reply, json_reply
 from .service_transactions import (
     OpenTransaction,
@@ -54,10 +56,16 @@ CHANGE_TIMEOUT_S = 30.0
 """Beyond what the broker itself waits for the quorum."""
 MAX_LISTED = 10_000
 """Transactions in one answer."""
-PARTITIONS_PER_TURN = 500
-"""Looked at before the loop gets its turn."""
+MAX_PLACES = 1_000
+"""Partitions of one transaction that are told of."""
+PLACES_PER_TURN = 2_000
+"""Looked at before the loop gets its turn: some milliseconds."""
+MAX_POSITIONS = 10_000
+"""In one answer."""
 _PARTITION_COST = 128
 """A partition of a transaction takes about as long as parsing this many bytes."""
+_POSITION_COST = 16
+"""A position that is looked at, likewise."""
 
 
 # --- Begin and end ---------------------------------------------------------------------------------------------------
@@ -69,7 +77,8 @@ async def initialize(request: web.Request) -> web.StreamResponse:
     Query(request)
     asked = await read_json(request, context, InitializeProducer)
     name = _name("a transactional id", asked.transactional_id)
-    begun = context.service.transactions.initialize(name, asked.timeout_ms)
+    attempt = bytes.fromhex(asked.attempt) or None
+    begun = context.service.transactions.initialize(name, asked.timeout_ms, attempt)
     key = await context.finish(begun, CHANGE_TIMEOUT_S)
     return json_reply(ProducerKey(*key))
 
@@ -160,6 +169,10 @@ def _parse_commit(body: bytes) -> tuple[WantedCommit, int]:
     block = _name("a block", asked.block) if asked.block else ""
     if not (outputs or groups or positions or block):
         raise InvalidRequest("invalid_request", "a commit names transactions, offsets of groups, positions or a block")
+    if groups and not outputs:
+        # Its retry would find the offsets moved, and hear that nothing was done.
+        told = "offsets of groups are committed with a transaction; without one commit them as the group's offsets"
+        raise InvalidRequest("invalid_request", told)
     return WantedCommit(outputs, groups, positions, block), asked.visible_within_ms
 
 
@@ -173,10 +186,10 @@ async def list_transactions(request: web.Request) -> web.StreamResponse:
     await context.catch_up("a transaction")
     found = await _under_way(context)
     shown, looked_at = [], 0
-    for key in sorted(found)[:MAX_LISTED]:
+    for key in sorted(found):
         shown.append(_describe(context, key, found[key]))
         looked_at += 1 + len(found[key])
-        if looked_at >= PARTITIONS_PER_TURN:
+        if looked_at >= PLACES_PER_TURN:
             looked_at = 0
             await asyncio.sleep(0)
     cost = _PARTITION_COST * sum(1 + len(one.partitions) for one in shown)
@@ -193,11 +206,10 @@ async def describe_transaction(request: web.Request) -> web.StreamResponse:
     producer = context.service.view.transactions.producer(name)
     if producer is None:
         raise InvalidRequest("unknown_transaction", f"there is no transactional id {name!r}")
-    found = await _under_way(context)
-    shown = producer.key
-    if shown not in found and producer.ended is not None:
-        shown = producer.ended
-    return json_reply(_describe(context, shown, found.get(shown, {})))
+    shown, places = producer.key, await _places_of(context, producer.key)
+    if not places and producer.ended is not None:
+        shown, places = producer.ended, await _places_of(context, producer.ended)
+    return json_reply(_describe(context, shown, places))
 
 
 async def describe_position(request: web.Request) -> web.StreamResponse:
@@ -210,23 +222,81 @@ async def describe_position(request: web.Request) -> web.StreamResponse:
     return json_reply(NamedPosition(name, value if value >= 0 else None))
 
 
+async def list_positions(request: web.Request) -> web.StreamResponse:
+    """Named positions by name, a bounded number, as the quorum has them now (S7)."""
+    context = context_of(request)
+    prefix = Query(request, ("prefix",)).text("prefix") or ""
+    await context.catch_up("a position")
+    known = context.service.view.transactions
+    cost = _POSITION_COST * known.position_count
+    body = await context.threads.run(cost, _encode_positions, known.position_items(), prefix)
+    return await bulk_reply(request, context, body, JSON_TYPE, {})
+
+
+def _encode_positions(positions: list[tuple[str, int]], prefix: str) -> bytes:
+    found = sorted(one for one in positions if one[0].startswith(prefix))
+    shown = [PositionDescription(name, value) for name, value in found[:MAX_POSITIONS]]
+    return encode(Positions(shown, len(found) > len(shown)))
+
+
+async def remove_position(request: web.Request) -> web.StreamResponse:
+    """Forget it where it stands at `value`: work that it was for may be published again."""
+    context = context_of(request)
+    query = Query(request, ("value",))
+    name = _name("a position", request.match_info["name"])
+    value = query.integer("value", 0, MAX_OFFSET, -1)
+    if value < 0:
+        raise InvalidRequest("invalid_request", "say at which `value` the position stands that is to be removed")
+    await context.finish(context.service.transactions.remove_position(name, value), CHANGE_TIMEOUT_S)
+    return web.Response(status=204)
+
+
 _Places = dict[TopicPartition, OpenTransaction | None]
 
 
 async def _under_way(context: ApiContext) -> dict[TransactionKey, _Places]:
-    """Transaction → where it is open here, or its marker is not reported yet."""
+    """Transaction → where it is open here, or its marker is not reported yet: at most so many, and each at so many."""
     found: dict[TransactionKey, _Places] = {}
     for one in context.service.transactions.open_here():
-        found.setdefault(one.key, {})[one.topic_partition] = one
+        _note(found, one.key, one.topic_partition, one)
     known = context.service.view.transactions
-    waiting = known.partitions_with_ends()
-    for start in range(0, len(waiting), PARTITIONS_PER_TURN):
-        if start:
+    looked_at = 0
+    for partition in known.partitions_with_ends():
+        for key in known.unmarked(partition, MAX_LISTED):
+            _note(found, key, partition, None)
+            looked_at += 1
+        looked_at += 1
+        if looked_at >= PLACES_PER_TURN:
+            looked_at = 0
             await asyncio.sleep(0)
-        for partition in waiting[start : start + PARTITIONS_PER_TURN]:
-            for key in known.unmarked(partition):
-                found.setdefault(key, {}).setdefault(partition, None)
     return found
+
+
+def _note(
+    found: dict[TransactionKey, _Places], key: TransactionKey, partition: TopicPartition, one: OpenTransaction | None
+) -> None:
+    places = found.get(key)
+    if places is None and len(found) < MAX_LISTED:
+        places = found[key] = {}
+    if places is not None and len(places) < MAX_PLACES:
+        places.setdefault(partition, one)
+
+
+async def _places_of(context: ApiContext, key: TransactionKey) -> _Places:
+    """The same of one transaction."""
+    found = {one.topic_partition: one for one in context.service.transactions.open_here() if one.key == key}
+    places: _Places = dict(list(found.items())[:MAX_PLACES])
+    known = context.service.view.transactions
+    if not known.unmarked_count(key):
+        return places
+    for number, partition in enumerate(known.partitions_with_ends(), 1):
+        if len(places) >= MAX_PLACES:
+            break
+        if known.end_offset(key, partition) is not None:
+            places.setdefault(partition, None)
+        if number % PLACES_PER_TURN == 0:
+            await asyncio.sleep(0)
+    return places
 
 
 def _describe(context: ApiContext, key: TransactionKey, places: _Places) -> TransactionDescription:

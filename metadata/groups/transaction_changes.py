@@ -4,9 +4,9 @@
 together in one entry, or not at all (S13). One that is larger than `MAX_CHANGE_BYTES` is staged: `StagePart` brings
 pieces, which nobody acts on and nothing can alter, and `CommitStaged` names how many there are and their digest.
 
-Sizes are bounded field by field, and the whole command by `MAX_CHANGES_BYTES`: its maker cuts it. A change never gains
-a field, and `change_transactions.1` never another kind of change: both would be a new command behind a new feature
-level. `TRANSACTIONS_FEATURE_LEVEL` is the level from which these are proposed at all.
+Sizes are bounded field by field, and the whole command by `MAX_CHANGES_BYTES`: its maker cuts it. Once it is released a
+change never gains a field, and `change_transactions.1` never another kind of change: both would be a new command behind
+a new feature level. `TRANSACTIONS_FEATURE_LEVEL` is the level from which these are proposed at all.
 
 What is *not* here: what they do (`transaction_image.py`, `transaction_commit.py`).
 """
@@ -25,6 +25,7 @@ from raftlog.transactions import TransactionKey
 
 from ..command_parts import LeaderEpochField, NaturalField, Part, PartitionField, TextField, TopicIdField
 from .changes import MAX_PARTITIONS_PER_GROUP, EpochField, GroupIdField, NameField
+from .transaction_records import ATTEMPT_BYTES
 
 TRANSACTIONS_FEATURE_LEVEL = 3
 
@@ -57,6 +58,7 @@ TimeoutField: TypeAlias = Annotated[int, msgspec.Meta(ge=MIN_TIMEOUT_MS, le=MAX_
 TransactionNameField: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_TRANSACTION_NAME)]
 BlockNameField: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_TRANSACTION_NAME)]
 CommitIdField: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=COMMIT_ID_BYTES, max_length=COMMIT_ID_BYTES)]
+AttemptField: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=ATTEMPT_BYTES, max_length=ATTEMPT_BYTES)]
 
 
 class Key(Part, frozen=True):
@@ -82,11 +84,15 @@ def pack_keys(keys: Iterable[TransactionKey]) -> tuple[Key, ...]:
 
 class Initialize(Part, frozen=True, tag="initialize"):
     """A producer of this name begins: what an earlier one left undecided is aborted, and whoever still is one is
-    fenced. Answered with the key of its first transaction. `now_ms`: the proposer's clock, for the expiry of names."""
+    fenced. Answered with the key of its first transaction. `now_ms`: the proposer's clock, for the expiry of names.
+
+    `attempt`: which initialisation this is, where it can come twice: the repeated one is answered with the key of now,
+    and changes nothing; it is refused (`producer_fenced`) where another one came in between."""
 
     transactional_id: TransactionNameField
     timeout_ms: TimeoutField
     now_ms: NaturalField
+    attempt: AttemptField | None = None
 
 
 class OpenBlock(Part, frozen=True, tag="open_block"):
@@ -230,7 +236,7 @@ class Marked(Part, frozen=True, tag="marked"):
         return TopicPartition(self.topic_id, self.partition)
 
 
-# --- Expiry ----------------------------------------------------------------------------------------------------------
+# --- What is forgotten ------------------------------------------------------------------------------------------------
 
 
 class ExpiredBlock(Part, frozen=True):
@@ -255,6 +261,13 @@ class ExpiredParts(Part, frozen=True):
     parts: NaturalField
 
 
+class RemovePosition(Part, frozen=True, tag="remove_position"):
+    """A named counter that stands at `value` is forgotten. Nothing happens where there is none (any more)."""
+
+    name: TransactionNameField
+    value: NaturalField
+
+
 class Expire(Part, frozen=True, tag="expire"):
     """What nobody has used for its time is forgotten, where it is still what it was. Commits that are not marked
     everywhere stay. `term`: refused in an entry of another one, because its maker was deposed."""
@@ -266,7 +279,17 @@ class Expire(Part, frozen=True, tag="expire"):
 
 
 TransactionChange: TypeAlias = (
-    Commit | Abort | Marked | Initialize | OpenBlock | RetireBlock | AbortOverdue | StagePart | CommitStaged | Expire
+    Commit
+    | Abort
+    | Marked
+    | Initialize
+    | OpenBlock
+    | RetireBlock
+    | AbortOverdue
+    | StagePart
+    | CommitStaged
+    | Expire
+    | RemovePosition
 )
 
 

@@ -175,6 +175,7 @@ def _decide(state: ImageState, wanted: _Wanted, index: int) -> Decision:
         yield
         refused = _group_refusal(state, wanted)
     if refused is None:
+        yield
         full = _no_room(state, wanted)
         if full is not None:
             return full

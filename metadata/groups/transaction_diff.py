@@ -19,6 +19,7 @@ from .transaction_events import (
     EndsForgotten,
     PartsStaged,
     PositionMoved,
+    PositionRemoved,
     ProducerChanged,
     ProducerIdsTaken,
     ProducerRemoved,
@@ -96,7 +97,9 @@ def _changed_records(old: TransactionsState, new: TransactionsState) -> Iterator
             yield PartsStaged(commit_id, count)
     for commit_id in staged_before:
         yield PartsStaged(commit_id, 0)
-    for name in old.copies()[0]:
+    for name in old.names_of_producers():
         yield ProducerRemoved(name) if new.producer(name) is None else None
+    for name, _ in old.position_items():
+        yield PositionRemoved(name) if new.position(name) < 0 else None
     for block in old.blocks():
         yield BlockRemoved(block.first) if new.block(block.first) is None else None

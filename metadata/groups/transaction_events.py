@@ -75,6 +75,13 @@ class PositionMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class PositionRemoved:
+    """An operator had a named counter forgotten."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartsStaged:
     """So many parts of a commit to come are there; 0: they are dropped."""
 
@@ -91,5 +98,6 @@ TransactionEvent: TypeAlias = (
     | EndsCommitted
     | EndsForgotten
     | PositionMoved
+    | PositionRemoved
     | PartsStaged
 )

@@ -5,6 +5,8 @@ The rules, each of which a schedule breaks when it is left out (S13):
 * **An end is remembered** as long as its producer may ask again: an id that is aborted is never committed later.
 * **Each initialisation and each end raises a named producer's epoch**, so a late batch of one transaction is never
   taken for one of the next. A retry of the last end gets the first answer; an older epoch is fenced and hears nothing.
+* **An initialisation that comes again is none**: it would fence the producer that it was made for; and one that comes
+  after another's would fence that one, which has taken its place.
 * **An id that is not kept is over**: nobody commits it any more, and leaders abort what they find open of it, unless
   the ends of a commit name it. Those stay, whatever expires, until a marker is below the high watermark everywhere.
 
@@ -33,6 +35,7 @@ from .transaction_changes import (
     Initialize,
     Marked,
     OpenBlock,
+    RemovePosition,
     RetireBlock,
     StagePart,
     TransactionChange,
@@ -52,8 +55,15 @@ from .transaction_ends import (
     retire_block,
     told_after,
 )
-from .transaction_events import BlockChanged, BlockRemoved, EndsForgotten, ProducerIdsTaken, ProducerRemoved
-from .transaction_records import Block, NamedProducer, Standing
+from .transaction_events import (
+    BlockChanged,
+    BlockRemoved,
+    EndsForgotten,
+    PositionRemoved,
+    ProducerIdsTaken,
+    ProducerRemoved,
+)
+from .transaction_records import Block, NamedProducer, Standing, with_attempt
 
 if TYPE_CHECKING:
     from ..image_state import ImageState
@@ -107,6 +117,8 @@ def _change(state: ImageState, change: TransactionChange, index: int, term: int)
             return _stage(state, change)
         case Expire():
             return _expire(state, change, term)
+        case RemovePosition():
+            return _remove_position(state, change)
 
 
 def strike_topic(state: ImageState, topic_id: TopicId) -> Generator[None, None, None]:
@@ -135,11 +147,18 @@ def _forget(state: ImageState, topic_partition: TopicPartition, keys: Iterable[T
 def _initialize(state: ImageState, change: Initialize) -> Answer:
     transactions = state.transactions
     known = transactions.producer(change.transactional_id)
+    attempt = change.attempt if change.attempt and any(change.attempt) else None
+    turn = None if known is None or attempt is None else known.turn_of(attempt)
     if known is None:
         if transactions.producer_count >= MAX_PRODUCERS:
             return Refused("overloaded", f"the cluster has {MAX_PRODUCERS} transactional ids, which is the most")
         first = transactions.granted_below
         record = NamedProducer(change.transactional_id, first, ProducerEpoch(0), change.timeout_ms, change.now_ms)
+    elif turn == 0:
+        return Told((known.key,))
+    elif turn is not None:
+        name = change.transactional_id
+        return Refused("producer_fenced", f"{name!r} was initialised again since: another producer has its place")
     else:
         # With nothing ended: whoever had the epochs before this one is fenced, whatever it asks.
         record = replace(
@@ -149,6 +168,7 @@ def _initialize(state: ImageState, change: Initialize) -> Answer:
             ended=None,
             outcome=Outcome.UNDECIDED,
         )
+    record = replace(record, attempts=with_attempt(record.attempts, attempt))
     put_producer(state, record)
     return Told((record.key,))
 
@@ -237,6 +257,16 @@ def _marked(state: ImageState, change: Marked) -> Answer:
     if record.leader_epoch != change.leader_epoch:
         return Refused("fenced_leader_epoch", f"{change.topic_partition} is in leader epoch {record.leader_epoch}")
     _forget(state, change.topic_partition, [key.key for key in change.keys])
+    return DONE
+
+
+def _remove_position(state: ImageState, change: RemovePosition) -> Answer:
+    value = state.transactions.position(change.name)
+    if value < 0:
+        return DONE
+    if value != change.value:
+        return Refused("offset_moved", f"position {change.name!r} is at {value}, not at {change.value}")
+    state.transactions.change(PositionRemoved(change.name))
     return DONE
 
 

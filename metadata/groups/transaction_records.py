@@ -30,6 +30,10 @@ MAX_PRODUCER_EPOCH = 2**15 - 1
 
 UNNAMED_EPOCH = ProducerEpoch(0)
 
+ATTEMPT_BYTES = 16
+ATTEMPTS_KEPT = 4
+"""Initialisations of a name that are told apart: one that is repeated comes within seconds."""
+
 
 class Standing(enum.Enum):
     """What is known of a transaction."""
@@ -89,6 +93,11 @@ def _with_id(ranges: Ranges, one: int) -> Ranges:
     return (*ranges[:start], (first, end), *ranges[stop:])
 
 
+def with_attempt(attempts: bytes, attempt: bytes | None) -> bytes:
+    """These initialisations, and one more; None: one that cannot be repeated, and yet takes its turn."""
+    return (attempt or bytes(ATTEMPT_BYTES)) + attempts[: (ATTEMPTS_KEPT - 1) * ATTEMPT_BYTES]
+
+
 # --- Records ---------------------------------------------------------------------------------------------------------
 
 
@@ -113,6 +122,8 @@ class NamedProducer:
     """Of `ended`."""
     former_id: ProducerId = NO_PRODUCER_ID
     """The id before this one, whose epochs had come to their end: whoever still has it is fenced."""
+    attempts: bytes = b""
+    """Which initialisations there were: `ATTEMPT_BYTES` each, at most `ATTEMPTS_KEPT`, the last one first."""
 
     @property
     def key(self) -> TransactionKey:
@@ -127,6 +138,12 @@ class NamedProducer:
             return Standing.COMMITTED if self.outcome is Outcome.COMMITTED else Standing.ABORTED
         ahead = key.producer_id == self.producer_id and key.producer_epoch > self.epoch
         return Standing.UNKNOWN if ahead else Standing.FENCED
+
+    def turn_of(self, attempt: bytes) -> int | None:
+        """How many initialisations came after this one; None: it is not among those that are remembered."""
+        known = self.attempts
+        starts = range(0, len(known), ATTEMPT_BYTES)
+        return next((at // ATTEMPT_BYTES for at in starts if known[at : at + ATTEMPT_BYTES] == attempt), None)
 
 
 @dataclass(frozen=True, slots=True)

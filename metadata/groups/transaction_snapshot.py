@@ -32,6 +32,7 @@ class _Producer(_Part, frozen=True):
     ended: tuple[ProducerId, ProducerEpoch] | None
     outcome: int
     former_id: ProducerId
+    attempts: bytes = b""
 
 
 class _Block(_Part, frozen=True):
@@ -161,6 +162,7 @@ def _pack_producer(producer: NamedProducer) -> _Producer:
         None if producer.ended is None else (producer.ended.producer_id, producer.ended.producer_epoch),
         producer.outcome.value,
         producer.former_id,
+        producer.attempts,
     )
 
 
@@ -174,6 +176,7 @@ def _unpack_producer(packed: _Producer) -> NamedProducer:
         None if packed.ended is None else TransactionKey(*packed.ended),
         Outcome(packed.outcome),
         packed.former_id,
+        packed.attempts,
     )
 
 

@@ -25,6 +25,7 @@ from .transaction_events import (
     EndsForgotten,
     PartsStaged,
     PositionMoved,
+    PositionRemoved,
     ProducerChanged,
     ProducerIdsTaken,
     ProducerRemoved,
@@ -186,7 +187,11 @@ class Transactions:
 
     def positions(self) -> list[tuple[str, int]]:
         """All of them, by name."""
-        return sorted(self._positions.items())
+        return sorted(self.position_items())
+
+    def position_items(self) -> list[tuple[str, int]]:
+        """A copy, in no particular order."""
+        return list(self._positions.items())
 
     @property
     def position_count(self) -> int:
@@ -219,6 +224,8 @@ class Transactions:
                 self._put_producer(producer)
             case PositionMoved(name, value):
                 self._positions[name] = value
+            case PositionRemoved(name):
+                self._positions.pop(name, None)
             case ProducerIdsTaken(below):
                 self.granted_below = below
             case PartsStaged(commit_id, count):

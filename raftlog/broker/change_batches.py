@@ -1,7 +1,9 @@
 """Changes on their way to the quorum: what is asked while one command is under way goes into the next.
 
 So ten thousand changes a second are some hundred commands of bounded size, and what one node asks for stays in order.
-What waits is bounded. A change's answer comes when this node's view shows it.
+What waits is bounded. A change's answer comes when this node's view shows it, or, where whoever asks needs no more than
+the answer, as soon as it is decided: a view has to take over everything before it, and is late under load. So that what
+it has to take over stays bounded, no command goes out before the view shows the last but one.
 
 The first change of a kind raises the cluster's feature level, which the quorum refuses while some broker is too old to
 know that kind. What no node could decode is refused before it can spoil the command of others (S11).
@@ -14,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -46,6 +48,8 @@ class _Waiting(Generic[Change, Decision]):
     change: Change
     size: int
     decided: asyncio.Future[Decision]
+    shown: bool
+    """Its answer waits for the view."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,8 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         """Of the queue."""
         self._under_way: list[_Waiting[Change, Decision]] = []
         self._proposing = False
+        self._last_index = 0
+        """Of the last command's entry."""
 
     # --- What a kind says --------------------------------------------------------------------------------------------
 
@@ -105,9 +111,9 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
 
     # --- Asking ------------------------------------------------------------------------------------------------------
 
-    def submit(self, change: Change) -> asyncio.Future[Decision]:
-        """Done when this node's view shows what was decided. Fails with the refusal, or a `RetriableError`. Raises
-        `InvalidRequest` or `RetriableError` for what is not even begun."""
+    def submit(self, change: Change, *, shown: bool = True) -> asyncio.Future[Decision]:
+        """Done when it is decided and, with `shown`, this node's view shows that. Fails with the refusal, or a
+        `RetriableError`. Raises `InvalidRequest` or `RetriableError` for what is not even begun."""
         size = self._size_of(change)
         if size > self._limits.change_bytes:
             raise InvalidRequest(
@@ -117,7 +123,7 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         if len(self._queue) >= MAX_WAITING or self._bytes + size > MAX_WAITING_BYTES:
             raise RetriableError("overloaded", f"too many changes of {self._what} wait for the quorum")
         decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Waiting(change, size, decided))
+        self._queue.append(_Waiting(change, size, decided, shown))
         self._bytes += size
         self._pump()
         return decided
@@ -175,23 +181,19 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         result = outcome.result
         answers = self._answers(outcome, len(self._under_way))
         if answers is not None:
-            self._when_view_reaches(outcome.index, lambda: self._decided(answers))
+            told = list(zip(self._under_way, answers, strict=True))
+            _tell((waiting, answer) for waiting, answer in told if not waiting.shown)
+            later = [(waiting, answer) for waiting, answer in told if waiting.shown]
+            if later:
+                self._when_view_reaches(outcome.index, lambda: _tell(later))
+            before, self._last_index = self._last_index, outcome.index
+            self._when_view_reaches(before, self._next)
         elif isinstance(result, Refused):
             self._fail(result.error())
         elif outcome.fate is Fate.REFUSED:
             self._fail(RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}"))
         else:
             self._fail(RetriableError("outcome_unknown", f"the quorum's decision is not known: {outcome.detail}"))
-
-    def _decided(self, answers: list[Decision | RaftlogError]) -> None:
-        for waiting, answer in zip(self._under_way, answers, strict=True):
-            if waiting.decided.done():
-                continue  # whoever asked has gone
-            if isinstance(answer, RaftlogError):
-                waiting.decided.set_exception(answer)
-            else:
-                waiting.decided.set_result(answer)
-        self._next()
 
     def _fail(self, error: RaftlogError) -> None:
         for waiting in self._under_way:
@@ -203,3 +205,13 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         self._under_way.clear()
         self._proposing = False
         self._pump()
+
+
+def _tell(answers: Iterable[tuple[_Waiting[Change, Decision], Decision | RaftlogError]]) -> None:
+    for waiting, answer in answers:
+        if waiting.decided.done():
+            continue  # whoever asked has gone
+        if isinstance(answer, RaftlogError):
+            waiting.decided.set_exception(answer)
+        else:
+            waiting.decided.set_result(answer)

@@ -29,6 +29,7 @@ from metadata.groups.transaction_changes import (
     OpenBlock,
     Piece,
     Position,
+    RemovePosition,
     RetireBlock,
     StagePart,
     TransactionChange,
@@ -111,9 +112,10 @@ class Transactions:
 
     # --- What producers ask for --------------------------------------------------------------------------------------
 
-    async def initialize(self, transactional_id: str, timeout_ms: int) -> TransactionKey:
+    async def initialize(self, transactional_id: str, timeout_ms: int, attempt: bytes | None = None) -> TransactionKey:
         _check_timeout(timeout_ms)
-        (key,) = _keys(await self._submit(Initialize(transactional_id, timeout_ms, self._clock.wall_ms())))
+        asked = Initialize(transactional_id, timeout_ms, self._clock.wall_ms(), attempt)
+        (key,) = _keys(await self._submit(asked))
         return key
 
     async def open_block(self, name: str, count: int, timeout_ms: int) -> ProducerIdBlock:
@@ -128,22 +130,25 @@ class Transactions:
     async def retire_block(self, name: str) -> None:
         await self._submit(RetireBlock(name))
 
+    async def remove_position(self, name: str, value: int) -> None:
+        await self._submit(RemovePosition(name, value))
+
     async def commit(self, wanted: WantedCommit, *, visible_within_s: float = 0) -> tuple[TransactionKey, ...]:
         # Taken down at once: the caller's deadline includes the decision.
         deadline = self._loop.time() + visible_within_s
         positions = tuple(Position(one.name, one.current, one.new) for one in wanted.positions)
+        keys = [output.key for output in wanted.outputs]
+        shown = visible_within_s > 0 or not self._knows_names(keys)
         if size_of_wanted(wanted) <= INLINE_OFFSETS:
             pieces = pieces_of(wanted)
         else:
             pieces = await asyncio.to_thread(pieces_of, wanted)
         if len(pieces) == 1:
             (whole,) = pieces
-            decided = await self._submit(
-                Commit(whole.outputs, whole.groups, positions, wanted.block, self._clock.wall_ms())
-            )
+            commit = Commit(whole.outputs, whole.groups, positions, wanted.block, self._clock.wall_ms())
+            decided = await self._submit(commit, shown=shown)
         else:
-            decided = await self._commit_staged(pieces, positions, wanted.block)
-        keys = [output.key for output in wanted.outputs]
+            decided = await self._commit_staged(pieces, positions, wanted.block, shown=shown)
         going_on = self._going_on(decided, keys)
         if visible_within_s > 0:
             await self._become_visible(keys, deadline)
@@ -155,15 +160,25 @@ class Transactions:
     async def abort(self, keys: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:
         if len(keys) > MAX_KEYS:
             raise InvalidRequest("transaction_too_large", f"{MAX_KEYS} transactions are aborted at a time, at most")
-        return self._going_on(await self._submit(Abort(pack_keys(keys), self._clock.wall_ms())), keys)
+        asked = Abort(pack_keys(keys), self._clock.wall_ms())
+        return self._going_on(await self._submit(asked, shown=not self._knows_names(keys)), keys)
+
+    def _knows_names(self, keys: Sequence[TransactionKey]) -> bool:
+        """Whether this view, which may be behind the decision, shows which of them have names: it does of every id that
+        it knows to be granted, as long as that can be decided about."""
+        granted_below = self._view.transactions.granted_below
+        return all(key.producer_id < granted_below for key in keys)
 
     def _going_on(self, decided: Decided, ended: Sequence[TransactionKey]) -> tuple[TransactionKey, ...]:
         return _keys(decided) or self._view.transactions.going_on(ended)
 
-    async def _submit(self, change: TransactionChange) -> Decided:
-        return await self._batches.submit(change)
+    async def _submit(self, change: TransactionChange, *, shown: bool = True) -> Decided:
+        """`shown`: what follows needs the view to be as far."""
+        return await self._batches.submit(change, shown=shown)
 
-    async def _commit_staged(self, pieces: Sequence[Piece], positions: tuple[Position, ...], block: str) -> Decided:
+    async def _commit_staged(
+        self, pieces: Sequence[Piece], positions: tuple[Position, ...], block: str, *, shown: bool
+    ) -> Decided:
         if len(pieces) > MAX_PARTS:
             raise InvalidRequest("transaction_too_large", f"a commit has {MAX_PARTS * MAX_CHANGE_BYTES} bytes at most")
         packed = await asyncio.to_thread(lambda: [encode_piece(piece) for piece in pieces])
@@ -171,14 +186,15 @@ class Transactions:
         try:
             # One by one: a large commit does not crowd out small ones.
             for number, piece in enumerate(packed):
-                await self._submit(StagePart(commit_id, number, piece))
+                await self._submit(StagePart(commit_id, number, piece), shown=False)
         except RetriableError as error:
             # Whatever became of the part: nothing was committed.
             raise RetriableError(
                 "overloaded" if error.code == "overloaded" else "quorum_unavailable", error.detail
             ) from None
         now_ms = self._clock.wall_ms()
-        return await self._submit(CommitStaged(commit_id, len(packed), digest_of(packed), positions, block, now_ms))
+        whole = CommitStaged(commit_id, len(packed), digest_of(packed), positions, block, now_ms)
+        return await self._submit(whole, shown=shown)
 
     # --- Until all markers are there ---------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ SAMPLES: list[c.Command] = [
             ),
             t.Abort((t.Key(_N(7), _N(2)), t.Key(_N(8), _N(0))), 1_700_000_000_000),
             t.Marked(TOPIC, 0, _N(3), (t.Key(_N(7), _N(2)),)),
-            t.Initialize("app", 60_000, 1_700_000_000_000),
+            t.Initialize("app", 60_000, 1_700_000_000_000, b"attempt-number-1"),
             t.OpenBlock("spark/q/43", 1_000, 60_000),
             t.RetireBlock("spark/q/43"),
             t.AbortOverdue((t.Key(_N(9), _N(0)),)),
@@ -93,6 +93,7 @@ SAMPLES: list[c.Command] = [
                 (t.ExpiredProducer("app", _N(7), _N(2)),),
                 (t.ExpiredParts(b"commit-number-01", 1),),
             ),
+            t.RemovePosition("spark/q", 42),
         )
     ),
 ]
@@ -134,7 +135,7 @@ def with_transactions() -> Cluster:
     cluster = with_a_group()
     end = (t.TopicEnds(TOPIC, (0, 1), (_N(70), _N(71))),)
     staged = t.encode_piece(t.Piece((t.Output(_N(8), _N(0), ()),), ()))
-    begun = cluster.do(c.ChangeTransactions((t.Initialize("app", 60_000, 1_700_000_000_000),)))
+    begun = cluster.do(c.ChangeTransactions((t.Initialize("app", 60_000, 1_700_000_000_000, b"attempt-number-1"),)))
     assert isinstance(begun, c.TransactionsChanged)
     app = begun.answers[0].keys[0]
     first = cluster.image.next_producer_id

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from http_api import transactions
 from http_api.service_transactions import OpenTransaction
 from raftlog.errors import RetriableError
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
@@ -19,6 +20,7 @@ from tests.support.http_api_client import Api, running_api
 pytestmark = pytest.mark.integration
 
 T = "/v1/transactions"
+RANGE = {"topic_id": "0" * 32, "partition": 0, "start": -1, "end": 5}
 
 
 @pytest.fixture
@@ -172,6 +174,7 @@ async def test_what_is_open_is_listed_and_described(api: Api, broker: FakeBroker
         ("commit", {"transactions": [{"producer_id": 1, "producer_epoch": 0, "topics": [{"topic_id": "x"}]}]}),
         ("commit", {"positions": [{"name": "p", "current": 5, "new": 5}]}),
         ("commit", {"group_offsets": [{"group": "g", "ranges": []}]}),
+        ("commit", {"group_offsets": [{"group": "g", "ranges": [RANGE]}]}),
         ("commit", {"block": "\u0007"}),
         ("commit", {"block": "b", "visible_within_ms": 30_001}),
         ("abort", {"transactions": []}),
@@ -211,3 +214,44 @@ async def test_what_the_quorum_cannot_decide_now_may_be_asked_for_again(api: Api
     broker.quorum_answers = False
     for path in (T, f"{T}/p", "/v1/positions/p"):
         (await api.get(path)).problem("quorum_unavailable")
+
+
+async def test_an_initialisation_that_is_repeated_is_answered_as_the_first(api: Api) -> None:
+    asked = {"transactional_id": "app", "attempt": "ab" * 16}
+    first = (await api.post(f"{T}/initialize", asked)).document
+    assert (await api.post(f"{T}/initialize", asked)).document == first
+    other = (await api.post(f"{T}/initialize", {**asked, "attempt": "cd" * 16})).document
+    assert other["producer_epoch"] == first["producer_epoch"] + 1
+    (await api.post(f"{T}/initialize", asked)).problem("producer_fenced")
+    for bad in ("ab", "AB" * 16, "ab" * 17, "x" * 32):
+        (await api.post(f"{T}/initialize", {**asked, "attempt": bad})).problem("invalid_request")
+
+
+async def test_positions_are_listed_and_removed_where_they_stand(api: Api) -> None:
+    moved = [{"name": f"q/{number}", "current": -1, "new": number} for number in range(3)]
+    assert (await api.post(f"{T}/commit", {"positions": moved})).status == 200
+    listed = (await api.get("/v1/positions?prefix=q%2F")).document
+    assert listed == {"positions": [{"name": f"q/{n}", "value": n} for n in range(3)], "more": False}
+    assert (await api.get("/v1/positions?prefix=none")).document == {"positions": [], "more": False}
+    (await api.call("DELETE", "/v1/positions/q%2F2")).problem("invalid_request")
+    (await api.call("DELETE", "/v1/positions/q%2F2?value=-1")).problem("invalid_request")
+    (await api.call("DELETE", "/v1/positions/q%2F2?value=1")).problem("offset_moved")
+    for _ in range(2):
+        assert (await api.call("DELETE", "/v1/positions/q%2F2?value=2")).status == 204
+    assert [one["name"] for one in (await api.get("/v1/positions")).document["positions"]] == ["q/0", "q/1"]
+
+
+async def test_what_is_told_of_large_transactions_is_bounded(
+    api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "MAX_PLACES", 2)
+    monkeypatch.setattr(transactions, "MAX_LISTED", 2)
+    monkeypatch.setattr(transactions, "PLACES_PER_TURN", 1)
+    keys = [await begin(api, f"app-{number}") for number in range(3)]
+    for key in keys:
+        assert (
+            await api.post(f"{T}/commit", {"transactions": [output(api, key, (0, 5), (1, 5), (2, 5))]})
+        ).status == 200
+    listed = (await api.get(T)).document["transactions"]
+    assert [len(one["partitions"]) for one in listed] == [2, 2]
+    assert len((await api.get(f"{T}/app-2")).document["partitions"]) == 2

@@ -36,6 +36,7 @@ from metadata.groups.transaction_changes import (
     encode_piece,
     pack_keys,
 )
+from metadata.groups.transaction_records import ATTEMPTS_KEPT
 from metadata.image import ClusterImage, diff
 from metadata.view import ClusterView
 from raftlog.model import BrokerId
@@ -106,6 +107,8 @@ class Mess:
         self.twin = Twin()
         self.keys: list[TransactionKey] = []
         self.asked: list[Commit] = []
+        self.attempts: dict[str, list[bytes]] = {}
+        """Name → its initialisations, the last one first; empty: one without a number."""
         self.log: list[tuple[int, int, bytes]] = []
         self.slow_view = ClusterView()
         """Takes over every entry one event at a time."""
@@ -143,7 +146,7 @@ class Mess:
         transactions = self.cluster.image.transactions
         kind = self.random.choice(("name", "block", "commit", "commit", "commit", "abort", "mark", "mark", "rare"))
         if kind == "name" or not self.keys:
-            return Initialize(self.random.choice(NAMES), 1_000, NOW_MS)
+            return self.an_initialisation()
         some = tuple(self.random.sample(self.keys, min(len(self.keys), 2)))
         if kind == "block":
             return OpenBlock(self.random.choice(BLOCKS), self.random.choice((1, 3)), 1_000)
@@ -165,6 +168,13 @@ class Mess:
             Expire(self.cluster.term + 1, blocks, names, ()),
         ]
         return self.random.choice(rare)
+
+    def an_initialisation(self) -> Initialize:
+        name = self.random.choice(NAMES)
+        known = self.attempts.get(name, [])[:ATTEMPTS_KEPT]
+        repeats = bool(known) and self.random.random() < 0.4
+        attempt = self.random.choice(known) if repeats else self.random.randbytes(16)
+        return Initialize(name, 1_000, NOW_MS, attempt if attempt and self.random.random() < 0.8 else None)
 
     # --- One step ----------------------------------------------------------------------------------------------------
 
@@ -245,7 +255,10 @@ class Mess:
                     assert all(twin.became[one] is Outcome.ABORTED for one in keys)
             case AbortOverdue():
                 twin.abort([packed.key for packed in change.keys])
+            case Initialize() if self._is_repeated(change):
+                self._judge_repeated(change, code, told)
             case Initialize():
+                self.attempts.setdefault(change.transactional_id, []).insert(0, change.attempt or b"")
                 producer = self.cluster.image.transactions.producer(change.transactional_id)
                 assert producer is not None and told == (producer.key,)
                 assert producer.key not in twin.became, "nobody had this key before"
@@ -258,8 +271,23 @@ class Mess:
             case Expire():
                 for ids in expired:
                     twin.abort_id(ids)
+                producer_of = self.cluster.image.transactions.producer
+                self.attempts = {name: known for name, known in self.attempts.items() if producer_of(name) is not None}
         self.keys += [one for one in self._handed_out(change, told) if one not in twin.became]
         twin.begin(self.keys)
+
+    def _is_repeated(self, change: Initialize) -> bool:
+        remembered = self.attempts.get(change.transactional_id, [])[:ATTEMPTS_KEPT]
+        return bool(change.attempt) and change.attempt in remembered
+
+    def _judge_repeated(self, change: Initialize, code: str, told: tuple[TransactionKey, ...]) -> None:
+        """Nothing happens: who was initialised last hears its key, whoever was before that it is fenced."""
+        producer = self.cluster.image.transactions.producer(change.transactional_id)
+        assert producer is not None
+        if change.attempt == self.attempts[change.transactional_id][0]:
+            assert told == (producer.key,) and self.twin.became[producer.key] is Outcome.UNDECIDED
+        else:
+            assert code == "producer_fenced" and not told
 
     def _handed_out(self, change: Any, told: tuple[TransactionKey, ...]) -> list[TransactionKey]:
         if isinstance(change, OpenBlock):

@@ -23,6 +23,7 @@ from metadata.groups.transaction_changes import (
     OpenBlock,
     Output,
     Position,
+    RemovePosition,
     RetireBlock,
     TopicEnds,
     TransactionChange,
@@ -80,8 +81,8 @@ class FakeBrokerTransactions:
 
     # --- TransactionService ---
 
-    async def initialize(self, transactional_id: str, timeout_ms: int) -> TransactionKey:
-        (key,) = self.change(Initialize(transactional_id, timeout_ms, NOW_MS)).keys
+    async def initialize(self, transactional_id: str, timeout_ms: int, attempt: bytes | None = None) -> TransactionKey:
+        (key,) = self.change(Initialize(transactional_id, timeout_ms, NOW_MS, attempt)).keys
         return key.key
 
     async def open_block(self, name: str, count: int, timeout_ms: int) -> ProducerIdBlock:
@@ -90,6 +91,9 @@ class FakeBrokerTransactions:
 
     async def retire_block(self, name: str) -> None:
         self.change(RetireBlock(name))
+
+    async def remove_position(self, name: str, value: int) -> None:
+        self.change(RemovePosition(name, value))
 
     async def commit(self, wanted: WantedCommit, *, visible_within_s: float = 0) -> tuple[TransactionKey, ...]:
         outputs = tuple(

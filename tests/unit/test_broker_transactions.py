@@ -55,11 +55,27 @@ class Node:
         self.commands: list[Command] = []
         self.fates: list[Fate] = []
         """Of the next commands, which are not applied."""
+        self.shown: int | None = None
+        """How far the view is; None: as far as the quorum."""
+        self.held: list[tuple[int, Callable[[], None]]] = []
         self.clock = ManualClock()
-        batches = TransactionBatches(self, lambda index, callback: callback(), lambda: self.level)
+        batches = TransactionBatches(self, self.when_view_reaches, lambda: self.level)
         self.transactions = Transactions(
             HERE, self.cluster.view, self, batches, self.clock, Random(1), structlog.get_logger(), unused_ms=1_000
         )
+
+    def when_view_reaches(self, index: int, callback: Callable[[], None]) -> None:
+        if self.shown is None or index <= self.shown:
+            callback()
+        else:
+            self.held.append((index, callback))
+
+    def show(self, index: int) -> None:
+        """The view is as far as that by now."""
+        self.shown = index
+        waiting, self.held = self.held, []
+        for needed, callback in waiting:
+            self.when_view_reaches(needed, callback)
 
     def status(self) -> QuorumStatus:
         return QuorumStatus(HERE, self.leader, self.cluster.term, 0, 0, 0, (HERE,))
@@ -129,6 +145,9 @@ async def test_bad_requests_are_refused_before_anything_is_proposed(node: Node) 
         node.transactions.initialize("app", 1),
         node.transactions.initialize("", 60_000),
         node.transactions.initialize("\ud800", 60_000),
+        node.transactions.initialize("app", 60_000, b"short"),
+        node.transactions.remove_position("", 1),
+        node.transactions.remove_position("p", -1),
         node.transactions.open_block("b", 0, 60_000),
         node.transactions.open_block("b", 10**9, 60_000),
         node.transactions.retire_block("x" * 1_000),
@@ -172,6 +191,80 @@ async def test_what_the_quorum_did_not_decide_may_be_tried_again_as_it_was(node:
         await node.transactions.commit(wants((first, {0: 5})))
     assert undecided.value.code == code
     assert await node.transactions.commit(wants((first, {0: 5}))) == (key(first.producer_id, 1),)
+
+
+# --- Before the view shows it ----------------------------------------------------------------------------------------
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_an_end_is_told_when_it_is_decided_however_late_the_view_is(node: Node) -> None:
+    first = await node.transactions.initialize("app", 60_000)
+    node.shown = node.cluster.image.index
+    (second,) = await node.transactions.commit(wants((first, {0: 5})))
+    (third,) = await node.transactions.abort([second])
+    assert (second, third) == (key(first.producer_id, 1), key(first.producer_id, 2))
+    # What the view has to take over is bounded: the next one waits until it shows the last but one.
+    waiting = asyncio.ensure_future(node.transactions.commit(wants((third, {0: 7}))))
+    await turns()
+    assert not waiting.done() and len(node.changes(Commit)) == 1
+    node.show(node.shown + 1)
+    assert await waiting == (key(first.producer_id, 3),)
+
+
+async def test_a_refusal_is_told_as_soon_and_a_beginning_when_the_view_shows_it(node: Node) -> None:
+    first = await node.transactions.initialize("app", 60_000)
+    node.shown = node.cluster.image.index
+    with pytest.raises(InvalidRequest) as refused:
+        await node.transactions.commit(wants((first, {77: 5})))
+    assert refused.value.code == "unknown_partition"
+    begun = asyncio.ensure_future(node.transactions.initialize("other", 60_000))
+    await turns()
+    assert not begun.done() and len(node.held) == 2, "whoever has the key writes to leaders that look at their views"
+    node.show(node.cluster.image.index)
+    assert (await begun).producer_id > first.producer_id
+
+
+async def test_nothing_is_called_visible_by_a_view_that_does_not_know_of_the_decision(node: Node) -> None:
+    first = await node.transactions.initialize("app", 60_000)
+    node.shown = node.cluster.image.index
+    waiting = asyncio.ensure_future(node.transactions.commit(wants((first, {})), visible_within_s=20))
+    await turns()
+    assert not waiting.done()
+    node.show(node.cluster.image.index)
+    assert await waiting == (key(first.producer_id, 1),)
+
+
+async def test_of_ids_that_the_view_does_not_know_it_cannot_tell_who_has_a_name(node: Node) -> None:
+    first = await node.transactions.initialize("app", 60_000)
+    node.shown = node.cluster.image.index
+    node.cluster.view.transactions.granted_below = first.producer_id
+    waiting = asyncio.ensure_future(node.transactions.commit(wants((first, {0: 5}))))
+    await turns()
+    assert not waiting.done()
+    node.show(node.cluster.image.index)
+    assert await waiting == (key(first.producer_id, 1),)
+
+
+async def test_an_initialisation_that_comes_again_is_answered_as_the_first(node: Node) -> None:
+    first = await node.transactions.initialize("app", 60_000, b"0123456789abcdef")
+    assert await node.transactions.initialize("app", 60_000, b"0123456789abcdef") == first
+    assert await node.transactions.initialize("app", 60_000, b"another one 1234") != first
+    with pytest.raises(InvalidRequest) as fenced:
+        await node.transactions.initialize("app", 60_000, b"0123456789abcdef")
+    assert fenced.value.code == "producer_fenced"
+
+
+async def test_a_position_is_removed_where_it_stands(node: Node) -> None:
+    await node.transactions.commit(wants(positions=(WantedPosition("p", -1, 2),)))
+    with pytest.raises(InvalidRequest) as moved:
+        await node.transactions.remove_position("p", 1)
+    assert moved.value.code == "offset_moved"
+    await node.transactions.remove_position("p", 2)
+    assert node.cluster.position("p") == -1
 
 
 # --- Until everybody sees it -----------------------------------------------------------------------------------------

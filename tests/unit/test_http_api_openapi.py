@@ -120,6 +120,8 @@ def test_query_and_path_parameters_are_those_of_the_code(key: tuple[str, str]) -
         ("GET", "/v1/topics"): set(topics.QUERY),
         ("GET", "/v1/groups/{group}/offsets"): {"lag"},
         ("DELETE", "/v1/groups/{group}/members/{member}"): {"incarnation"},
+        ("GET", "/v1/positions"): {"prefix"},
+        ("DELETE", "/v1/positions/{name}"): {"value"},
     }
     parameters = [resolve(parameter) for parameter in OPERATIONS[key]["parameters"]]
     assert {found["name"] for found in parameters if found["in"] == "query"} == declared.get(key, set())

@@ -1,0 +1,114 @@
+"""An initialisation that comes twice or late, and positions that are forgotten: asked of the image (S13)."""
+
+from __future__ import annotations
+
+import pytest
+
+from metadata.groups.transaction_changes import Expire, ExpiredProducer, Initialize, RemovePosition
+from metadata.groups.transaction_diff import transactions_diff
+from metadata.groups.transaction_records import ATTEMPT_BYTES, ATTEMPTS_KEPT
+from metadata.image import ClusterImage
+from raftlog.transactions import TransactionKey
+from tests.support.groups import NOW_MS
+from tests.support.transactions import TransactionCluster, commit, key, output
+
+
+def attempt(number: int) -> bytes:
+    return bytes([number]) * ATTEMPT_BYTES
+
+
+def initialize(number: int | None, *, name: str = "app") -> Initialize:
+    return Initialize(name, 60_000, NOW_MS, None if number is None else attempt(number))
+
+
+def begin(cluster: TransactionCluster, number: int | None) -> TransactionKey:
+    (first,) = cluster.do_change(initialize(number))
+    return first
+
+
+def test_a_repeated_initialisation_gets_the_first_answer_and_fences_nobody_s13() -> None:
+    cluster = TransactionCluster()
+    first = begin(cluster, 1)
+    before = cluster.state()
+    assert begin(cluster, 1) == first
+    assert cluster.state() == before
+    # It arrives late: its producer has gone on since, and goes on.
+    (second,) = cluster.do_change(commit(output(first, {0: 5})))
+    assert begin(cluster, 1) == second
+    assert cluster.do_change(commit(output(second, {0: 9}))) == (key(first.producer_id, 2),)
+
+
+def test_an_initialisation_that_comes_after_anothers_fences_nobody_s13() -> None:
+    cluster = TransactionCluster()
+    begin(cluster, 1)
+    successor = begin(cluster, 2)
+    cluster.refuse(initialize(1), "producer_fenced", changes_nothing=True)
+    assert cluster.do_change(commit(output(successor, {0: 5}))) == (key(successor.producer_id, successor[1] + 1),)
+
+
+def test_one_without_a_number_takes_its_turn_as_well() -> None:
+    cluster = TransactionCluster()
+    first = begin(cluster, 1)
+    assert begin(cluster, None) == key(first.producer_id, 1)
+    assert begin(cluster, None) == key(first.producer_id, 2), "nobody can tell that it is the same one"
+    cluster.refuse(initialize(1), "producer_fenced", changes_nothing=True)
+    zeros = Initialize("app", 60_000, NOW_MS, bytes(ATTEMPT_BYTES))
+    assert cluster.do_change(zeros) == (key(first.producer_id, 3),), "no number at all, so no answer of another's"
+
+
+def test_what_is_remembered_of_initialisations_is_bounded() -> None:
+    cluster = TransactionCluster()
+    for number in range(1, 20):
+        begin(cluster, number)
+    producer = cluster.image.transactions.producer("app")
+    assert producer is not None and len(producer.attempts) == ATTEMPTS_KEPT * ATTEMPT_BYTES
+    assert [producer.turn_of(attempt(number)) for number in (19, 16, 15)] == [0, 3, None]
+
+
+def test_names_remember_each_their_own_and_nothing_once_they_are_forgotten() -> None:
+    cluster = TransactionCluster()
+    first = begin(cluster, 1)
+    (other,) = cluster.do_change(initialize(1, name="other"))
+    assert other.producer_id != first.producer_id
+    cluster.do_change(Expire(cluster.term, (), (ExpiredProducer("app", *first),), ()))
+    assert begin(cluster, 1).producer_id > other.producer_id
+
+
+def test_a_snapshot_keeps_what_is_remembered() -> None:
+    cluster = TransactionCluster()
+    first = begin(cluster, 1)
+    cluster.image = ClusterImage.from_snapshot(cluster.image.snapshot())
+    assert begin(cluster, 1) == first
+
+
+# --- Positions -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def moved() -> TransactionCluster:
+    cluster = TransactionCluster()
+    cluster.do_change(commit(positions={"report/7": (-1, 3), "report/8": (-1, 0)}))
+    return cluster
+
+
+def test_a_position_is_forgotten_where_it_stands(moved: TransactionCluster) -> None:
+    assert "is at 3" in moved.refuse(RemovePosition("report/7", 2), "offset_moved", changes_nothing=True)
+    moved.do_change(RemovePosition("report/7", 3))
+    assert (moved.position("report/7"), moved.position("report/8")) == (-1, 0)
+    assert moved.image.transactions.positions() == [("report/8", 0)]
+    # Once more does nothing; and the name may begin again.
+    moved.do_change(RemovePosition("report/7", 3))
+    moved.do_change(commit(positions={"report/7": (-1, 0)}))
+    assert moved.position("report/7") == 0
+
+
+def test_a_copy_that_is_brought_up_forgets_it_too(moved: TransactionCluster) -> None:
+    before = ClusterImage.from_snapshot(moved.image.snapshot())
+    moved.do_change(RemovePosition("report/7", 3))
+    steps = transactions_diff(before.transactions, moved.image.transactions)
+    with pytest.raises(StopIteration) as done:
+        while True:
+            next(steps)
+    for event in done.value.value:
+        before.transactions.change(event)
+    assert before.transactions.positions() == [("report/8", 0)]
