@@ -1,7 +1,9 @@
 """`raftlog transaction`: transactions that are under way, with the columns of Kafka's `kafka-transactions`.
 
 A transaction that stays open holds up everybody who reads what is committed, behind its first record. The cluster
-aborts it when its time is over; `abort` does so at once. It shows what it would do and asks; `--plan` only shows it.
+aborts it when its time is over; `abort` does so at once. `positions` are the named counters that commits have moved:
+they stay for ever, until `delete-position` has one forgotten. Both show what they would do and ask; `--plan` only shows
+it.
 
 What is *not* here: what an end means (the cluster decides, `docs/transactions.md`).
 """
@@ -31,6 +33,7 @@ DESCRIBE_COLUMNS = (
     "CurrentTransactionStartTimeMs", "TransactionDurationMs", "TopicPartitions",
 )  # fmt: skip
 WIDE_DESCRIBE_COLUMNS = ("FirstOffsets",)
+POSITION_COLUMNS = ("Position", "Value")
 
 
 @click.group()
@@ -102,6 +105,39 @@ def abort(
         _with_admin(bootstrap, lambda admin: admin.abort_transaction(found.producer_id, found.producer_epoch))
     done = f"Aborted the transaction of producer {found.producer_id} in epoch {found.producer_epoch}."
     show(output, found, lambda wide: _described(found, controller, wide) if plan else done)
+
+
+@transaction.command()
+@click.argument("prefix", default="")
+@output_option
+@click.pass_obj
+def positions(bootstrap: str, prefix: str, output: str) -> None:
+    """Named positions, which commits have moved; those that begin with PREFIX."""
+    found = _with_admin(bootstrap, lambda admin: admin.list_positions(prefix))
+    show(output, found, lambda wide: table(POSITION_COLUMNS, [(one.name, one.value) for one in found.positions]))
+    if found.more:
+        click.echo("There are more: give a longer PREFIX.", err=True)
+
+
+@transaction.command("delete-position")
+@click.argument("name")
+@click.option("--plan", is_flag=True, help="Only show what would be forgotten.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_option
+@click.pass_obj
+def delete_position(bootstrap: str, name: str, plan: bool, yes: bool, output: str) -> None:
+    """Forget a named position, for good. What it kept from being published twice may then be published again: whoever
+    moved it must have ended, or begin anew."""
+    value = _with_admin(bootstrap, lambda admin: admin.position(name))
+    if value is None:
+        raise InvalidRequest("not_found", f"there is no position {name!r}")
+    if not plan:
+        if not yes:
+            click.confirm(f"Forget position {name}, which is at {value}?", abort=True, err=True)
+        _with_admin(bootstrap, lambda admin: admin.delete_position(name, value))
+    done = f"Forgot position {name}, which was at {value}."
+    found = {"name": name, "value": value}
+    show(output, found, lambda wide: table(POSITION_COLUMNS, [(name, value)]) if plan else done)
 
 
 async def _find(admin: Admin, transactional_id: str | None, producer_id: int | None) -> TransactionInfo:

@@ -13,7 +13,14 @@ from .group_api import GroupPartition
 from .group_consumer import GroupConsumer
 from .producer import Producer
 from .transaction import Transaction, TransactionState
-from .transaction_api import ConsumedOffsets, ConsumedRange, ProducerIdBlock, TransactionInfo, TransactionOutput
+from .transaction_api import (
+    ConsumedOffsets,
+    ConsumedRange,
+    NamedPosition,
+    ProducerIdBlock,
+    TransactionInfo,
+    TransactionOutput,
+)
 from .transaction_commit import commit_together
 
 __all__ = [
@@ -27,6 +34,7 @@ __all__ = [
     "DeliveryFuture",
     "GroupConsumer",
     "GroupPartition",
+    "NamedPosition",
     "Producer",
     "ProducerIdBlock",
     "RecordMetadata",

@@ -27,7 +27,7 @@ from .admin_moves import (
     ReplicaInfo,
     ThrottleInfo,
 )
-from .admin_transactions import AdminTransactions, TransactionList
+from .admin_transactions import AdminTransactions, PositionList, TransactionList
 from .api import HttpApi
 from .metadata import ClusterInfo, NodeInfo, PartitionInfo, TopicDescription, topic_path
 from .offsets import query_offsets
@@ -45,6 +45,7 @@ __all__ = [
     "PartitionError",
     "PartitionInfo",
     "PartitionOutcome",
+    "PositionList",
     "QuorumInfo",
     "ReassignmentInfo",
     "ReplicaInfo",

@@ -19,7 +19,7 @@ from raftlog.transactions import TransactionKey
 
 from .api import HttpApi
 from .metadata import ClusterInfo, NodeInfo
-from .transaction_api import TransactionApi, TransactionInfo, TransactionPartition
+from .transaction_api import NamedPosition, TransactionApi, TransactionInfo, TransactionPartition
 
 ABORT_TIMEOUT = 30.0
 _STATES = ("PrepareCommit", "PrepareAbort", "Ongoing", "CompleteCommit", "CompleteAbort", "Empty")
@@ -32,6 +32,14 @@ class TransactionList(msgspec.Struct, frozen=True):
     transactions: list[TransactionInfo]
     silent_nodes: list[int] = []
     """Did not answer: what is open in partitions that they lead is missing."""
+
+
+class PositionList(msgspec.Struct, frozen=True):
+    """Named positions, by name."""
+
+    positions: list[NamedPosition]
+    more: bool
+    """There are others behind the last one: ask with a longer prefix."""
 
 
 class AdminTransactions:
@@ -70,6 +78,15 @@ class AdminTransactions:
     async def position(self, name: str) -> int | None:
         """A named position as the quorum has it now; None where nothing was ever committed under that name."""
         return await TransactionApi(self._api).position(name)
+
+    async def list_positions(self, prefix: str = "") -> PositionList:
+        """Named positions whose names begin so, by name, as the quorum has them now: at most 10,000."""
+        return PositionList(*await TransactionApi(self._api).positions(prefix))
+
+    async def delete_position(self, name: str, value: int) -> None:
+        """Forget it, for good: work that it was for may be published again. Nothing is done where there is none. Raises
+        `InvalidRequest` (`offset_moved`: it does not stand at `value`)."""
+        await TransactionApi(self._api).remove_position(name, value)
 
 
 async def _ask(node: NodeInfo) -> list[TransactionInfo] | None:

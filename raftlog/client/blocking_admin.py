@@ -53,6 +53,8 @@ class Admin:
     describe_transaction = blocking(AsyncAdmin.describe_transaction)
     abort_transaction = blocking(AsyncAdmin.abort_transaction)
     position = blocking(AsyncAdmin.position)
+    list_positions = blocking(AsyncAdmin.list_positions)
+    delete_position = blocking(AsyncAdmin.delete_position)
 
     offsets = blocking(AsyncAdmin.offsets)
     offset_for_timestamp = blocking(AsyncAdmin.offset_for_timestamp)

@@ -22,7 +22,7 @@ from .blocking import LoopThread
 from .record_sending import HeadersArgument
 from .transaction import Transaction as AsyncTransaction
 from .transaction import TransactionState
-from .transaction_api import ConsumedOffsets, PositionMove, TransactionApi, TransactionOutput
+from .transaction_api import CommitRequest, ConsumedOffsets, PositionMove, TransactionApi, TransactionOutput
 from .transaction_commit import DECISION_TIMEOUT, Decision, Wait
 
 if TYPE_CHECKING:
@@ -230,11 +230,15 @@ class _Writer:
     async def abort(self) -> None:
         await self._there(self._wrapped.abort)
 
-    async def refused(self, error: RaftlogError) -> bool:
+    async def refused(self, error: RaftlogError) -> bool | None:
         return await self._there(lambda: self._wrapped.refused(error))
 
-    def deciding(self) -> None:
-        self._now(self._wrapped.deciding)
+    @property
+    def asked(self) -> CommitRequest | None:
+        return self._wrapped.asked
+
+    def deciding(self, request: CommitRequest) -> None:
+        self._now(lambda: self._wrapped.deciding(request))
 
     def unneeded(self) -> None:
         self._now(self._wrapped.unneeded)

@@ -24,12 +24,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
-from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.transactions import TransactionKey
 
 from .delivery import DeliveryFuture
 from .record_sending import KeyPartitions, RecordSending
-from .transaction_api import ConsumedOffsets, PositionMove, TransactionOutput
+from .transaction_api import ABORTED_BY_REFUSAL, CommitRequest, ConsumedOffsets, PositionMove, TransactionOutput
 from .transaction_commit import DECISION_TIMEOUT, Decision, Wait
 from .transaction_manager import TransactionManager
 from .transaction_sender import TransactionSender, aborted_because
@@ -91,6 +91,10 @@ class Transaction(RecordSending):
         self._sources: dict[OffsetsSource, ConsumedOffsets] = {}
         self._positions: dict[str, PositionMove] = {}
         self._output: TransactionOutput | None = None
+        self._handed_out = False
+        """`prepare` gave its output away: whoever has it may have committed it."""
+        self._asked: CommitRequest | None = None
+        """What the cluster was asked to commit, and may have committed."""
         self._sending = 0
         """Calls under way that send."""
         self._idle = Waiters()
@@ -166,7 +170,8 @@ class Transaction(RecordSending):
 
     async def abort(self) -> None:
         """Nothing of it will ever show. Nothing is done where it is aborted already. Raises `InvalidRequest`
-        (`transaction_committed`; `producer_fenced`)."""
+        (`transaction_committed`; `producer_fenced`), and `RetriableError` (`outcome_unknown`) where it may have been
+        committed before and no answer came: ask again."""
         if self._state is TransactionState.ABORTED:
             return
         if self._state not in _MAY_COMMIT:
@@ -181,6 +186,7 @@ class Transaction(RecordSending):
         if self.manager.is_named:
             raise InvalidRequest("invalid_request", "only a transaction without a name is decided by another process")
         await self.settle()
+        self._handed_out = True
         self.manager.leave(self)
         return self.output
 
@@ -269,8 +275,14 @@ class Transaction(RecordSending):
         self._output = sender.finish()
         self._state = TransactionState.PREPARED
 
-    def deciding(self) -> None:
-        """It is asked for now."""
+    @property
+    def asked(self) -> CommitRequest | None:
+        """What the cluster was asked for, where that was not answered."""
+        return self._asked if self._state is TransactionState.UNKNOWN else None
+
+    def deciding(self, request: CommitRequest) -> None:
+        """It is asked for now, with this."""
+        self._asked = request
         self._state = TransactionState.ENDING
 
     def unneeded(self) -> None:
@@ -292,18 +304,26 @@ class Transaction(RecordSending):
         self.manager.lost(self.key)
         self.manager.leave(self)
 
-    async def refused(self, error: RaftlogError) -> bool:
-        """It was not committed, and cannot be any more: see to that. True where it turns out that it was."""
+    async def refused(self, error: RaftlogError) -> bool | None:
+        """A commit of it was refused: see that it is aborted. True where it turns out to be committed; None where
+        nobody answered, and that refusal leaves it open."""
         fenced = error.code == "producer_fenced"
+        committed = False
         self._error = error
         try:
-            await self.manager.end(self.key)
+            answered = await self.manager.end(self.key)
         except InvalidRequest as unended:
-            if unended.code == "transaction_committed":
-                return True
+            answered = True
+            committed = unended.code == "transaction_committed"
             fenced = fenced or unended.code == "producer_fenced"
         finally:
             self.manager.leave(self)
+        if committed:
+            self._state = TransactionState.COMMITTED
+            return True
+        if not (answered or fenced or error.code in ABORTED_BY_REFUSAL):
+            self.unanswered()
+            return None
         self._state = TransactionState.UNKNOWN if fenced else TransactionState.ABORTED
         return False
 
@@ -343,10 +363,12 @@ class Transaction(RecordSending):
             await self._idle.wait()
 
     async def _abort(self, why: RaftlogError, *, was_open: bool) -> None:
-        """`was_open`: nobody was asked to commit it, so it is aborted whatever comes of this."""
+        """`was_open`: it may still be sending. Where nobody can have committed it, it is aborted whatever comes of
+        this."""
         self._open = {}
         self._error = self._error or why
-        self._state = TransactionState.ABORTED if was_open else TransactionState.UNKNOWN
+        may_be_committed = self._handed_out or self._asked is not None
+        self._state = TransactionState.UNKNOWN if may_be_committed else TransactionState.ABORTED
         if was_open:
             sender = self._sender
             sender.stop(why)
@@ -354,11 +376,15 @@ class Transaction(RecordSending):
             sender.finish()
         try:
             if self._used or not was_open:
-                await self.manager.end(self.key)
+                answered = await self.manager.end(self.key)
+                if may_be_committed and not answered:
+                    self.manager.lost(self.key)
+                    told = "nobody answered whether it is aborted, or was committed before: ask again"
+                    raise RetriableError("outcome_unknown", told)
             self._state = TransactionState.ABORTED
         except InvalidRequest as error:
-            committed = error.code == "transaction_committed"
-            self._state = TransactionState.COMMITTED if committed else TransactionState.UNKNOWN
+            if error.code == "transaction_committed":
+                self._state = TransactionState.COMMITTED
             raise
         finally:
             self.manager.leave(self)

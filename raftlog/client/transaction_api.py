@@ -2,35 +2,49 @@
 
 All of these values may travel between processes (to whoever commits for several writers); none holds a connection.
 
-Ending a transaction may be asked again as it was: whoever decided first gave the answer, and it is given again. So it
-is asked of node after node until somebody knows. Initialising a name is not: each time fences the one before, so it is
-sent once, and again only when it is certain that nobody else's answer is under way.
+What begins or ends something may be asked again as it was: the first decision gave the answer, and it is given again.
+So it is asked of node after node until somebody knows. An initialisation has a number for that (`attempt`): without it
+a request that was repeated, and came late, would fence the producer that had made it.
 
 What is *not* here: when to ask, and what a program may conclude (`transaction_manager.py`, `transaction.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from urllib.parse import quote
 
 import msgspec
 
-from raftlog.errors import Applied, RaftlogError
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.transactions import TransactionKey
 
 from .api import HttpApi
 
 PATH = "/v1/transactions"
-INITIALIZE_ATTEMPT = 10.0
-"""Seconds for one; what was asked before must have ended one way or the other when it is asked again."""
-INITIALIZE_PAUSE = 0.1
 READ_TIMEOUT = 10.0
+REMOVE_TIMEOUT = 15.0
+ATTEMPT_BYTES = 16
 HEDGE_AFTER = 1.0
 """Seconds after which another node is asked, too. Longer than for reading: each that is asked has the quorum decide,
 and a quorum that is slow because it has much to do must not get all of it three times."""
+
+ABORTED_BY_REFUSAL = frozenset(
+    {
+        "transaction_aborted",
+        "transaction_committed",
+        "position_taken",
+        "offset_moved",
+        "stale_generation",
+        "member_fenced",
+        "unknown_member",
+        "group_not_empty",
+        "unknown_partition",
+        "producer_ids_expired",
+        "unknown_transaction",
+    }
+)
+"""Codes of a refused commit that tell for certain that it never was, and never will be, accepted."""
 
 
 class OutputTopic(msgspec.Struct, frozen=True):
@@ -147,8 +161,20 @@ class _Transactions(msgspec.Struct, frozen=True):
     transactions: list[TransactionInfo]
 
 
+class NamedPosition(msgspec.Struct, frozen=True):
+    """A named counter that commits have moved."""
+
+    name: str
+    value: int
+
+
 class _Position(msgspec.Struct, frozen=True):
     value: int | None
+
+
+class _Positions(msgspec.Struct, frozen=True):
+    positions: list[NamedPosition]
+    more: bool
 
 
 class TransactionApi:
@@ -157,22 +183,14 @@ class TransactionApi:
     def __init__(self, api: HttpApi) -> None:
         self._api = api
 
-    async def initialize(self, transactional_id: str, timeout_ms: int, *, timeout: float) -> TransactionKey:
-        """A producer of this name begins. Raises `InvalidRequest`, or `RetriableError` when the time is over."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        body = {"transactional_id": transactional_id, "timeout_ms": timeout_ms}
-        while True:
-            left = min(INITIALIZE_ATTEMPT, deadline - loop.time())
-            try:
-                answer = await self._api.change("POST", f"{PATH}/initialize", _Key, body, timeout=max(0.1, left))
-            except RaftlogError as error:
-                again = error.retriable or error.applied is Applied.UNKNOWN
-                if not again or loop.time() + INITIALIZE_PAUSE >= deadline:
-                    raise
-            else:
-                return answer.unpacked()
-            await asyncio.sleep(INITIALIZE_PAUSE)
+    async def initialize(
+        self, transactional_id: str, timeout_ms: int, attempt: bytes, *, timeout: float
+    ) -> TransactionKey:
+        """A producer of this name begins. `attempt`: `ATTEMPT_BYTES` at random, the same ones in each retry, which gets
+        the first answer. Raises `InvalidRequest` (`producer_fenced`: another one began since the first try)."""
+        body = {"transactional_id": transactional_id, "timeout_ms": timeout_ms, "attempt": attempt.hex()}
+        path = f"{PATH}/initialize"
+        return (await self._api.post(path, _Key, body, timeout=timeout, hedge_after=HEDGE_AFTER)).unpacked()
 
     async def open_block(self, name: str, count: int, timeout_ms: int, *, timeout: float) -> ProducerIdBlock:
         """Producer ids without a name; the same `name` (empty: none) gets the same block until it is retired."""
@@ -197,10 +215,6 @@ class TransactionApi:
         answer = await self._api.post(f"{PATH}/abort", _Ended, body, timeout=timeout, hedge_after=HEDGE_AFTER)
         return [key.unpacked() for key in answer.producers]
 
-    async def list(self) -> list[TransactionInfo]:
-        """What the node that answers knows of: what is open in partitions that it leads, and what it was told of."""
-        return (await self._api.get(PATH, _Transactions, timeout=READ_TIMEOUT)).transactions
-
     async def describe(self, transactional_id: str) -> TransactionInfo:
         """Raises `InvalidRequest` (`unknown_transaction`)."""
         return await self._api.get(f"{PATH}/{quote(transactional_id, safe='')}", TransactionInfo, timeout=READ_TIMEOUT)
@@ -209,6 +223,20 @@ class TransactionApi:
         """A named position as the quorum has it now (S7); None where nothing was ever committed under that name."""
         path = f"/v1/positions/{quote(name, safe='')}"
         return (await self._api.get(path, _Position, timeout=READ_TIMEOUT)).value
+
+    async def positions(self, prefix: str) -> tuple[list[NamedPosition], bool]:
+        """Those whose names begin so, by name, as the quorum has them now; and whether there are more than these."""
+        found = await self._api.get(f"/v1/positions?prefix={quote(prefix, safe='')}", _Positions, timeout=READ_TIMEOUT)
+        return found.positions, found.more
+
+    async def remove_position(self, name: str, value: int) -> None:
+        """Forget it, where it stands at `value`. Raises `InvalidRequest` (`offset_moved`: it does not)."""
+        path = f"/v1/positions/{quote(name, safe='')}?value={value}"
+        await self._api.change("DELETE", path, None, timeout=REMOVE_TIMEOUT)
+
+    async def list(self) -> list[TransactionInfo]:
+        """What the node that answers knows of: what is open in partitions that it leads, and what it was told of."""
+        return (await self._api.get(PATH, _Transactions, timeout=READ_TIMEOUT)).transactions
 
 
 def pack_output(key: TransactionKey, end_offsets: dict[TopicPartition, Offset]) -> TransactionOutput:

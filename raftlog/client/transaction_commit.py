@@ -90,7 +90,10 @@ class Writer(Protocol):
 
     async def abort(self) -> None: ...
 
-    def deciding(self) -> None: ...
+    @property
+    def asked(self) -> CommitRequest | None: ...
+
+    def deciding(self, request: CommitRequest) -> None: ...
 
     def unneeded(self) -> None: ...
 
@@ -98,7 +101,7 @@ class Writer(Protocol):
 
     def unanswered(self) -> None: ...
 
-    async def refused(self, error: RaftlogError) -> bool: ...
+    async def refused(self, error: RaftlogError) -> bool | None: ...
 
 
 class Decision:
@@ -144,17 +147,17 @@ class Decision:
             for writer in self.writers:
                 writer.unneeded()
             return
+        self._check_as_before(request)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         visible = min(VISIBLE_TURN, timeout / 2) if wait == "visible" else 0.0
-        request = msgspec.structs.replace(request, visible_within_ms=int(visible * 1000))
         for writer in self.writers:
-            writer.deciding()
+            writer.deciding(request)
+        request = msgspec.structs.replace(request, visible_within_ms=int(visible * 1000))
         try:
             keys, seen = await api.commit(request, timeout=timeout)
         except InvalidRequest as error:
-            if not any(await asyncio.gather(*(writer.refused(error) for writer in self.writers))):
-                raise
+            await self._refused(error)
             keys, seen = [], not visible
         except RaftlogError as error:
             for writer in self.writers:
@@ -168,6 +171,30 @@ class Decision:
         self._committed(keys)
         while visible and not seen:
             seen = await self._seen(api, request, deadline, timeout)
+
+    def _check_as_before(self, request: CommitRequest) -> None:
+        """A commit whose outcome is unknown is asked for as it was: with other company one of them could turn out to be
+        committed before, without what comes with it now. Raises `InvalidRequest`; nothing is changed."""
+        for writer in self.writers:
+            before = writer.asked
+            if before is not None and _in_order(before) != _in_order(request):
+                told = (
+                    "a commit of one of these transactions was not answered, and it was another one (with other "
+                    "transactions, offsets or positions): ask again as it was, or abort it"
+                )
+                raise InvalidRequest("invalid_request", told)
+
+    async def _refused(self, error: InvalidRequest) -> None:
+        """See that nothing of it stays open. Returns where it turns out that all of it was committed, by an earlier try
+        whose answer came to nobody. Otherwise raises, what was refused being aborted for every writer."""
+        became = await asyncio.gather(*(writer.refused(error) for writer in self.writers))
+        # Who hears that one of them was committed by another commit knows that this one was not.
+        if became and all(became) and error.code != "transaction_committed":
+            return
+        if None in became:
+            told = f"it was refused, and nobody answered whether an earlier try was not: ask again. It said {error}"
+            raise RetriableError("outcome_unknown", told) from error
+        raise error
 
     def _committed(self, keys: list[TransactionKey]) -> None:
         named = iter(keys)
@@ -207,3 +234,9 @@ class Decision:
         outputs = [*(writer.output for writer in self.writers), *self.outputs]
         moved = tuple(one for one in groups.values() if one.ranges)
         return CommitRequest(tuple(outputs), moved, tuple(positions), self.block)
+
+
+def _in_order(request: CommitRequest) -> CommitRequest:
+    """In whichever order its transactions were named."""
+    ordered = sorted(request.transactions, key=lambda one: one.key)
+    return msgspec.structs.replace(request, transactions=tuple(ordered))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -25,7 +26,7 @@ from raftlog.transactions import TransactionKey
 
 from .api import HttpApi
 from .producer_settings import ProducerSettings, TransactionSettings
-from .transaction_api import TransactionApi
+from .transaction_api import ATTEMPT_BYTES, TransactionApi
 from .transaction_sender import TransactionSender
 
 logger = logging.getLogger("raftlog.client")
@@ -80,6 +81,8 @@ class TransactionManager:
         """Of a named producer: it is to be aborted, and nobody has said that it is."""
         self._unknown: TransactionKey | None = None
         """Of a named producer: it was to be committed, and nobody has said whether it is."""
+        self._attempt: bytes | None = None
+        """Of the initialisation that has no answer yet: the next one asks for that."""
         self._fenced: RaftlogError | None = None
         self._block: _Block | None = None
         self._ends: set[asyncio.Task[Any]] = set()
@@ -138,12 +141,13 @@ class TransactionManager:
 
     def lost(self, key: TransactionKey) -> None:
         """Whether this one is committed is not known."""
+        self._unended = None
         if self.is_named:
             self._unknown = key
 
-    async def end(self, key: TransactionKey) -> None:
-        """Have it aborted, if that can be had: otherwise it is aborted when its time is over, because nobody commits it
-        any more. Raises `InvalidRequest` (`producer_fenced`, `transaction_committed`)."""
+    async def end(self, key: TransactionKey) -> bool:
+        """Have it aborted. False: nobody answered, and where nobody was asked to commit it the cluster aborts it when
+        its time is over. Raises `InvalidRequest` (`producer_fenced`, `transaction_committed`)."""
         self._unknown = None
         if self.is_named:
             self._unended = key
@@ -152,7 +156,9 @@ class TransactionManager:
         except InvalidRequest:
             raise
         except RaftlogError as error:
-            logger.warning("aborting a transaction was not answered, so the cluster will do it in time: %s", error)
+            logger.warning("aborting a transaction was not answered: the cluster does it in time: %s", error)
+            return False
+        return True
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` gives. It goes on to its end though its caller may be cancelled."""
@@ -187,8 +193,8 @@ class TransactionManager:
             raise self._fenced
         if self._unknown is not None:
             told = (
-                "whether the transaction before this one is committed is not known. Ask again with its `commit`; or "
-                "make a new producer of the same name, and begin at what is committed"
+                "whether the transaction before this one is committed is not known. Ask again with its `commit` or "
+                "`abort`; or make a new producer of the same name, and begin at what is committed"
             )
             raise RetriableError("outcome_unknown", told)
         if self._unended is not None:
@@ -198,9 +204,20 @@ class TransactionManager:
                 if self._fenced is not None:
                     raise
         if self._key is None:
-            name, timeout_ms = self._wanted.transactional_id, self._wanted.timeout_ms
-            self._key = await self.api.initialize(name, timeout_ms, timeout=BEGIN_TIMEOUT)
+            self._key = await self._initialize(self._wanted.transactional_id)
         return self._key
+
+    async def _initialize(self, name: str) -> TransactionKey:
+        if self._attempt is None:
+            self._attempt = secrets.token_bytes(ATTEMPT_BYTES)
+        try:
+            key = await self.api.initialize(name, self._wanted.timeout_ms, self._attempt, timeout=BEGIN_TIMEOUT)
+        except InvalidRequest as error:
+            # An earlier try was taken, and then another producer began.
+            self._fenced = error if error.code == "producer_fenced" else None
+            raise
+        self._attempt = None
+        return key
 
     async def _end(self, key: TransactionKey, timeout: float) -> None:
         try:

@@ -33,6 +33,8 @@ class FakeTransactions:
         self.cluster = cluster
         self.names: dict[str, Key] = {}
         """Name → the key of now."""
+        self.attempts: dict[str, list[str]] = {}
+        """Name → its initialisations, the last one first."""
         self.ended: dict[Key, tuple[str, Any]] = {}
         """Key → `committed` or `aborted`, and what was answered."""
         self.group_offsets: dict[tuple[str, str, int], int] = {}
@@ -57,7 +59,7 @@ class FakeTransactions:
             raise InvalidRequest(self.refuse[what], "as the test asked")
         answer: dict[str, Any]
         if what == "initialize":
-            answer = _key(self._initialize(body["transactional_id"]))
+            answer = _key(self._initialize(body["transactional_id"], body["attempt"]))
         elif what == "blocks":
             first = self.cluster.producer_ids + 1
             self.cluster.producer_ids += body["count"]
@@ -83,7 +85,13 @@ class FakeTransactions:
 
     # --- Ends ---
 
-    def _initialize(self, name: str) -> Key:
+    def _initialize(self, name: str, attempt: str) -> Key:
+        attempts = self.attempts.setdefault(name, [])
+        if attempt in attempts:
+            if attempt != attempts[0]:
+                raise InvalidRequest("producer_fenced", "another one was initialised since")
+            return self.names[name]
+        attempts.insert(0, attempt)
         before = self.names.get(name)
         if before is None:
             self.cluster.producer_ids += 1

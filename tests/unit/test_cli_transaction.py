@@ -14,11 +14,13 @@ from raftlog.client import Admin, TransactionInfo
 from raftlog.client.admin_transactions import _merged
 from raftlog.client.api import HttpApi
 from raftlog.client.transaction_api import TransactionApi, TransactionPartition
+from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint, Offset, TopicPartition
 from raftlog.transactions import TransactionKey
 from tests.support.cli_runner import Background, Result, run
 from tests.support.fake_broker import NODE, FakeBroker
 from tests.support.http_api_client import Api, running_api
+from tests.support.transactions import commit
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def begin(api: Api, broker: FakeBroker, name: str = "app") -> TransactionKey:
     async def work() -> TransactionKey:
         http = HttpApi(f"127.0.0.1:{api.port}")
         try:
-            return await TransactionApi(http).initialize(name, 60_000, timeout=5)
+            return await TransactionApi(http).initialize(name, 60_000, bytes(15) + b"1", timeout=5)
         finally:
             await http.close()
 
@@ -137,3 +139,39 @@ def test_what_several_nodes_tell_of_one_transaction_is_put_together() -> None:
 async def test_positions_are_asked_for(broker: FakeBroker) -> None:
     async with running_api(broker) as running, Admin(f"127.0.0.1:{running.port}") as admin:
         assert await admin.position("spark/q/1") is None
+
+
+class TestPositions:
+    @pytest.fixture(autouse=True)
+    def moved(self, broker: FakeBroker) -> None:
+        broker.transactions.change(commit(positions={"report/7": (-1, 3), "report/8": (-1, 0), "sink": (-1, 5)}))
+
+    def test_they_are_listed_by_name(self, api: Api) -> None:
+        header, *rows = transaction(api, "positions", "report/").table("Position")
+        assert (header, rows) == (["Position", "Value"], [["report/7", "3"], ["report/8", "0"]])
+        listed = transaction(api, "positions", "-o", "json").json
+        assert [one["name"] for one in listed["positions"]] == ["report/7", "report/8", "sink"] and not listed["more"]
+
+    def test_there_are_more_than_are_shown(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("http_api.transactions.MAX_POSITIONS", 2)
+        result = transaction(api, "positions")
+        assert len(result.table("Position")) == 3 and "longer PREFIX" in result.stderr
+
+    def test_a_plan_changes_nothing_and_a_deletion_asks(self, api: Api) -> None:
+        assert transaction(api, "delete-position", "report/7", "--plan").table("Position")[1] == ["report/7", "3"]
+        assert transaction(api, "delete-position", "report/7", stdin=b"n\n").code != 0
+        assert len(transaction(api, "positions").table("Position")) == 4
+        done = transaction(api, "delete-position", "report/7", "--yes")
+        assert (done.code, done.text) == (0, "Forgot position report/7, which was at 3.\n")
+        assert [row[0] for row in transaction(api, "positions").table("Position")[1:]] == ["report/8", "sink"]
+        again = transaction(api, "delete-position", "report/7", "--yes")
+        assert (again.code, again.stderr) == (1, "Error: there is no position 'report/7'\n")
+
+    async def test_it_is_deleted_where_it_stands(self, broker: FakeBroker) -> None:
+        async with running_api(broker) as running, Admin(f"127.0.0.1:{running.port}") as admin:
+            with pytest.raises(InvalidRequest) as moved:
+                await admin.delete_position("sink", 4)
+            assert moved.value.code == "offset_moved" and await admin.position("sink") == 5
+            for _ in range(2):
+                await admin.delete_position("sink", 5)
+            assert await admin.position("sink") is None

@@ -216,7 +216,7 @@ async def test_who_is_cancelled_hears_of_that_also_where_the_abort_finds_a_fence
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert transaction.state is TransactionState.UNKNOWN
+        assert transaction.state is TransactionState.ABORTED
         with pytest.raises(InvalidRequest) as caught:
             await producer.transaction().__aenter__()
         assert caught.value.code == "producer_fenced"

@@ -1,0 +1,197 @@
+"""What a client may say of a transaction: committed, aborted, or that nobody knows; and never one for another (S13)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from raftlog import Producer, commit_together
+from raftlog.client import Transaction, TransactionState, transaction_manager
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from tests.support.fake_cluster import FakeCluster, Fate
+from tests.support.fake_transactions import seen
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster() as started:
+        yield started
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_manager, "ABORT_TIMEOUT", 0.2)
+    monkeypatch.setattr(transaction_manager, "BEGIN_TIMEOUT", 0.3)
+
+
+async def begin_in_vain(producer: Producer) -> RaftlogError:
+    with pytest.raises(RaftlogError) as caught:
+        await producer.transaction().__aenter__()
+    return caught.value
+
+
+async def commit_in_vain(transaction: Transaction) -> RaftlogError:
+    with pytest.raises(RaftlogError) as caught:
+        await transaction.commit(timeout=0.3)
+    return caught.value
+
+
+async def abort_in_vain(transaction: Transaction) -> RaftlogError:
+    with pytest.raises(RaftlogError) as caught:
+        await transaction.abort()
+    return caught.value
+
+
+# --- Aborts that nobody answers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_may_be_committed_is_not_aborted_because_nobody_answers_s13(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t")
+    cluster.transactions.lose_answers = {"commit": 1000}
+    cluster.transactions.refuse = {"abort": "overloaded"}
+    async with Producer(cluster.bootstrap, transactional_id="p") as producer:
+        transaction = producer.transaction()
+        async with transaction:
+            transaction.send("t", b"once")
+            assert (await commit_in_vain(transaction)).code == "outcome_unknown"
+            assert (await abort_in_vain(transaction)).code == "outcome_unknown"
+            assert transaction.state.value == "unknown"
+        assert (await begin_in_vain(producer)).code == "outcome_unknown"
+        cluster.transactions.lose_answers, cluster.transactions.refuse = {}, {}
+        assert (await abort_in_vain(transaction)).code == "transaction_committed"
+        assert transaction.state is TransactionState.COMMITTED
+        async with producer.transaction() as transaction:
+            transaction.send("t", b"twice")
+    assert seen(topic) == [b"once", b"twice"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_what_was_handed_out_may_be_committed_elsewhere_s13(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t")
+    async with Producer(cluster.bootstrap) as producer, producer.transaction() as transaction:
+        transaction.send("t", b"a")
+        output = await transaction.prepare()
+        await commit_together([output], bootstrap=cluster.bootstrap)
+        cluster.transactions.refuse = {"abort": "overloaded"}
+        assert (await abort_in_vain(transaction)).code == "outcome_unknown"
+        assert transaction.state.value == "unknown"
+        cluster.transactions.refuse = {}
+        await transaction.commit()
+    assert seen(topic) == [b"a"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_refusal_that_decides_nothing_and_an_abort_without_an_answer_leave_it_unknown_s13(
+    cluster: FakeCluster,
+) -> None:
+    """An earlier copy of the request may still be on its way to another node."""
+    topic = cluster.create_topic("t")
+    async with Producer(cluster.bootstrap, transactional_id="p") as producer:
+        transaction = producer.transaction()
+        async with transaction:
+            transaction.send("t", b"once")
+            cluster.transactions.refuse = {"commit": "not_found", "abort": "internal_error"}
+            error = await commit_in_vain(transaction)
+            assert (type(error), error.code) == (RetriableError, "outcome_unknown")
+            assert transaction.state.value == "unknown"
+            cluster.transactions.refuse = {}
+        await transaction.commit()
+    assert seen(topic) == [b"once"]
+
+
+async def test_what_nobody_can_have_committed_is_aborted_whoever_has_the_name(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t")
+    cluster.nodes[1].on_produce = lambda _: Fate(error="timestamp_out_of_range")
+    async with Producer(cluster.bootstrap, transactional_id="p", linger_ms=0) as producer:
+        transaction = producer.transaction()
+        with pytest.raises(InvalidRequest) as caught:
+            async with transaction:
+                transaction.send("t", b"refused")
+                cluster.transactions.refuse = {"abort": "producer_fenced"}
+        assert caught.value.code == "producer_fenced"
+        assert transaction.state is TransactionState.ABORTED
+        assert (await commit_in_vain(transaction)).code == "transaction_aborted"
+        assert (await begin_in_vain(producer)).code == "producer_fenced"
+    assert seen(topic) == []
+
+
+# --- Together --------------------------------------------------------------------------------------------------------
+
+
+async def test_one_that_was_committed_before_does_not_commit_the_others_s13(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t")
+    async with (
+        Producer(cluster.bootstrap) as a,
+        Producer(cluster.bootstrap) as b,
+        a.transaction() as one,
+        b.transaction() as other,
+    ):
+        one.send("t", b"one")
+        other.send("t", b"other")
+        await commit_together([await one.prepare()], bootstrap=cluster.bootstrap)
+        with pytest.raises(InvalidRequest) as caught:
+            await commit_together([one, other], positions={"x": (-1, 0)})
+        assert caught.value.code == "transaction_committed"
+        assert (one.state, other.state) == (TransactionState.COMMITTED, TransactionState.ABORTED)
+    assert seen(topic) == [b"one"]
+    assert cluster.transactions.positions == {}
+
+
+async def test_what_was_not_answered_is_asked_for_as_it_was_s13(cluster: FakeCluster) -> None:
+    """Otherwise the answer to the first commit would be taken for one to the second, of which nothing was done."""
+    topic = cluster.create_topic("t")
+    async with Producer(cluster.bootstrap) as a, Producer(cluster.bootstrap) as b:
+        async with a.transaction() as one, b.transaction() as other:
+            one.send("t", b"one")
+            other.send("t", b"other")
+            cluster.transactions.lose_answers = {"commit": 1000}
+            with pytest.raises(RetriableError):
+                await commit_together([one, other], positions={"x": (-1, 0)}, timeout=0.3)
+            cluster.transactions.lose_answers = {}
+            for again in ([one], [one, other]):
+                with pytest.raises(InvalidRequest, match="ask again as it was"):
+                    await commit_together(again, positions={"y": (-1, 0)})
+            with pytest.raises(InvalidRequest, match="ask again as it was"):
+                await one.commit()
+            assert one.state.value == "unknown"
+            await commit_together([other, one], positions={"x": (-1, 0)})
+        assert (one.state, other.state) == (TransactionState.COMMITTED, TransactionState.COMMITTED)
+    assert sorted(value or b"" for value in seen(topic)) == [b"one", b"other"]
+    assert cluster.transactions.positions == {"x": 0}
+
+
+# --- Initialisations that come twice ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_initialisation_is_repeated_under_its_number_until_it_is_answered(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t")
+    cluster.transactions.lose_answers = {"initialize": 1000}
+    async with Producer(cluster.bootstrap, transactional_id="p") as producer:
+        for _ in range(2):
+            assert (await begin_in_vain(producer)).retriable
+        cluster.transactions.lose_answers = {}
+        async with producer.transaction() as transaction:
+            assert transaction.key.producer_epoch == 0
+            transaction.send("t", b"a")
+    assert len({one["attempt"] for one in cluster.transactions.asked("initialize")}) == 1
+    assert seen(topic) == [b"a"]
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_one_that_is_repeated_after_another_producers_hears_that_it_is_fenced_s13(cluster: FakeCluster) -> None:
+    topic = cluster.create_topic("t")
+    async with (
+        Producer(cluster.bootstrap, transactional_id="p") as late,
+        Producer(cluster.bootstrap, transactional_id="p") as successor,
+    ):
+        cluster.transactions.lose_answers = {"initialize": 1000}
+        assert (await begin_in_vain(late)).retriable
+        cluster.transactions.lose_answers = {}
+        async with successor.transaction() as transaction:
+            transaction.send("t", b"a")
+            for _ in range(2):
+                assert (await begin_in_vain(late)).code == "producer_fenced"
+    assert seen(topic) == [b"a"]
