@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from itertools import chain
 
 import pytest
 
@@ -39,11 +40,17 @@ async def admin(cluster: LocalCluster) -> AsyncIterator[Admin]:
 
 async def read_all(cluster: LocalCluster, topic: str, *, isolation: str = "read_committed") -> list[bytes]:
     """Everything up to the end of what may be read."""
-    found: list[bytes] = []
+    return list(chain.from_iterable(await read_partitions(cluster, topic, isolation=isolation)))
+
+
+async def read_partitions(cluster: LocalCluster, topic: str, *, isolation: str = "read_committed") -> list[list[bytes]]:
+    """The same of each partition, in its order."""
+    found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
     async with Consumer(cluster.bootstrap, topic, isolation=isolation, max_wait_ms=50) as consumer:
         async with asyncio.timeout(PATIENCE_S):
             while len(consumer.lag) < PARTITIONS or any(consumer.lag.values()):
-                found += [record.value or b"" for record in await consumer.poll(timeout=0.05)]
+                for record in await consumer.poll(timeout=0.05):
+                    found[record.partition].append(record.value or b"")
     return found
 
 
@@ -143,7 +150,8 @@ def start_transformer(cluster: LocalCluster, source: str, sink: str) -> subproce
 
 
 async def survive(cluster: LocalCluster, admin: Admin, name: str, records: int, kills: int) -> None:
-    """Kill it at random moments after some progress; at last let it finish: the sink is the source's image, exactly."""
+    """Kill it at random moments after some progress; at last let it finish: the sink is the source's image, exactly and
+    in order, and the group has committed all that it has read."""
     dice = random.Random(name)
     values = await fill(cluster, admin, f"{name}-source", f"{name}-sink", records)
     loop = asyncio.get_running_loop()
@@ -170,8 +178,11 @@ async def survive(cluster: LocalCluster, admin: Admin, name: str, records: int, 
             process.stdout.close()
             process.wait()
     assert killed == kills, "it finished before it was killed often enough: give it more records"
-    seen = await eventually_all(cluster, f"{name}-sink")
-    assert seen == Counter(map(transform, values))
+    assert await eventually_all(cluster, f"{name}-sink") == Counter(map(transform, values))
+    source, sink = await read_partitions(cluster, f"{name}-source"), await read_partitions(cluster, f"{name}-sink")
+    assert [list(map(transform, partition)) for partition in source] == sink
+    committed = {one.partition: one.offset for one in await admin.group_offsets(f"{name}-source-group")}
+    assert committed == {number: len(partition) for number, partition in enumerate(source)}
 
 
 async def test_a_transformer_that_is_killed_goes_on_exactly_once_s13(cluster: LocalCluster, admin: Admin) -> None:
