@@ -6,6 +6,7 @@
       faults.jsonl    what was done to the cluster, each with the proof that it bit: `Fault`
       verdict.json    every checker's verdict by its name
       outcome.json    the line that the scoreboard adds up: `Outcome`
+      clients/        what client processes printed
       nodes/<name>/   what each node logged, and what is kept of its disk where replicas diverged
       report.html     all of it, for people
 
@@ -110,6 +111,10 @@ class RunFolder:
     @property
     def report(self) -> Path:
         return self.path / "report.html"
+
+    def client_log(self, worker: int) -> Path:
+        """What a client process printed, those that took its place included."""
+        return self.path / "clients" / f"worker-{worker}.log"
 
     def node(self, name: str) -> Path:
         return self.path / "nodes" / name

@@ -49,9 +49,18 @@ _G1C = frozenset({"G1c", "G1c-process", "G1c-realtime"})
 
 
 def check(
-    history: Sequence[Operation], *, ww_deps: bool = False, strict: bool = True, transactional: bool = False
+    history: Sequence[Operation],
+    *,
+    ww_deps: bool = False,
+    strict: bool = True,
+    transactional: bool = False,
+    rebalances_told: bool = False,
+    allow: frozenset[str] = frozenset(),
 ) -> Verdict:
     """`strict` is our measure. `transactional`: control batches leave holes in the offsets, and nothing says where.
+    `rebalances_told`: every operation names the keys that a group gave or took while it ran, so that a poll may skip or
+    go back there and nowhere else. `allow`: further anomalies that do not make it invalid.
+
     Raises `InvalidRequest` for what is no such history."""
     prepared = LogHistory(history)
     if not any(done.sends or done.polls for done in prepared.done):
@@ -62,10 +71,13 @@ def check(
         checks.pop("offset-hole", None)
     for name, one in checks.items():
         found.setdefault(name, []).extend(one(prepared))
-    for name, told in (*orders(prepared), *cycles(prepared, ww_deps=ww_deps, timed=strict)):
+    of_orders = orders(prepared, rebalances_told=rebalances_told)
+    for name, told in (*of_orders, *cycles(prepared, ww_deps=ww_deps, timed=strict)):
         found.setdefault(name, []).append(told)
     anomalies = {name: listed for name, listed in found.items() if listed}
-    allowed = allowed_anomalies(history, ww_deps=ww_deps, strict=strict)
+    allowed = allow | allowed_anomalies(history, ww_deps=ww_deps, strict=strict)
+    if rebalances_told:
+        allowed -= _MOVED
     measured = {"unseen": unseen_over_time(prepared)}
     return Verdict(not anomalies.keys() - allowed, anomalies, measured)
 

@@ -8,7 +8,8 @@ A process goes on where its last poll that succeeded ended. Polls that failed or
 move it: a transaction that was aborted has to rewind. `assign` and `subscribe` keep the positions only of the keys that
 they name. Sends count where they succeeded and where nobody knows.
 
-Keys that a group took or gave while the operation ran are not judged within it.
+Keys that a group took or gave while the operation ran are not judged within it. Where every operation tells of these
+(`rebalances_told`), a process has no position in them any more, and everything else is held against it.
 
 Source: Jepsen's checker for Kafka. What is *not* here: order in real time (`kafka_stronger.py`).
 """
@@ -25,7 +26,7 @@ Found: TypeAlias = tuple[str, dict[str, Any]]
 """An anomaly's name, and the anomaly."""
 
 
-def orders(history: LogHistory) -> Iterator[Found]:
+def orders(history: LogHistory, *, rebalances_told: bool = False) -> Iterator[Found]:
     """All of them, in the order of the history."""
     by_seq = {done.seq: done for done in history.done}
     polled: dict[int | str, dict[Key, tuple[Value, Done]]] = {}
@@ -37,6 +38,9 @@ def orders(history: LogHistory) -> Iterator[Found]:
                 before = positions.get(operation.process, {})
                 positions[operation.process] = {key: at for key, at in before.items() if key in kept}
         done = by_seq.get(seq)
+        if rebalances_told:
+            for key in operation.rebalanced:
+                polled.get(operation.process, {}).pop(key, None)
         if done is None:
             continue
         yield from _within(done, history)

@@ -42,6 +42,7 @@ PURE = (
     "raftlog.client.consumed",
     "jepsen_like.checkers",
     "jepsen_like.edn",
+    "jepsen_like.generators",
     "jepsen_like.history",
     "jepsen_like.nemeses.damage",
     "jepsen_like.nemeses.plans",

@@ -1,0 +1,101 @@
+"""Many objects of one kind, told apart by a key: operations' values are `[key, value]`, and so are their answers.
+
+Linearizable is what is linearizable key by key (Horn and Kroening 2015), so each is searched by itself. Beside the
+registers of `models.py` there are two that only raftlog has: a committed offset, which a commit never lowers (S8), and
+a topic, which is there or not (S7). What is *not* here: the search (`linearizability.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import msgspec
+
+from raftlog.errors import InvalidRequest
+
+from ..history import Call, Operation
+from . import linearizability
+from .models import IMPOSSIBLE, Impossible, Model, State, Step, model
+from .verdict import Verdict
+
+
+def keyed(inner: Model) -> Model:
+    """The same for each key."""
+
+    def read_call(call: Call) -> tuple[Hashable, Step]:
+        key, asked = _split(call, call.invocation)
+        completion = call.completion
+        if completion is not None and completion.value is not None:
+            completion = msgspec.structs.replace(completion, value=_split(call, completion)[1])
+        stripped = Call(msgspec.structs.replace(call.invocation, value=asked), completion, call.called, call.returned)
+        return key, inner.read_call(stripped)[1]
+
+    return Model(inner.initial, inner.step, read_call)
+
+
+def check(history: Sequence[Operation], kind: str, *, steps: int = linearizability.STEPS_MAX) -> Verdict:
+    """`kind`: a key of `KINDS`, whose operations are looked at; all others are somebody else's. Raises
+    `InvalidRequest`."""
+    inner, names = KINDS[kind]
+    return linearizability.check([one for one in history if one.f in names], keyed(inner), steps=steps)
+
+
+def _split(call: Call, operation: Operation) -> tuple[Hashable, Any]:
+    value = operation.value
+    if (
+        not isinstance(value, Sequence)
+        or isinstance(value, str)
+        or len(value) < 2
+        or not isinstance(value[0], Hashable)
+    ):
+        raise InvalidRequest("invalid_request", f"operation {call.called}: {value!r:.60} is no key with a value")
+    return value[0], value[1]
+
+
+# --- A committed offset -----------------------------------------------------------------------------------------------
+
+
+def _offset(state: State, step: Step) -> State | Impossible:
+    if step.f == "read":
+        return state if not step.is_answered or step.answer == state else IMPOSSIBLE
+    assert isinstance(step.argument, int)
+    # An ordinary commit that is lower changes nothing, and is no error.
+    return step.argument if not isinstance(state, int) or step.argument > state else state
+
+
+def _offset_call(call: Call) -> tuple[Hashable, Step]:
+    asked, answered = call.invocation.value, call.kind == "ok"
+    if call.invocation.f == "read":
+        return None, Step("read", None, call.completion.value if call.completion and answered else None, answered)
+    if not isinstance(asked, int):
+        raise InvalidRequest("invalid_request", f"operation {call.called}: {asked!r:.60} is no offset")
+    return None, Step("commit", asked, None, answered)
+
+
+# --- A topic ----------------------------------------------------------------------------------------------------------
+
+
+def _topic(state: State, step: Step) -> State | Impossible:
+    match step.f:
+        case "read":
+            return state if not step.is_answered or step.answer == state else IMPOSSIBLE
+        case "create":
+            return IMPOSSIBLE if state else True
+        case _:
+            return False if state else IMPOSSIBLE
+
+
+def _topic_call(call: Call) -> tuple[Hashable, Step]:
+    answered = call.kind == "ok"
+    there = bool(call.completion.value) if call.completion and answered else None
+    return None, Step(call.invocation.f, None, there if call.invocation.f == "read" else None, answered)
+
+
+KINDS: dict[str, tuple[Model, frozenset[str]]] = {
+    "register": (model("cas-register"), frozenset({"read", "write", "cas"})),
+    "position": (model("cas-register", etcd=True), frozenset({"read", "cas"})),
+    "offset": (Model(None, _offset, _offset_call), frozenset({"read", "commit"})),
+    "topic": (Model(False, _topic, _topic_call), frozenset({"read", "create", "delete"})),
+}
+"""What begins as 0; as nothing; as nothing; as absent. With the operations that each has."""

@@ -1,0 +1,84 @@
+"""Named positions and the records that were to be committed with them: both, or neither (S13).
+
+Operations are `cas`: `[name, [from, to], number]`, a transaction that moves a position and writes one record with that
+number; `records`: all the numbers that can be read, in their order; and `read`: `[name, position]`.
+
+| name | what |
+|---|---|
+| `position-without-record` | a move was acknowledged, and its record is not among those read later |
+| `record-without-position` | a move failed, and its record was read |
+| `record-twice` | a record was read twice |
+| `unexpected-record` | nobody tried to write it |
+| `broken-chain` | the moves whose records can be read do not lead, one by one, from nothing to the last position |
+
+The last is what holds also for moves of which nobody knows what became: one that was decided and whose record is not
+there leaves a gap, one whose record is there and that was not decided does not fit. Positions as registers: `keyed.py`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from ..history import Call, Operation, calls
+from .verdict import Verdict
+
+
+def check(history: Sequence[Operation]) -> Verdict:
+    """Unknown where the records were never read after the last move. Raises `InvalidRequest`."""
+    done = calls([one for one in history if one.f in {"cas", "records", "read"}])
+    moves = {call.invocation.value[2]: call for call in done if call.invocation.f == "cas"}
+    last = max((call.called for call in moves.values()), default=-1)
+    reads = [call for call in done if call.invocation.f == "records" and call.kind == "ok" and call.called > last]
+    if not reads or not moves:
+        return Verdict(None, {}, {"reason": "the records were never read after the last move, or there was none"})
+    found: dict[str, list[dict[str, Any]]] = {}
+    for read in reads:
+        assert read.completion is not None
+        seen = Counter(read.completion.value)
+        for name, told in (*_records(seen, moves), *_chains(seen, moves, _positions(done, read))):
+            found.setdefault(name, []).append({"read": read.completion.index, **told})
+    return Verdict(not found, found, {"moves": len(moves), "reads": len(reads)})
+
+
+def _records(seen: Counter[Any], moves: dict[Any, Call]) -> list[tuple[str, dict[str, Any]]]:
+    found: list[tuple[str, dict[str, Any]]] = []
+    for number, call in moves.items():
+        told = {"number": number, "cas": call.invocation.index}
+        if call.kind == "ok" and number not in seen:
+            found.append(("position-without-record", told))
+        if call.kind == "fail" and number in seen:
+            found.append(("record-without-position", told))
+    found += [("record-twice", {"number": number}) for number, count in seen.items() if count > 1]
+    found += [("unexpected-record", {"number": number}) for number in seen if number not in moves]
+    return found
+
+
+def _chains(seen: Counter[Any], moves: dict[Any, Call], positions: dict[Any, Any]) -> list[tuple[str, dict[str, Any]]]:
+    by_name: dict[Any, list[tuple[int, Any]]] = {}
+    for number in seen:
+        if number in moves:
+            name, (came_from, to) = moves[number].invocation.value[:2]
+            by_name.setdefault(name, []).append((to, came_from))
+    found: list[tuple[str, dict[str, Any]]] = []
+    for name in sorted({*by_name, *positions}):
+        at: Any = None
+        for to, came_from in sorted(by_name.get(name, ()), key=lambda move: move[0]):
+            if came_from != at:
+                found.append(("broken-chain", {"name": name, "at": at, "from": came_from, "to": to}))
+            at = to
+        if name in positions and positions[name] != at:
+            found.append(("broken-chain", {"name": name, "at": at, "position": positions[name]}))
+    return found
+
+
+def _positions(done: list[Call], read: Call) -> dict[Any, Any]:
+    """Name → where it was, by reads that are later than every move, as the records were read then."""
+    last = max(call.called for call in done if call.invocation.f == "cas")
+    found = {}
+    for call in done:
+        if call.invocation.f == "read" and call.kind == "ok" and call.called > last and call.completion is not None:
+            name, position = call.completion.value[:2]
+            found[name] = position
+    return found

@@ -1,0 +1,136 @@
+"""Replicas of a partition, batch by batch: below what is committed all of them hold the same (S4).
+
+| name | what |
+|---|---|
+| `diverged` | two replicas hold different batches at an offset below the committed end that both reach |
+| `gap` | a replica's batches do not follow one another there |
+| `lost-on-node` | of a partition that was back in sync, a replica ends below what is committed |
+
+A batch is told by its offsets, its leader epoch and its CRC, which covers the rest of it. Replicas begin where their
+retention has come to, and each goes on above what is committed as it likes. A batch whose CRC is wrong is measured
+and not judged: damage is what a disk does, and what is asked for is that it is found (`partitions/scrubber.py`); but it
+must not hide that another batch is there.
+
+What is *not* here: reading disks (`replica_logs.py`). Compacted logs differ by design, and are not to be given here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .verdict import Verdict
+
+TOLD_MAX = 20
+"""Of an anomaly."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """What a replica holds, at its place."""
+
+    base_offset: int
+    end_offset: int
+    """Exclusive."""
+    leader_epoch: int
+    crc: int
+    sound: bool = True
+    """Its CRC is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """One replica's log: its batches in the order of its segments."""
+
+    log_start_offset: int
+    batches: Sequence[StoredBatch]
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].end_offset if self.batches else self.log_start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedEnd:
+    """How far a partition was committed when somebody looked last."""
+
+    end: int
+    in_sync: bool
+    """All replicas were in the ISR then."""
+
+
+def check(
+    logs: Mapping[tuple[str, int], Mapping[str, StoredLog]], ends: Mapping[tuple[str, int], CommittedEnd]
+) -> Verdict:
+    """`logs`: (topic id, partition) → node → log. `ends`: of those whose end is known; others are compared as far as
+    the shortest replica goes. Unknown where no partition has two replicas to compare."""
+    found: dict[str, list[dict[str, Any]]] = {"diverged": [], "gap": [], "lost-on-node": []}
+    compared = batches = damaged = 0
+    for place, replicas in sorted(logs.items()):
+        where = {"topic_id": place[0], "partition": place[1]}
+        known = ends.get(place)
+        limit = known.end if known is not None else min((log.end for log in replicas.values()), default=0)
+        damaged += sum(not batch.sound for log in replicas.values() for batch in log.batches)
+        batches += sum(len(log.batches) for log in replicas.values())
+        compared += len(replicas) > 1
+        for name, told in _judged(replicas, limit, known):
+            found[name].append({**where, **told})
+    anomalies = {name: listed[:TOLD_MAX] for name, listed in found.items() if listed}
+    measured = {"partitions": len(logs), "compared": compared, "batches": batches, "damaged": damaged}
+    return Verdict(not anomalies if compared else None, anomalies, measured)
+
+
+def _judged(
+    replicas: Mapping[str, StoredLog], limit: int, known: CommittedEnd | None
+) -> list[tuple[str, dict[str, Any]]]:
+    found: list[tuple[str, dict[str, Any]]] = []
+    for node, log in sorted(replicas.items()):
+        found += [("gap", {"node": node, **told}) for told in _gaps(log, limit)]
+        if known is not None and known.in_sync and log.end < limit:
+            found.append(("lost-on-node", {"node": node, "end": log.end, "committed": limit}))
+    names = sorted(replicas, key=lambda node: (-replicas[node].end, node))
+    for other in names[1:]:
+        told = _first_difference(replicas[names[0]], replicas[other], limit)
+        if told is not None:
+            found.append(("diverged", {"nodes": [names[0], other], **told}))
+    return found
+
+
+def _gaps(log: StoredLog, limit: int) -> list[dict[str, Any]]:
+    found = []
+    expected: int | None = None
+    for batch in log.batches:
+        if expected is not None and batch.base_offset != expected and expected < limit:
+            found.append({"expected": expected, "found": batch.base_offset})
+        expected = batch.end_offset
+    return found
+
+
+def _first_difference(one: StoredLog, other: StoredLog, limit: int) -> dict[str, Any] | None:
+    """Of what both reach; None where there is none."""
+    start = max(one.batches[0].base_offset, other.batches[0].base_offset) if one.batches and other.batches else limit
+    end = min(one.end, other.end, limit)
+    mine, others = (_between(log, start, end) for log in (one, other))
+    for offset in sorted(mine.keys() | others.keys()):
+        a, b = mine.get(offset), others.get(offset)
+        if a is None or b is None or _differ(a, b):
+            return {"offset": offset, "batches": [_shown(a), _shown(b)]}
+    return None
+
+
+def _between(log: StoredLog, start: int, end: int) -> dict[int, StoredBatch]:
+    return {batch.base_offset: batch for batch in log.batches if start <= batch.base_offset and batch.end_offset <= end}
+
+
+def _differ(one: StoredBatch, other: StoredBatch) -> bool:
+    places = (one.base_offset, one.end_offset) != (other.base_offset, other.end_offset)
+    contents = (one.leader_epoch, one.crc) != (other.leader_epoch, other.crc)
+    # Where one of them is damaged its header may be what is wrong.
+    return one.sound and other.sound and (places or contents)
+
+
+def _shown(batch: StoredBatch | None) -> dict[str, Any] | None:
+    if batch is None:
+        return None
+    return {"offsets": [batch.base_offset, batch.end_offset], "leader_epoch": batch.leader_epoch, "crc": batch.crc}

@@ -1,0 +1,155 @@
+"""A set that only grows: what was added is there for every read from some moment on, or it is lost.
+
+An element is *known* from when its addition was acknowledged, or a read that has it returned, whichever was first. Of
+the reads that began after that, the last ones tell:
+
+| | |
+|---|---|
+| stable | the last that could have it had it |
+| lost | it was known, and a read that began later, and after every read that had it, did not have it |
+| never read | nobody ever saw it, and no read began after it was known |
+
+| name | what |
+|---|---|
+| `lost` | see above |
+| `stale` | stable in the end, but a read that began after it was known did not have it: not linearizable |
+| `duplicated` | a read had it more than once |
+| `unexpected` | a read had what nobody tried to add |
+
+An element whose addition nobody knows the fate of may be there or not; one whose addition failed must not
+(`unexpected`). Times are measured: how long it took until an element was stable, and after which it was lost.
+
+Source: Jepsen's set-full checker. O(reads x elements seen in them). What is *not* here: the search for an order
+(`linearizability.py` has it for small sets).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raftlog.errors import InvalidRequest
+
+from ..history import Call, Operation, calls
+from .verdict import Verdict
+
+TOLD_MAX = 50
+"""Of an anomaly."""
+
+
+@dataclass(slots=True)
+class _Element:
+    value: Any
+    known: int | None = None
+    """Position in the history from which on it is known."""
+    known_time: int = 0
+    present: int = -1
+    """Position of the latest invocation of a read that had it."""
+    absent: int = -1
+    """The same of reads that did not, and that began after it was known."""
+    present_time: int = 0
+    absent_time: int = 0
+
+    @property
+    def outcome(self) -> str:
+        if self.known is None:
+            return "never-read"  # and nobody was told that it is there
+        if self.absent > self.present:
+            return "lost"
+        return "stable" if self.present >= 0 else "never-read"
+
+
+def check(history: Sequence[Operation], *, linearizable: bool = True) -> Verdict:
+    """Operations are `add`: element, and `read`: list of elements. Not `linearizable`: stale reads are told and do not
+    make it invalid. Unknown where no element ever became stable. Raises `InvalidRequest` for what is no such history.
+    """
+    elements: dict[Any, _Element] = {}
+    failed: set[Any] = set()
+    reads: list[tuple[Call, Counter[Any]]] = []
+    for call in calls(history):
+        f, asked = call.invocation.f, call.invocation.value
+        if f == "add":
+            _added(call, asked, elements, failed)
+        elif f == "read" and call.kind == "ok":
+            assert call.completion is not None
+            reads.append((call, _counted(call, call.completion.value)))
+    found: dict[str, list[dict[str, Any]]] = {"unexpected": [], "duplicated": [], "lost": [], "stale": []}
+    for call, seen in reads:
+        _read_has(call, seen, elements, failed, found)
+    reads.sort(key=lambda read: read[0].called)
+    for element in elements.values():
+        _read_has_not(element, reads)
+    outcomes = Counter(element.outcome for element in elements.values())
+    for element in elements.values():
+        _judged(element, found)
+    anomalies = {name: listed[:TOLD_MAX] for name, listed in found.items() if listed}
+    valid: bool | None = not (anomalies.keys() - (set() if linearizable else {"stale"}))
+    if valid and not outcomes["stable"]:
+        valid = None
+    return Verdict(valid, anomalies, {**outcomes, **_latencies(elements.values()), "reads": len(reads)})
+
+
+def _added(call: Call, asked: Any, elements: dict[Any, _Element], failed: set[Any]) -> None:
+    if call.kind == "fail":
+        failed.add(asked)
+        return
+    element = elements.setdefault(asked, _Element(asked))
+    if call.kind == "ok" and call.completion is not None and (element.known is None or call.returned < element.known):
+        element.known, element.known_time = call.returned, call.completion.time
+
+
+def _counted(call: Call, value: Any) -> Counter[Any]:
+    if not isinstance(value, Iterable) or isinstance(value, str):
+        raise InvalidRequest("invalid_request", f"operation {call.returned}: a read of a set gives a list")
+    return Counter(value)
+
+
+def _read_has(
+    call: Call,
+    seen: Counter[Any],
+    elements: dict[Any, _Element],
+    failed: set[Any],
+    found: dict[str, list[dict[str, Any]]],
+) -> None:
+    assert call.completion is not None
+    for value, count in seen.items():
+        element = elements.get(value)
+        if element is None:
+            why = "its addition failed" if value in failed else "nobody added it"
+            found["unexpected"].append({"element": value, "read": call.completion.index, "why": why})
+            continue
+        if count > 1:
+            found["duplicated"].append({"element": value, "read": call.completion.index, "count": count})
+        if element.known is None or call.returned < element.known:
+            element.known, element.known_time = call.returned, call.completion.time
+        if call.called > element.present:
+            element.present, element.present_time = call.called, call.invocation.time
+
+
+def _read_has_not(element: _Element, reads: list[tuple[Call, Counter[Any]]]) -> None:
+    """The last read, of those that began after it was known, that does not have it: from the end."""
+    if element.known is None:
+        return
+    for call, seen in reversed(reads):
+        if call.called < element.known:
+            return
+        if element.value not in seen:
+            element.absent, element.absent_time = call.called, call.invocation.time
+            return
+
+
+def _judged(element: _Element, found: dict[str, list[dict[str, Any]]]) -> None:
+    times = {"element": element.value, "known_at": element.known_time}
+    if element.outcome == "lost":
+        last = element.present_time if element.present >= 0 else None
+        found["lost"].append({**times, "last_present_at": last, "absent_at": element.absent_time})
+    elif element.outcome == "stable" and element.absent >= 0:
+        found["stale"].append({**times, "absent_at": element.absent_time})
+
+
+def _latencies(elements: Iterable[_Element]) -> dict[str, Any]:
+    """Milliseconds from when an element was known until it was stable: the greatest."""
+    stale = [one for one in elements if one.outcome == "stable" and one.absent >= 0]
+    return {"stable_after_ms_max": max(((one.absent_time - one.known_time) // 1_000_000 for one in stale), default=0)}

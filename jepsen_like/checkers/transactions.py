@@ -1,0 +1,109 @@
+"""Transactions of a log, beyond what `kafka.py` sees: all of one or nothing of it, and what it consumed, once (S13).
+
+| name | what |
+|---|---|
+| `torn-transaction` | some of what a transaction sent was read, and some not, where a reader came past the place |
+| `consumed-twice` | a record that two committed transactions of a group have both consumed |
+| `consumed-by-none` | a record that no committed transaction of a group consumed, though one consumed a later one |
+
+The first holds for transactions whose outcome nobody knows, too. *Past the place* means: of the same key a value was
+read that was sent and acknowledged after the transaction had ended. What nobody was told, such as what a client that
+was killed had polled, excuses: then `consumed-by-none` is not judged.
+
+Aborted reads and lost writes are `kafka_records.py`'s. What is *not* here: named positions (`positions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..history import Operation
+from .kafka_log import Done, Key, LogHistory, Value, pairs
+from .verdict import Verdict
+
+
+def check(history: Sequence[Operation], *, consumes: bool = False) -> Verdict:
+    """`consumes`: processes subscribe, and a transaction commits the offsets of what it polled. Raises `InvalidRequest`
+    for what is no history of a log."""
+    prepared = LogHistory(history)
+    found = {"torn-transaction": list(_torn(prepared, history))}
+    measured: dict[str, Any] = {"transactions": sum(done.operation.f == "txn" for done in prepared.done)}
+    if consumes:
+        members = _members(prepared, history)
+        found["consumed-twice"] = list(_twice(members))
+        untold = sum(done.operation.f == "txn" and done.kind == "info" for done in prepared.done)
+        measured["untold"] = untold
+        if not untold:
+            found["consumed-by-none"] = list(_by_none(prepared, members))
+    anomalies = {name: listed for name, listed in found.items() if listed}
+    return Verdict(not anomalies, anomalies, measured)
+
+
+def _torn(prepared: LogHistory, history: Sequence[Operation]) -> Iterator[dict[str, Any]]:
+    past = _read_past(prepared, history)
+    for done in prepared.done:
+        if done.operation.f != "txn" or done.kind == "fail":
+            continue
+        sent = [(key, value) for key, _, value in pairs(done.sends)]
+        seen = [(key, value) for key, value in sent if value in prepared.read_ok.get(key, ())]
+        if not seen:
+            continue
+        missing = [
+            (key, value) for key, value in sent
+            if value not in prepared.read_ok.get(key, ()) and past.get(key, -1) > done.seq
+        ]  # fmt: skip
+        if missing:
+            yield {"op": done.told, "seen": seen[:10], "missing": missing[:10]}
+
+
+def _read_past(prepared: LogHistory, history: Sequence[Operation]) -> dict[Key, int]:
+    """Key → the latest invocation whose value was acknowledged and read."""
+    invoked: dict[int | str, int] = {}
+    past: dict[Key, int] = {}
+    by_seq = {done.seq: done for done in prepared.done}
+    for seq, operation in enumerate(history):
+        if operation.kind == "invoke":
+            invoked[operation.process] = seq
+        done = by_seq.get(seq)
+        if done is not None and done.kind == "ok":
+            for key, _, value in pairs(done.sends):
+                if value in prepared.read_ok.get(key, ()):
+                    past[key] = max(past.get(key, -1), invoked.get(operation.process, -1))
+    return past
+
+
+def _members(prepared: LogHistory, history: Sequence[Operation]) -> list[Done]:
+    """Committed transactions of processes that read what a group assigns to them, in the order of their ends."""
+    by_seq = {done.seq: done for done in prepared.done}
+    subscribed: set[int | str] = set()
+    found = []
+    for seq, operation in enumerate(history):
+        if operation.kind == "ok" and operation.f in {"assign", "subscribe"}:
+            (subscribed.add if operation.f == "subscribe" else subscribed.discard)(operation.process)
+        done = by_seq.get(seq)
+        if done is not None and done.kind == "ok" and operation.f == "txn" and operation.process in subscribed:
+            found.append(done)
+    return found
+
+
+def _twice(members: list[Done]) -> Iterator[dict[str, Any]]:
+    by_value: dict[tuple[Key, Value], Done] = {}
+    for done in members:
+        for key, _, value in pairs(done.polls):
+            before = by_value.setdefault((key, value), done)
+            if before is not done:
+                yield {"key": key, "value": value, "ops": [before.told, done.told]}
+
+
+def _by_none(prepared: LogHistory, members: list[Done]) -> Iterator[dict[str, Any]]:
+    consumed: dict[Key, set[Value]] = {}
+    for done in members:
+        for key, _, value in pairs(done.polls):
+            consumed.setdefault(key, set()).add(value)
+    for key, values in consumed.items():
+        dense = prepared.log(key).dense
+        last = max((position for position, value in enumerate(dense) if value in values), default=-1)
+        for value in dense[:last]:
+            if value not in values:
+                yield {"key": key, "value": value}

@@ -1,0 +1,132 @@
+"""The client of `group-offsets`: members of a group that poll, commit and read what is committed; and a group without.
+
+A member commits only in what it owns by its own account. Its `poll` tells which keys it got. Keys of the group that has
+no members begin with `lone:`; anybody commits there, as consumers do that assign partitions to themselves.
+
+A commit may be sent several times before its answer is here, and what an earlier attempt did is not undone by a later
+one's refusal: so a commit that is not acknowledged is one of which nobody knows what became (`info`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from raftlog.client import Consumer, GroupConsumer, GroupPartition
+from raftlog.client.api import HttpApi
+from raftlog.client.group_api import GroupApi
+from raftlog.errors import RaftlogError
+
+from .log import HEARTBEAT_MS, SESSION_MS, split
+from .messages import CertainlyNot, OutcomeUnknown, Told
+from .process import ClientSettings
+
+LONE = "lone:"
+"""Before the keys of the group without members."""
+POLL_SECONDS = 0.2
+POLL_RECORDS = 20
+
+
+class GroupOffsetsClient:
+    """See `process.Client`."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._bootstrap = list(settings.bootstrap)
+        self._timeout = settings.timeout
+        self._topics = sorted(settings.options["topics"])
+        self._group = f"group-{settings.options['tag']}"
+        self._api = HttpApi(self._bootstrap)
+        self._groups = {False: GroupApi(self._api, self._group), True: GroupApi(self._api, f"lone-{self._group}")}
+        self._member: GroupConsumer | None = None
+        self._assigned: list[str] = []
+        self._gone: list[str] = []
+
+    async def invoke(self, f: str, value: Any, hint: Mapping[str, Any]) -> Told:
+        match f:
+            case "poll":
+                return await self._poll()
+            case "commit":
+                return await self._commit(*value)
+            case "read":
+                return Told("ok", [value[0], await self._read(value[0])])
+            case "leave":
+                await self._leave()
+                return Told("ok")
+        raise ValueError(f"a group does not {f}")
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._api.close)
+            if self._member is not None:
+                stack.push_async_callback(self._member.close, processed=False)
+
+    async def _poll(self) -> Told:
+        """What it was given and lost is told in any case: it happened, whatever else did not."""
+        if self._member is None:
+            self._member = Consumer.subscribe(
+                self._bootstrap,
+                self._group,
+                self._topics,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                session_timeout_ms=SESSION_MS,
+                heartbeat_interval_ms=HEARTBEAT_MS,
+                on_assigned=self._on_assigned,
+                on_revoked=self._on_gone,
+                on_lost=self._on_gone,
+            )
+        error = ""
+        try:
+            await self._member.poll(POLL_RECORDS, timeout=POLL_SECONDS)
+        except RaftlogError as failed:
+            error = str(failed)
+        owned = [_key(one) for one in self._member.assignment]
+        told = {"owned": owned, "assigned": self._assigned, "gone": self._gone}
+        self._assigned, self._gone = [], []
+        return Told("fail" if error else "ok", told, error or None)
+
+    async def _commit(self, key: str, offset: int) -> Told:
+        is_lone, place = key.startswith(LONE), key.removeprefix(LONE)
+        try:
+            if is_lone:
+                topic, partition = split(place)
+                await self._groups[True].commit({GroupPartition(topic, partition): offset}, timeout=self._timeout)
+            else:
+                await self._commit_own(place, offset)
+        except RaftlogError as error:
+            raise OutcomeUnknown(str(error)) from None
+        return Told("ok", [key, offset])
+
+    async def _commit_own(self, key: str, offset: int) -> None:
+        member = self._member
+        own = [] if member is None else [one for one in member.assignment if _key(one) == key]
+        if member is None or not own:
+            raise CertainlyNot("it is not this member's")
+        await member.commit({own[0]: offset}, timeout=self._timeout)
+
+    async def _read(self, key: str) -> int | None:
+        """Through the quorum's log (S7). A group that nobody has committed in is not there."""
+        is_lone, place = key.startswith(LONE), key.removeprefix(LONE)
+        try:
+            committed = await self._groups[is_lone].committed(timeout=self._timeout)
+        except RaftlogError as error:
+            if error.code == "unknown_group":
+                return None
+            raise CertainlyNot(str(error)) from None
+        return next((one.offset for one in committed if _key(one.group_partition) == place), None)
+
+    async def _leave(self) -> None:
+        member, self._member = self._member, None
+        if member is not None:
+            await member.close(processed=False)
+
+    def _on_assigned(self, partitions: Iterable[GroupPartition]) -> None:
+        self._assigned += [_key(one) for one in partitions]
+
+    def _on_gone(self, partitions: Iterable[GroupPartition]) -> None:
+        self._gone += [_key(one) for one in partitions]
+
+
+def _key(partition: GroupPartition) -> str:
+    return f"{partition.topic}/{partition.partition}"

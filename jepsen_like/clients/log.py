@@ -1,0 +1,248 @@
+"""The client of the `log` workload: a producer and consumers, as a program has them.
+
+A key is `topic/partition`. Positions are this process's own: what it assigned before it goes on with where it was, and
+what is new to it where the operation's hint says. A value is a number, in a record as its digits.
+
+What was handed out is always told, also where something else failed: a record that the suite lost would look like one
+that the cluster lost. What is *not* here: transactions (`log_transactions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from raftlog.client import Consumer, ConsumerRecord, GroupConsumer, GroupPartition, Producer, RecordMetadata
+from raftlog.errors import RaftlogError
+
+from .log_transactions import run_transaction
+from .messages import Told, option
+from .process import ClientSettings, outcome_of
+
+POLL_SECONDS = 0.25
+"""What a poll waits for records, of all topics together."""
+ANSWER_SECONDS = 2.0
+"""What is left of an operation's time when a record's delivery ends: so that its error says what became of it."""
+START_SECONDS = 5.0
+SESSION_MS, HEARTBEAT_MS = 6_000, 500
+"""A member that died is found out within a run."""
+
+Pairs = dict[str, list[list[int]]]
+"""Key → offset and value of each record, in the order of reading."""
+
+
+class LogClient:
+    """See `process.Client`."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._settings = settings
+        options = settings.options
+        self.subscribes = bool(options.get("subscribe", False))
+        self._transactional = bool(options.get("transactions", False))
+        self._poll_records = int(option(options, "poll_records", 500))
+        self._producer: Producer | None = None
+        self._readers: dict[str, Consumer] = {}
+        """By topic: of what it assigned to itself."""
+        self._member: GroupConsumer | None = None
+        self._positions: dict[str, int] = {}
+        """Key → where it goes on, of all that it ever read by itself."""
+        self._rebalanced: set[str] = set()
+
+    async def invoke(self, f: str, value: Any, hint: Mapping[str, Any]) -> Told:
+        match f:
+            case "send":
+                return await self._send(value)
+            case "poll":
+                return await self._answer([["poll", await self.poll()]])
+            case "txn":
+                return await run_transaction(self, value)
+            case "assign":
+                await self._assign(value, str(hint.get("start", "earliest")))
+                return Told("ok", value)
+            case "subscribe":
+                await self._subscribe(value)
+                return Told("ok", value)
+        raise ValueError(f"a log does not {f}")
+
+    @property
+    def decision_seconds(self) -> float:
+        """What the cluster has for a commit."""
+        return self._settings.timeout / 2
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as stack:
+            if self._producer is not None:
+                stack.push_async_callback(self._producer.close, flush=False)
+            for reader in self._readers.values():
+                stack.push_async_callback(reader.close)
+            if self._member is not None:
+                stack.push_async_callback(self._member.close, processed=False)
+
+    # --- Writing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def producer(self) -> Producer:
+        if self._producer is None:
+            settings = self._settings
+            patience = max(settings.timeout - ANSWER_SECONDS, settings.timeout / 2)
+            self._producer = Producer(
+                list(settings.bootstrap),
+                linger_ms=1,
+                delivery_timeout_ms=patience * 1000,
+                request_timeout_ms=patience * 1000,
+                # By worker, not by process: who comes after a client that died fences what that has left open.
+                transactional_id=f"worker-{settings.worker}-{settings.options['tag']}" if self._transactional else None,
+                transaction_timeout_ms=int(settings.timeout * 1000),
+            )
+        return self._producer
+
+    async def _send(self, micro: list[Any]) -> Told:
+        """All of them at once; what became of it is what is least certain of any."""
+        sending = [self._sending(key, value) for _, key, value in micro]
+        done, kinds, error = [], set(), None
+        for (_, key, value), one in zip(micro, sending, strict=True):
+            try:
+                if isinstance(one, RaftlogError):
+                    raise one
+                done.append(["send", key, [(await one).offset, value]])
+                kinds.add("ok")
+            except RaftlogError as failed:
+                told = outcome_of(failed)
+                done.append(["send", key, value])
+                kinds.add(told.kind)
+                error = told.error
+        kind: Any = "info" if "info" in kinds or len(kinds) > 1 else kinds.pop()
+        return Told(kind, done, error)
+
+    def _sending(self, key: str, value: int) -> Coroutine[Any, Any, RecordMetadata] | RaftlogError:
+        topic, partition = split(key)
+        try:
+            return self.producer.send_and_wait(topic, encoded(value), partition=partition)
+        except RaftlogError as error:
+            return error  # Those that were sent before it are on their way.
+
+    # --- Reading ------------------------------------------------------------------------------------------------------
+
+    async def poll(self) -> Pairs:
+        """What there is now of what it reads. Raises a `RaftlogError` where there is nothing but that."""
+        found: Pairs = {}
+        if self._member is not None:
+            records = await self._member.poll(self._poll_records, timeout=POLL_SECONDS)
+            return _into(found, records)
+        failed: RaftlogError | None = None
+        readers = list(self._readers.items())
+        for number, (topic, reader) in enumerate(readers):
+            try:
+                # Who waits for one topic does not wait for the others as well, once something is there.
+                wait = 0.0 if found else POLL_SECONDS / len(readers[number:])
+                _into(found, await reader.poll(self._poll_records, timeout=wait))
+            except RaftlogError as error:
+                failed = error  # It comes again.
+            self._remember(topic, reader)
+        if failed is not None and not found:
+            raise failed
+        return found
+
+    async def rewind(self, before: Mapping[str, int]) -> None:
+        """Read again from there: what was polled belongs to a transaction that is aborted."""
+        if self._member is not None:
+            await self._member.seek_to_committed()
+            return
+        for key, offset in before.items():
+            topic, partition = split(key)
+            if topic in self._readers:
+                await self._readers[topic].seek(partition, offset)
+                self._positions[key] = offset
+
+    @property
+    def member(self) -> GroupConsumer | None:
+        return self._member
+
+    @property
+    def positions(self) -> dict[str, int]:
+        """Key → where it goes on, of all that it reads by itself now."""
+        return {
+            f"{topic}/{partition}": offset
+            for topic, reader in self._readers.items()
+            for partition, offset in reader.positions.items()
+        }
+
+    @property
+    def rebalanced(self) -> list[str]:
+        """Keys that the group gave or took since this was last asked."""
+        told, self._rebalanced = sorted(self._rebalanced), set()
+        return told
+
+    async def _answer(self, value: Any) -> Told:
+        return Told("ok", value, rebalanced=self.rebalanced)
+
+    async def _assign(self, keys: list[str], start: str) -> None:
+        await self._let_go()
+        wanted: dict[str, dict[int, Any]] = {}
+        for key in keys:
+            topic, partition = split(key)
+            wanted.setdefault(topic, {})[partition] = self._positions.get(key, start)
+        for topic, starts in wanted.items():
+            reader = Consumer(
+                list(self._settings.bootstrap), topic, list(starts), starts, max_wait_ms=int(POLL_SECONDS * 1000)
+            )
+            self._readers[topic] = reader
+            await reader.start(START_SECONDS)
+            self._remember(topic, reader)
+        if not keys:
+            self._positions.clear()
+
+    async def _subscribe(self, keys: list[str]) -> None:
+        if self._member is not None:
+            return
+        await self._let_go()
+        topics = sorted({split(key)[0] for key in keys})
+        self._member = Consumer.subscribe(
+            list(self._settings.bootstrap),
+            f"group-{self._settings.options['tag']}",
+            topics,
+            auto_offset_reset="earliest",
+            enable_auto_commit=not self._transactional,
+            auto_commit_interval_ms=500,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            on_assigned=self._moved,
+            on_revoked=self._moved,
+            on_lost=self._moved,
+        )
+
+    async def _let_go(self) -> None:
+        """Read nothing any more."""
+        readers, self._readers = self._readers, {}
+        member, self._member = self._member, None
+        async with AsyncExitStack() as stack:
+            for reader in readers.values():
+                stack.push_async_callback(reader.close)
+            if member is not None:
+                stack.push_async_callback(member.close)
+
+    def _moved(self, partitions: Iterable[GroupPartition]) -> None:
+        self._rebalanced |= {str(partition) for partition in partitions}
+
+    def _remember(self, topic: str, reader: Consumer) -> None:
+        for partition, offset in reader.positions.items():
+            self._positions[f"{topic}/{partition}"] = offset
+
+
+def encoded(value: int) -> bytes:
+    """A record's value."""
+    return b"%d" % value
+
+
+def split(key: str) -> tuple[str, int]:
+    """Topic and partition."""
+    topic, _, partition = key.rpartition("/")
+    return topic, int(partition)
+
+
+def _into(found: Pairs, records: Iterable[ConsumerRecord]) -> Pairs:
+    for record in records:
+        pairs = found.setdefault(f"{record.topic}/{record.partition}", [])
+        pairs.append([record.offset, int(record.value or b"-1")])
+    return found

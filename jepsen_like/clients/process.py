@@ -1,0 +1,175 @@
+"""A client process: reads what to do from standard input, does it with the public client, writes what became of it.
+
+    python -P -m jepsen_like.clients.process
+
+What an error says of an operation is decided here, once, and by the client's own word (`RaftlogError.applied`): `fail`
+only where it certainly did not happen, now or later, and `info` for everything else: time that ran out, an answer that
+made no sense, an exception that nobody expected. After `info` this process's client is let go of, as that of a program
+that died, whatever it still has under way.
+
+It ends when its standard input does, so that it never outlives whoever started it. What is *not* here: what the
+operations are (`log.py` and its neighbours), which one comes next (`generators.py`), death on purpose
+(`interpreter.py` kills).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from raftlog.errors import Applied, RaftlogError
+
+from .messages import MAX_LINE_BYTES, READY, Ask, CertainlyNot, Open, OutcomeUnknown, Told, encode
+
+CLOSE_SECONDS = 3.0
+"""What a client has to let go of its connections. Beyond that it is abandoned."""
+
+CLIENTS = {
+    "log": "LogClient",
+    "registers": "RegistersClient",
+    "topic_set": "TopicSetClient",
+    "topics": "TopicsClient",
+    "group_offsets": "GroupOffsetsClient",
+    "positions": "PositionsClient",
+}
+"""Module of this folder → the class in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What a client is made of."""
+
+    bootstrap: tuple[str, ...]
+    """API addresses, that of its own node first."""
+    worker: int
+    process: int
+    timeout: float
+    """Seconds, of its operations."""
+    options: Mapping[str, Any]
+
+
+class Client(Protocol):
+    """One process of the history. Belongs to one event loop, and does one thing at a time."""
+
+    async def invoke(self, f: str, value: Any, hint: Mapping[str, Any]) -> Told:
+        """Do it. Raises a `RaftlogError`, `OutcomeUnknown` or `CertainlyNot`."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def made(opened: Open) -> Callable[[ClientSettings], Client]:
+    """What makes the clients of this child."""
+    module = importlib.import_module(f"{__package__}.{opened.client}")
+    make: Callable[[ClientSettings], Client] = getattr(module, CLIENTS[opened.client])
+    return make
+
+
+class ClientHost:
+    """Lets one client after the other do what is asked."""
+
+    def __init__(self, opened: Open, make: Callable[[ClientSettings], Client]) -> None:
+        self._opened = opened
+        self._make = make
+        self._client: Client | None = None
+        self._process = -1
+
+    async def do(self, asked: Ask) -> Told:
+        """Never raises: whatever happens is told."""
+        if asked.process != self._process:
+            await self.retire()
+            self._process = asked.process
+        try:
+            async with asyncio.timeout(asked.timeout_s):
+                told = await self._invoke(asked)
+        except TimeoutError:
+            told = Told("info", error="timed out")
+        except OutcomeUnknown as error:
+            told = Told("info", error=str(error))
+        except CertainlyNot as error:
+            told = Told("fail", error=str(error))
+        except RaftlogError as error:
+            told = outcome_of(error)
+        except Exception as error:  # noqa: BLE001  a bug of the client's: it is told, and judged (`checkers/stats.py`)
+            traceback.print_exc()
+            told = Told("info", error={"exception": repr(error)})
+        if told.kind == "info":
+            await self.retire()
+        return told
+
+    async def retire(self) -> None:
+        """Let go of the client, as it is."""
+        client, self._client = self._client, None
+        self._process = -1
+        if client is not None:
+            with contextlib.suppress(TimeoutError, RaftlogError):
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await client.close()
+
+    async def _invoke(self, asked: Ask) -> Told:
+        if self._client is None:
+            opened = self._opened
+            settings = ClientSettings(
+                tuple(opened.bootstrap), opened.worker, asked.process, asked.timeout_s, opened.options
+            )
+            self._client = self._make(settings)
+        return await self._client.invoke(asked.f, asked.value, asked.hint)
+
+
+def outcome_of(error: RaftlogError) -> Told:
+    """What its error says of an operation. An answer that made no sense may be that of one that was carried out."""
+    certain = error.applied is Applied.NO and error.code != "protocol_error"
+    return Told("fail" if certain else "info", error=str(error))
+
+
+async def serve(reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable[None]]) -> None:
+    """Until there is nothing more to read."""
+    first = await reader.readline()
+    if not first:
+        return
+    opened = msgspec.json.decode(first, type=Open)
+    host = ClientHost(opened, made(opened))
+    await write(encode(READY))
+    decoder = msgspec.json.Decoder(Ask)
+    while line := await reader.readline():
+        await write(encode(await host.do(decoder.decode(line))))
+    await host.retire()
+
+
+async def _main(answers: int) -> None:
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+
+    async def write(message: bytes) -> None:
+        # The interpreter reads each answer before it asks again, so this does not wait for long.
+        view = memoryview(message)
+        while view:
+            view = view[os.write(answers, view) :]
+
+    try:
+        await serve(reader, write)
+    finally:
+        transport.close()
+
+
+def main() -> None:
+    # What anybody prints goes to the log: answers have a descriptor that nobody else knows.
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    gc.freeze()
+    asyncio.run(_main(answers))
+
+
+if __name__ == "__main__":
+    main()

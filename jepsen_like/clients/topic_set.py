@@ -1,0 +1,45 @@
+"""The client of `metadata-set`: the topics of the cluster are a set that only grows.
+
+A read makes a change of its own first, and then asks the same node for its topics (see `nodes.py`): it has to show
+all that was made before (S7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from raftlog.errors import RaftlogError
+
+from .messages import Told
+from .nodes import NodeAdmin, looking
+from .process import ClientSettings
+from .registers import LOOK
+
+
+class TopicSetClient:
+    """See `process.Client`."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self._nodes = NodeAdmin(settings.bootstrap)
+        self._prefix = f"set-{settings.options['tag']}-"
+        (self._barrier,) = settings.options["topics"]
+
+    async def invoke(self, f: str, value: Any, hint: Mapping[str, Any]) -> Told:
+        if f == "read":
+            async with looking(self._nodes) as admin:
+                await admin.alter_topic(self._barrier, LOOK)
+                found = await admin.list_topics(f"{self._prefix}[0-9]+")
+            return Told("ok", [int(topic.name.removeprefix(self._prefix)) for topic in found])
+        if f != "add":
+            raise ValueError(f"a set does not {f}")
+        admin = await self._nodes.admin()
+        try:
+            await admin.create_topic(f"{self._prefix}{value}", 1, 1)
+        except RaftlogError:
+            await self._nodes.another()
+            raise
+        return Told("ok", value)
+
+    async def close(self) -> None:
+        await self._nodes.close()

@@ -1,0 +1,104 @@
+"""Says of a run whether the cluster kept its word: every checker that has something to look at, by its name.
+
+* what clients were told: the workload's own checkers, over the history;
+* `replicas`: what lies on the disks of the nodes, which have to be stopped;
+* `logs`: what nodes said.
+
+A checker that crashes, or comes to no end, says *unknown* and why. That is no pass. The verdicts are written to the
+run's folder. What is *not* here: what a run is worth (`Outcome`), for people (`report.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .checkers import node_logs, replicas
+from .checkers.replicas import CommittedEnd, StoredLog
+from .checkers.verdict import Verdict
+from .history import Operation, read
+from .replica_logs import stored_logs
+from .run_records import RunFolder, RunPlan
+from .workloads import workload_of
+
+ENDS = "ends"
+"""The note that tells how far each partition is committed in the end."""
+
+
+def judge_run(
+    plan: RunPlan, folder: RunFolder, *, data_folders: Mapping[str, Path], log_files: Mapping[str, Path]
+) -> dict[str, Verdict]:
+    """Everything, of a run whose nodes are stopped; written to the folder. `data_folders`, `log_files`: by node; empty
+    where they cannot be had. Raises `OSError`, and `InvalidRequest` for a plan or a history that is none."""
+    with folder.history.open("rb") as lines:
+        history = list(read(lines))
+    verdicts = judge_history(plan, history)
+    if data_folders:
+        verdicts["replicas"] = guarded(lambda: judge_replicas(data_folders, committed_ends(history)))
+    if log_files:
+        verdicts["logs"] = guarded(lambda: judge_logs(log_files))
+    folder.verdict.write_bytes(msgspec.json.format(msgspec.json.encode(shown(verdicts), enc_hook=repr)))
+    return verdicts
+
+
+def judge_history(plan: RunPlan, history: Sequence[Operation]) -> dict[str, Verdict]:
+    """By the checkers of the plan's workload. Raises `InvalidRequest` for a plan of none."""
+    checkers = workload_of(plan).checkers(plan)
+    return {name: guarded(lambda check=check: check(history)) for name, check in checkers.items()}  # type: ignore[misc]
+
+
+def judge_replicas(data_folders: Mapping[str, Path], ends: Mapping[tuple[str, int], CommittedEnd]) -> Verdict:
+    """Of those partitions whose end is known, which are this run's."""
+    logs: dict[tuple[str, int], dict[str, StoredLog]] = {}
+    for node, folder in data_folders.items():
+        for place, log in stored_logs(folder):
+            if place in ends:
+                logs.setdefault(place, {})[node] = log
+    return replicas.check(logs, ends)
+
+
+def judge_logs(log_files: Mapping[str, Path]) -> Verdict:
+    """Line by line: logs may be large."""
+    return node_logs.check({node: _lines(file) for node, file in log_files.items()})
+
+
+def guarded(check: Callable[[], Verdict]) -> Verdict:
+    """What it says; unknown where it crashes."""
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001  a checker's bug or a history it cannot read: never a pass, never the end
+        return Verdict(None, {}, {"reason": f"the checker failed: {error!r}"})
+
+
+def valid(verdicts: Mapping[str, Verdict]) -> bool | None:
+    """False where one of them is, else None where one does not know."""
+    each = {verdict.valid for verdict in verdicts.values()}
+    return False if False in each else None if None in each or not each else True
+
+
+def shown(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
+    """As the file has them."""
+    each = {name: {**one.shown, "measured": dict(one.measured)} for name, one in verdicts.items()}
+    overall = valid(verdicts)
+    return {"valid": "unknown" if overall is None else overall, "checkers": each}
+
+
+def committed_ends(history: Sequence[Operation]) -> dict[tuple[str, int], CommittedEnd]:
+    """(Topic id, partition) → how far it was committed, as the run was told after its last reads."""
+    found = {}
+    for note in history:
+        if note.f == ENDS and isinstance(note.process, str) and isinstance(note.value, Mapping):
+            for topic_id, told in note.value.items():
+                for number, end in enumerate(told["ends"]):
+                    if end is not None:
+                        found[topic_id, number] = CommittedEnd(end, bool(told["in_sync"]))
+    return found
+
+
+def _lines(file: Path) -> Iterator[bytes]:
+    if file.exists():
+        with file.open("rb") as lines:
+            yield from lines

@@ -1,0 +1,76 @@
+"""Reads the replicas of a node that is stopped, from the folder in which it keeps them: batches, not records.
+
+Segments are read as the record batch library reads them, in the order of their names, whole batches at a time; indexes
+and everything else that is derived from them is passed over. A torn tail is where the log ends. `docs/log-format.md`
+tells what lies where. What is *not* here: comparing (`checkers/replicas.py`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from raftlog.errors import CorruptBatch
+from raftlog.record_batch import HEADER_BYTES, BatchHeader, check_crc, parse_header
+
+from .checkers.replicas import StoredBatch, StoredLog
+
+_FOLDER = re.compile(r"([0-9a-f]{32})-(\d+)")
+_SEGMENT = re.compile(r"(\d{20})\.log")
+BATCHES_MAX = 2_000_000
+"""Of one replica: some 300 MB of memory."""
+
+
+class TooLarge(Exception):
+    """A log has more batches than can be compared."""
+
+
+def stored_logs(data_folder: Path) -> Iterator[tuple[tuple[str, int], StoredLog]]:
+    """(topic id, partition) and log of every replica below a node's data folder. Raises `TooLarge`, `OSError`."""
+    folder = data_folder / "partitions"
+    for replica in sorted(folder.iterdir()) if folder.is_dir() else ():
+        match = _FOLDER.fullmatch(replica.name)
+        if match is not None and replica.is_dir():
+            yield (match[1], int(match[2])), read_log(replica)
+
+
+def read_log(replica: Path) -> StoredLog:
+    """One replica's. What lies behind damage that hides where the next batch begins is not read."""
+    batches: list[StoredBatch] = []
+    segments = sorted(path for path in replica.iterdir() if _SEGMENT.fullmatch(path.name))
+    for segment in segments:
+        for batch in _batches(segment):
+            batches.append(batch)
+            if len(batches) > BATCHES_MAX:
+                raise TooLarge(f"{replica} has more than {BATCHES_MAX} batches")
+    start = int(segments[0].name[:20]) if segments else 0
+    return StoredLog(batches[0].base_offset if batches else start, batches)
+
+
+def _batches(segment: Path) -> Iterator[StoredBatch]:
+    with segment.open("rb") as file:
+        if not segment.stat().st_size:
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            position = 0
+            while position + HEADER_BYTES <= len(content):
+                try:
+                    header = parse_header(content[position : position + HEADER_BYTES])
+                except CorruptBatch:
+                    return
+                end = position + header.total_bytes
+                if end > len(content):
+                    return
+                yield _stored(header, content[position:end])
+                position = end
+
+
+def _stored(header: BatchHeader, raw: bytes) -> StoredBatch:
+    try:
+        check_crc(raw)
+        sound = True
+    except CorruptBatch:
+        sound = False
+    return StoredBatch(header.base_offset, header.end_offset, header.leader_epoch, header.crc, sound)

@@ -1,0 +1,27 @@
+"""Workloads by name: `log` (with transactions, with groups), registers and sets of the metadata, offsets, positions."""
+
+from __future__ import annotations
+
+from raftlog.errors import InvalidRequest
+
+from ..run_records import RunPlan
+from .group_offsets import GROUP_OFFSETS
+from .log import LOG
+from .metadata_registers import METADATA_REGISTERS
+from .metadata_set import METADATA_SET
+from .positions import POSITIONS
+from .topics import TOPICS
+from .workload import HEALED, Checker, Workload
+
+__all__ = ["HEALED", "WORKLOADS", "Checker", "Workload", "workload_of"]
+
+WORKLOADS = {
+    workload.name: workload for workload in (LOG, METADATA_REGISTERS, METADATA_SET, GROUP_OFFSETS, TOPICS, POSITIONS)
+}
+
+
+def workload_of(plan: RunPlan) -> Workload:
+    """The plan's. Raises `InvalidRequest`."""
+    if plan.workload not in WORKLOADS:
+        raise InvalidRequest("invalid_config", f"workload {plan.workload!r} is none of {', '.join(WORKLOADS)}")
+    return WORKLOADS[plan.workload]

@@ -1,0 +1,172 @@
+"""`group-offsets`: committed offsets are registers that a commit never lowers, and only a current owner commits (S8).
+
+Members of one group poll (so that they keep what they own), commit, read what is committed, leave and are killed; a
+second group has no members, and anybody commits there. Offsets that are committed rise, with a few lower ones among
+them, which must change nothing. Resets, which may lower them, are not made.
+
+| option | default | |
+|---|---|---|
+| `partitions` | 4 | |
+| `crash_every` | 300 | of so many operations one kills its client's process; 0: none |
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..checkers import group_fencing, keyed, stats
+from ..clients.group_offsets import LONE
+from ..clients.messages import option
+from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
+from ..history import Operation
+from ..run_records import RunPlan
+from .log import keys_of
+from .metadata_registers import ReadEach
+from .metadata_registers import keys_of as key_of_operation
+from .workload import Checker, TopicPlan, Workload
+
+RECORDS = 3_000
+"""In every partition: a member finds what is there at the offsets that are committed."""
+LOWER = 0.1
+"""Of the commits."""
+POLL_EVERY = 200_000_000
+"""Nanoseconds, of a worker that waits for what it is to own."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetOperations(Generator):
+    """What members do beside faults. `only_own`: nothing but polls and commits, of what a process owns."""
+
+    keys: tuple[str, ...]
+    crash_every: float = 300
+    owned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By process, as its last poll told."""
+    next_offset: Mapping[str, int] = field(default_factory=dict)
+
+    def draw(self, context: Context) -> Drawn:
+        if not context.free:
+            return PENDING, self
+        chance, now = context.random, context.time
+        process = chance.choice(context.free)
+        if self.crash_every and chance.random() * self.crash_every < 1:
+            return Wanted(process, "crash", None, now), self
+        drawn = chance.random()
+        own = self.owned.get(process, ())
+        if drawn < 0.4 or (drawn < 0.7 and not own):
+            return Wanted(process, "poll", None, now), self
+        if drawn < 0.7:
+            return self._commit(process, chance.choice(own), context)
+        key = chance.choice(self.keys)
+        if drawn < 0.8:
+            return self._commit(process, LONE + key, context)
+        if drawn < 0.98:
+            return Wanted(process, "read", [chance.choice((key, LONE + key)), None], now), self
+        return Wanted(process, "leave", None, now), self
+
+    def told(self, operation: Operation) -> Generator:
+        process, value = operation.process, operation.value
+        if not isinstance(process, int) or operation.kind == "invoke":
+            return self
+        if operation.f == "poll" and isinstance(value, Mapping):
+            return replace(self, owned={**self.owned, process: tuple(value["owned"])})
+        if operation.kind == "info" or operation.f == "leave":
+            return replace(self, owned={one: keys for one, keys in self.owned.items() if one != process})
+        return self
+
+    def _commit(self, process: int, key: str, context: Context) -> tuple[Wanted, OffsetOperations]:
+        chance = context.random
+        highest = self.next_offset.get(key, 1)
+        if chance.random() < LOWER or highest >= RECORDS:
+            return Wanted(process, "commit", [key, chance.randrange(highest)], context.time), self
+        after = replace(self, next_offset={**self.next_offset, key: highest + 1})
+        return Wanted(process, "commit", [key, highest], context.time), after
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEverywhere(Generator):
+    """Until every key was committed: members poll until they own it, and then commit there (S10)."""
+
+    left: frozenset[str]
+    inner: OffsetOperations
+    next_time: int = 0
+
+    def draw(self, context: Context) -> Drawn:
+        if not self.left:
+            return None, self
+        if not context.free:
+            return PENDING, self
+        chance = context.random
+        begins = max(context.time, self.next_time)
+        after = replace(self, next_time=begins + POLL_EVERY // len(context.processes))
+        lone = sorted(key for key in self.left if key.startswith(LONE))
+        process = chance.choice(context.free)
+        own = sorted(self.left & set(self.inner.owned.get(process, ())))
+        if not own and (not lone or chance.random() < 0.5):
+            return Wanted(process, "poll", None, begins), after
+        wanted, inner = self.inner._commit(process, chance.choice(own or lone), context)
+        return replace(wanted, time=begins), replace(after, inner=inner)
+
+    def told(self, operation: Operation) -> Generator:
+        inner = self.inner.told(operation)
+        assert isinstance(inner, OffsetOperations)
+        return replace(self, inner=inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Recovering(Generator):
+    """`CommitEverywhere`, once the cluster was healed: what was committed before does not count."""
+
+    inner: CommitEverywhere
+    begun: bool = False
+
+    def draw(self, context: Context) -> Drawn:
+        wanted, inner = self.inner.draw(context)
+        assert isinstance(inner, CommitEverywhere)
+        return wanted, Recovering(inner, begun=True)
+
+    def told(self, operation: Operation) -> Generator:
+        inner = self.inner.told(operation)
+        assert isinstance(inner, CommitEverywhere)
+        if self.begun and operation.f == "commit" and operation.kind == "ok":
+            inner = replace(inner, left=inner.left - {operation.value[0]})
+        return replace(self, inner=inner)
+
+
+def _keys(options: Mapping[str, Any]) -> tuple[str, ...]:
+    keys = keys_of(options)
+    return (*keys, *(LONE + key for key in keys))
+
+
+def _topics(plan: RunPlan) -> list[TopicPlan]:
+    return [TopicPlan("consumed", int(option(plan.options, "partitions", 4)))]
+
+
+def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
+    return OffsetOperations(keys_of(options), option(plan.options, "crash_every", 300))
+
+
+def _recovery(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
+    # Offsets go on where those beside faults ended, since this is told of them, too: see `told`.
+    return Recovering(CommitEverywhere(frozenset(_keys(options)), OffsetOperations(keys_of(options))))
+
+
+def _last_reads(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
+    keys = _keys(options)
+    return EachWorker(Limit(len(keys), ReadEach(keys)))
+
+
+def _checkers(plan: RunPlan) -> Mapping[str, Checker]:
+    return {
+        "offsets": functools.partial(keyed.check, kind="offset"),
+        "fencing": group_fencing.check,
+        "stats": functools.partial(stats.check, wanted=("poll", "commit", "read")),
+        "recovery": functools.partial(stats.recovery, parts=key_of_operation, writes=("commit",)),
+    }
+
+
+GROUP_OFFSETS = Workload(
+    "group-offsets", "group_offsets", _topics, _operations, _recovery, _last_reads, _checkers, RECORDS
+)

@@ -1,0 +1,173 @@
+"""`log`: records are sent to keys and polled, as Jepsen does with Kafka. A key is a partition, a value is sent once.
+
+| option | default | |
+|---|---|---|
+| `topics`, `partitions` | 2, 2 | keys are `topic/partition` |
+| `transactions` | false | sends and polls together, whole or not at all, by producers with a name each |
+| `subscribe` | false | a process reads what a group assigns to it; otherwise it assigns keys to itself |
+| `crash_every` | 400 | of so many operations one kills its client's process; 0: none |
+| `assign_every` | 64 | of so many one changes what a process reads |
+| `poll_records` | 500 | at most, of a key |
+
+A third of the keys that a process assigns to itself are widened to those of which something is written that nobody has
+read. With `transactions` and `subscribe` a transaction takes the group's offsets of what it has polled along.
+
+What is *not* here: the last reads (`log_reads.py`), the client (`clients/log.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..checkers import kafka, stats, transactions
+from ..clients.messages import option
+from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Wanted
+from ..history import Operation
+from ..run_records import RunPlan
+from .log_progress import Progress
+from .log_reads import ReadAll
+from .workload import Checker, TopicPlan, UntilOk, Workload
+
+MICRO_OPERATIONS_MAX = 4
+"""Of a transaction."""
+RECOVERY_VALUES = 1_000_000_000
+"""Values from here on are sent after the cluster was healed."""
+SEGMENT_BYTES = "16384"
+"""A run fills many segments, so that what happens between them happens."""
+RETENTION = {"segment.bytes": SEGMENT_BYTES, "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogOperations(Generator):
+    """What processes do beside faults."""
+
+    keys: tuple[str, ...]
+    transactions: bool = False
+    subscribe: bool = False
+    crash_every: float = 400
+    assign_every: float = 64
+    progress: Progress = field(default_factory=Progress)
+    next_value: Mapping[str, int] = field(default_factory=dict)
+    placed: frozenset[int] = frozenset()
+    """Processes that read something."""
+
+    def draw(self, context: Context) -> Drawn:
+        if not context.free:
+            return PENDING, self
+        chance = context.random
+        process = chance.choice(context.free)
+        if process not in self.placed or chance.random() * self.assign_every < 1:
+            return self._placing(process, context), self
+        if self.crash_every and chance.random() * self.crash_every < 1:
+            return Wanted(process, "crash", None, context.time), self
+        if self.transactions:
+            return self._transaction(process, context)
+        if chance.random() < 0.5:
+            return Wanted(process, "poll", [["poll"]], context.time), self
+        key = chance.choice(self.keys)
+        value, after = self._value(key)
+        return Wanted(process, "send", [["send", key, value]], context.time), after
+
+    def told(self, operation: Operation) -> Generator:
+        progress = self.progress.told(operation)
+        here = self if progress is self.progress else replace(self, progress=progress)
+        process = operation.process
+        if not isinstance(process, int):
+            return here
+        if operation.kind == "info":
+            return replace(here, placed=here.placed - {process})
+        if operation.kind == "ok" and operation.f in {"assign", "subscribe"}:
+            return replace(here, placed=here.placed | {process})
+        return here
+
+    def _placing(self, process: int, context: Context) -> Wanted:
+        chance = context.random
+        if self.subscribe:
+            return Wanted(process, "subscribe", list(self.keys), context.time)
+        chosen = set(chance.sample(self.keys, chance.randrange(1, len(self.keys) + 1)))
+        if chance.random() < 1 / 3:
+            chosen |= set(self.progress.unseen)
+        # A process that begins at the end skips what the last reads will see, and is where new records are.
+        hint = {"start": chance.choice(("earliest", "latest"))}
+        return Wanted(process, "assign", [key for key in self.keys if key in chosen], context.time, hint)
+
+    def _transaction(self, process: int, context: Context) -> tuple[Wanted, LogOperations]:
+        chance = context.random
+        here = self
+        micro: list[list[Any]] = []
+        for _ in range(chance.randrange(1, MICRO_OPERATIONS_MAX + 1)):
+            if chance.random() < 0.5:
+                micro.append(["poll"])
+                continue
+            key = chance.choice(self.keys)
+            value, here = here._value(key)
+            micro.append(["send", key, value])
+        return Wanted(process, "txn", micro, context.time), here
+
+    def _value(self, key: str) -> tuple[int, LogOperations]:
+        value = self.next_value.get(key, 0)
+        return value, replace(self, next_value={**self.next_value, key: value + 1})
+
+
+def keys_of(options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of the topics that were made."""
+    return tuple(f"{name}/{number}" for name, count in options["topics"].items() for number in range(count))
+
+
+def _topics(plan: RunPlan) -> list[TopicPlan]:
+    partitions = int(option(plan.options, "partitions", 2))
+    return [
+        TopicPlan(f"log{number}", partitions, RETENTION) for number in range(int(option(plan.options, "topics", 2)))
+    ]
+
+
+def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
+    return LogOperations(
+        keys_of(options),
+        bool(plan.options.get("transactions", False)),
+        bool(plan.options.get("subscribe", False)),
+        option(plan.options, "crash_every", 400),
+        option(plan.options, "assign_every", 64),
+    )
+
+
+def _recovery(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
+    f = "txn" if plan.options.get("transactions", False) else "send"
+
+    def make(key: str, attempt: int, context: Context) -> Wanted:
+        return Wanted(-1, f, [["send", key, RECOVERY_VALUES + attempt]])
+
+    return UntilOk(make, keys_of(options))
+
+
+def _last_reads(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
+    return EachWorker(ReadAll(keys_of(options)))
+
+
+def _checkers(plan: RunPlan) -> Mapping[str, Checker]:
+    transactional = bool(plan.options.get("transactions", False))
+    f = "txn" if transactional else "send"
+    found: dict[str, Checker] = {
+        # Others may write between the records of a transaction.
+        "kafka": functools.partial(
+            kafka.check,
+            transactional=transactional,
+            rebalances_told=True,
+            allow=frozenset({"int-send-skip"}) if transactional else frozenset(),
+        ),
+        "stats": functools.partial(stats.check, wanted=(f, "poll")),
+        "recovery": functools.partial(stats.recovery, parts=_sent_keys, writes=(f,)),
+    }
+    if transactional:
+        found["transactions"] = functools.partial(transactions.check, consumes=bool(plan.options.get("subscribe")))
+    return found
+
+
+def _sent_keys(operation: Operation) -> Sequence[str]:
+    return [micro[1] for micro in operation.value or () if micro[0] == "send"]
+
+
+LOG = Workload("log", "log", _topics, _operations, _recovery, _last_reads, _checkers)

@@ -1,0 +1,80 @@
+"""The last reads of a log: every worker reads every key from the beginning, as far as anybody has ever seen it.
+
+A worker that is not there ten seconds after it began is killed and begins again, as in Jepsen's workload: a consumer
+that hangs is not what shall hide that a record is there. Each reads for itself: what one of them saw and another did
+not is an anomaly.
+
+What is *not* here: for how long all of it may go on (`workload.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..generators import Context, Drawn, Generator, Wanted
+from ..history import Operation
+from .log_progress import Progress, offsets_of
+
+AGAIN_AFTER = 10_000_000_000
+POLL_EVERY = 50_000_000
+"""Nanoseconds, both."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAll(Generator):
+    """One worker's: for `EachWorker`."""
+
+    keys: tuple[str, ...]
+    progress: Progress = field(default_factory=Progress)
+    process: int = -1
+    """By whom it was begun. Another number, and it begins again."""
+    stage: str = "let go"
+    """`let go` of what it read, `assign` all from the beginning, `poll`, `crash`."""
+    began: int = 0
+    next_poll: int = 0
+    mine: Mapping[str, int] = field(default_factory=dict)
+    """Key → the highest offset that it has read since it began."""
+
+    def draw(self, context: Context) -> Drawn:
+        (process,) = context.free
+        here = self if process == self.process else self._begun(process)
+        if here.is_there:
+            return None, here
+        now = context.time
+        if here.stage == "let go":
+            return Wanted(process, "assign", [], now), replace(here, stage="assign", began=now)
+        if here.stage == "assign":
+            hint = {"start": "earliest"}
+            return Wanted(process, "assign", list(self.keys), now, hint), replace(here, stage="poll")
+        if now - here.began > AGAIN_AFTER:
+            return Wanted(process, "crash", None, now), replace(here, process=-1)
+        begins = max(now, here.next_poll)
+        return Wanted(process, "poll", [["poll"]], begins), replace(here, next_poll=begins + POLL_EVERY)
+
+    def told(self, operation: Operation) -> Generator:
+        progress = self.progress.told(operation)
+        here = self if progress is self.progress else replace(self, progress=progress)
+        if operation.process != self.process or operation.kind == "invoke":
+            return here
+        if operation.f == "assign" and operation.kind != "ok":
+            return replace(here, stage="let go")
+        if operation.f == "poll" and operation.kind == "ok" and self.stage == "poll":
+            mine = dict(self.mine)
+            for _, key, offset in offsets_of(operation):
+                mine[key] = max(mine.get(key, -1), offset)
+            return replace(here, mine=mine)
+        return here
+
+    @property
+    def is_there(self) -> bool:
+        return self.stage == "poll" and all(
+            self.mine.get(key, -1) >= self.progress.written.get(key, -1) for key in self.keys
+        )
+
+    def _begun(self, process: int) -> ReadAll:
+        return replace(self, process=process, stage="let go", mine=_NOTHING)
+
+
+_NOTHING: Mapping[str, Any] = {}

@@ -1,0 +1,219 @@
+"""What a workload is: topics to make, operations to draw, a client that does them, and checkers that judge them.
+
+Every workload goes the same way: operations beside faults, for the plan's time and at its rate; then, when the cluster
+was healed, *recovery* (whatever was written to is written to again, until it is acknowledged) and *last reads* (until
+all that is known to be there was read, or their time is over). All of that is told as operations, so that whoever
+judges sees what a user would have seen.
+
+What is *not* here: a workload (its neighbours), judging what no client sees (`judging.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from raftlog.client import Admin, Producer
+from raftlog.client.metadata import TopicDescription
+from raftlog.errors import InvalidRequest, RaftlogError
+
+from ..checkers.verdict import Verdict
+from ..clients.messages import option
+from ..generators import PENDING, Context, Drawn, Generator, Phases, TimeLimit, Wanted, staggered
+from ..history import Operation
+from ..run_records import RunPlan
+
+HEALED = "healed"
+"""The note that nothing is done to the cluster any more."""
+PREPARE_SECONDS = 60.0
+"""A cluster that takes longer to make a topic was not well to begin with."""
+RECOVERY_SECONDS = 120.0
+LAST_READS_SECONDS = 200.0
+"""As Jepsen gives them."""
+POLL_SECONDS = 0.1
+
+Checker: TypeAlias = Callable[[Sequence[Operation]], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """A topic that a workload needs."""
+
+    name: str
+    partitions: int = 1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """See the module. Its functions take the plan; those that come after preparing take what that gave, too."""
+
+    name: str
+    client: str
+    """A key of `clients.process.CLIENTS`."""
+    topics: Callable[[RunPlan], Sequence[TopicPlan]]
+    operations: Callable[[RunPlan, Mapping[str, Any]], Generator]
+    """For ever."""
+    recovery: Callable[[RunPlan, Mapping[str, Any]], Generator]
+    last_reads: Callable[[RunPlan, Mapping[str, Any]], Generator]
+    checkers: Callable[[RunPlan], Mapping[str, Checker]]
+    records: int = 0
+    """That are in every partition before it begins."""
+
+    def generator(self, plan: RunPlan, options: Mapping[str, Any]) -> Generator:
+        """All of it."""
+        if plan.rate <= 0 or plan.seconds <= 0:
+            raise InvalidRequest("invalid_config", "a run has a rate and a time, both positive")
+        recovery_s = option(plan.options, "recovery_s", RECOVERY_SECONDS)
+        last_s = option(plan.options, "last_reads_s", LAST_READS_SECONDS)
+        return Phases(
+            (
+                TimeLimit(int(plan.seconds * 1e9), staggered(plan.rate, self.operations(plan, options))),
+                UntilHealed(),
+                TimeLimit(int(recovery_s * 1e9), self.recovery(plan, options)),
+                TimeLimit(int(last_s * 1e9), self.last_reads(plan, options)),
+            )
+        )
+
+    async def prepare(self, plan: RunPlan, bootstrap: Sequence[str]) -> dict[str, Any]:
+        """Make the topics, and wait until every replica is in sync. Their names are this run's alone: what is told to
+        clients. Raises a `RaftlogError`, or `TimeoutError`."""
+        tag = secrets.token_hex(3)
+        factor = int(plan.options.get("replication_factor", min(3, plan.nodes)))
+        named = [replace(topic, name=f"{topic.name}-{tag}") for topic in self.topics(plan)]
+        async with asyncio.timeout(PREPARE_SECONDS), Admin(list(bootstrap)) as admin:
+            for topic in named:
+                await _made(admin, topic, factor)
+            for topic in named:
+                await _in_sync_until(admin, topic.name, time.monotonic() + PREPARE_SECONDS)
+            if self.records:
+                await _fill(bootstrap, named, self.records)
+        return {"tag": tag, "topics": {topic.name: topic.partitions for topic in named}}
+
+    async def ends(self, bootstrap: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Topic id → what is there at the end: the name, how far each partition is committed (nil: nobody told), and
+        whether all replicas came back in sync. Never waits for longer than `PREPARE_SECONDS`."""
+        told: dict[str, Any] = {}
+        deadline = time.monotonic() + PREPARE_SECONDS
+        async with Admin(list(bootstrap)) as admin:
+            for name in options["topics"]:
+                description = await _in_sync_until(admin, name, deadline)
+                if description is not None:
+                    ends = [await _end(admin, name, number) for number in range(description.partition_count)]
+                    told[description.id] = {"topic": name, "ends": ends, "in_sync": in_sync(description)}
+        return told
+
+
+@dataclass(frozen=True, slots=True)
+class UntilHealed(Generator):
+    """No operation, until it was noted that the cluster is left in peace."""
+
+    healed: bool = False
+
+    def draw(self, context: Context) -> Drawn:
+        return (None if self.healed else PENDING), self
+
+    def told(self, operation: Operation) -> Generator:
+        return UntilHealed(healed=True) if operation.f == HEALED else self
+
+
+@dataclass(frozen=True, slots=True)
+class UntilOk(Generator):
+    """For each key an operation, again and again until one was acknowledged, whoever does it."""
+
+    make: Callable[[str, int, Context], Wanted]
+    """The key's operation at its n-th attempt; its process is chosen here."""
+    keys: tuple[str, ...]
+    interval: int = 200_000_000
+    """Nanoseconds between two attempts."""
+    under_way: Mapping[int, str] = field(default_factory=dict)
+    """Process → the key that it is at."""
+    attempts: int = 0
+    next_time: int = 0
+
+    def draw(self, context: Context) -> Drawn:
+        if not self.keys:
+            return None, self
+        idle = [key for key in self.keys if key not in self.under_way.values()]
+        if not idle or not context.free:
+            return PENDING, self
+        process = context.random.choice(context.free)
+        begins = max(context.time, self.next_time)
+        # Attempts go round: a key that cannot be written to does not hold up the others.
+        wanted = replace(self.make(idle[0], self.attempts, context), process=process, time=begins)
+        keys = (*(key for key in self.keys if key != idle[0]), idle[0])
+        pace = self.interval // len(self.keys)
+        return wanted, replace(
+            self,
+            keys=keys,
+            attempts=self.attempts + 1,
+            under_way={**self.under_way, process: idle[0]},
+            next_time=begins + pace,
+        )
+
+    def told(self, operation: Operation) -> Generator:
+        process = operation.process
+        if operation.kind == "invoke" or not isinstance(process, int) or process not in self.under_way:
+            return self
+        key = self.under_way[process]
+        left = {one: other for one, other in self.under_way.items() if one != process}
+        keys = tuple(one for one in self.keys if one != key) if operation.kind == "ok" else self.keys
+        return replace(self, under_way=left, keys=keys)
+
+
+def in_sync(description: TopicDescription) -> bool:
+    """Every partition has a leader, and all replicas in its ISR."""
+    return all(
+        partition.leader is not None and sorted(partition.isr) == sorted(partition.replicas)
+        for partition in description.partitions
+    )
+
+
+async def _made(admin: Admin, topic: TopicPlan, factor: int) -> None:
+    """A lost answer is looked for: the name is nobody else's."""
+    while True:
+        try:
+            await admin.create_topic(topic.name, topic.partitions, factor, topic.configs)
+        except InvalidRequest as error:
+            if error.code != "topic_exists":
+                raise
+            return
+        except RaftlogError as error:
+            if not error.retriable:
+                raise
+            await asyncio.sleep(POLL_SECONDS)
+        else:
+            return
+
+
+async def _fill(bootstrap: Sequence[str], topics: Sequence[TopicPlan], records: int) -> None:
+    async with Producer(list(bootstrap)) as producer:
+        for topic in topics:
+            for partition in range(topic.partitions):
+                await producer.send_many(topic.name, [b""] * records, partition=partition)
+        await producer.flush()
+
+
+async def _in_sync_until(admin: Admin, name: str, deadline: float) -> TopicDescription | None:
+    """Its description, in sync if that can be had by then; None where nobody tells."""
+    while True:
+        description = None
+        try:
+            description = await admin.describe_topic(name)
+        except RaftlogError as error:
+            if error.code == "unknown_topic" or time.monotonic() >= deadline:
+                return None
+        if time.monotonic() >= deadline or (description is not None and in_sync(description)):
+            return description
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _end(admin: Admin, name: str, partition: int) -> int | None:
+    try:
+        return (await admin.offsets(name, partition)).latest
+    except RaftlogError:
+        return None

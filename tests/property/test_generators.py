@@ -1,0 +1,256 @@
+"""Generators: pure values, whose operations anybody may draw, discard and draw again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jepsen_like.generators import (
+    PENDING,
+    Calls,
+    Context,
+    EachWorker,
+    Generator,
+    Limit,
+    Mix,
+    Nothing,
+    Phases,
+    Stagger,
+    TimeLimit,
+    Wanted,
+    staggered,
+)
+from jepsen_like.history import Operation
+from jepsen_like.run_records import RunPlan
+from jepsen_like.workloads import WORKLOADS
+from jepsen_like.workloads.log import LogOperations
+from jepsen_like.workloads.log_reads import ReadAll
+from jepsen_like.workloads.workload import HEALED, UntilHealed, UntilOk
+
+SECOND = 1_000_000_000
+OPTIONS = {"tag": "x", "topics": {"t": 2}}
+
+
+@dataclass
+class Driver:
+    """An interpreter without processes: every operation takes `latency`, and ends as `outcome` says."""
+
+    workers: int = 3
+    seed: int = 0
+    latency: int = SECOND // 100
+    outcomes: tuple[str, ...] = ("ok",)
+    time: int = 0
+    events: list[Operation] = field(default_factory=list)
+    busy: dict[int, int] = field(default_factory=dict)
+    """Process → when it ends."""
+    processes: list[int] = field(default_factory=list)
+    count: int = 0
+
+    def __post_init__(self) -> None:
+        self.processes = list(range(self.workers))
+        self.chance = Random(self.seed)
+
+    def context(self) -> Context:
+        free = tuple(process for process in self.processes if process not in self.busy)
+        return Context(self.time, free, tuple(self.processes), Random(f"{self.seed}/{self.count}"))
+
+    def run(self, generator: Generator, *, steps: int = 20_000, until: int = 1000 * SECOND) -> Generator:
+        """Until it is over. Every draw is made twice: the first one is discarded."""
+        for _ in range(steps):
+            first, _ = generator.draw(self.context())
+            wanted, after = generator.draw(self.context())
+            assert first == wanted, "a generator that was asked has changed"
+            if wanted is None:
+                return after
+            assert self.time < until, "it does not end"
+            if isinstance(wanted, Wanted) and wanted.time <= self.time:
+                assert wanted.process in self.context().free
+                generator = after.told(self._add(wanted, "invoke"))
+                self.count += 1
+                self.busy[wanted.process] = self.time + self.latency
+                self._under_way[wanted.process] = wanted
+                continue
+            if wanted is PENDING:
+                generator = after
+            done = self._next(wanted.time if isinstance(wanted, Wanted) else None)
+            if done is not None:
+                generator = generator.told(done)
+        raise AssertionError("it takes too many steps")
+
+    _under_way: dict[int, Wanted] = field(default_factory=dict)
+
+    def _next(self, at: int | None) -> Operation | None:
+        first = min(self.busy, key=lambda process: self.busy[process], default=None)
+        if first is None or (at is not None and at < self.busy[first]):
+            self.time = self.time + SECOND if at is None else at
+            return None
+        self.time = self.busy.pop(first)
+        wanted = self._under_way.pop(first)
+        kind = "info" if wanted.f == "crash" else self.chance.choice(self.outcomes)
+        if kind == "info":
+            self.processes[first % self.workers] += self.workers
+        return self._add(wanted, kind)
+
+    def _add(self, wanted: Wanted, kind: str) -> Operation:
+        operation = Operation(len(self.events), wanted.process, kind, wanted.f, wanted.value, self.time)  # type: ignore[arg-type]
+        self.events.append(operation)
+        return operation
+
+    def invoked(self) -> list[Operation]:
+        return [one for one in self.events if one.kind == "invoke"]
+
+
+def reads() -> Calls:
+    return Calls(lambda context: ("read", context.random.randrange(10)))
+
+
+def test_a_limit_ends_after_so_many() -> None:
+    driver = Driver()
+    driver.run(Limit(7, reads()))
+    assert len(driver.invoked()) == 7
+    driver.run(Limit(0, reads()))
+    assert len(driver.invoked()) == 7
+
+
+@settings(max_examples=8)
+@given(rate=st.integers(1, 40), seed=st.integers(0, 10), workers=st.integers(1, 6))
+def test_operations_come_at_the_rate_that_was_asked_for_or_as_fast_as_they_can(
+    rate: int, seed: int, workers: int
+) -> None:
+    driver = Driver(workers=workers, seed=seed, latency=SECOND // 1000)
+    driver.run(TimeLimit(10 * SECOND, staggered(rate, reads())))
+    assert driver.time <= 10 * SECOND + driver.latency
+    assert 0.6 * rate * 10 <= len(driver.invoked()) <= 1.4 * rate * 10 + 5
+
+
+def test_what_is_slow_is_not_made_up_for() -> None:
+    driver = Driver(workers=1, latency=SECOND)
+    driver.run(TimeLimit(10 * SECOND, Stagger(SECOND // 100, reads())))
+    assert len(driver.invoked()) <= 11
+
+
+def test_a_mix_draws_by_weight_and_goes_on_with_what_is_left() -> None:
+    mix = Mix(((9.0, Limit(900, Calls(lambda _: ("often", None)))), (1.0, Calls(lambda _: ("seldom", None)))))
+    driver = Driver()
+    driver.run(Limit(1200, mix))
+    names = [one.f for one in driver.invoked()]
+    assert names.count("often") == 900
+    assert 50 < names[:1000].count("seldom") < 200
+    empty = Mix(((1.0, Nothing()),))
+    assert empty.draw(driver.context())[0] is None
+
+
+def test_a_phase_begins_when_nothing_of_the_one_before_is_under_way() -> None:
+    driver = Driver(workers=4)
+    driver.run(Phases((Limit(9, Calls(lambda _: ("a", None))), Nothing(), Limit(3, Calls(lambda _: ("b", None))))))
+    names = [(one.f, one.kind) for one in driver.events]
+    assert names.count(("a", "ok")) == 9 and names.count(("b", "invoke")) == 3
+    assert names.index(("b", "invoke")) > max(at for at, name in enumerate(names) if name == ("a", "ok"))
+
+
+def test_every_worker_has_its_own_whatever_its_process_is_called() -> None:
+    driver = Driver(workers=3, outcomes=("ok", "info"))
+    driver.run(EachWorker(Limit(20, reads())))
+    counts = [sum(one.process % 3 == worker for one in driver.invoked()) for worker in range(3)]  # type: ignore[operator]
+    assert counts == [20, 20, 20]
+
+
+def test_it_waits_for_the_heal() -> None:
+    waiting: Generator = UntilHealed()
+    context = Driver().context()
+    assert waiting.draw(context)[0] is PENDING
+    assert waiting.told(Operation(0, "suite", "info", HEALED)).draw(context)[0] is None
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 20), workers=st.integers(1, 5))
+def test_what_has_to_succeed_is_tried_until_it_does(seed: int, workers: int) -> None:
+    driver = Driver(workers=workers, seed=seed, outcomes=("ok", "fail", "info"))
+    keys = ("a", "b", "c")
+    driver.run(UntilOk(lambda key, attempt, _: Wanted(-1, "write", [key, attempt]), keys))
+    done = [one.value[0] for one in driver.events if one.kind == "ok"]
+    assert sorted(done) == sorted(keys)
+    values = [one.value[1] for one in driver.invoked()]
+    assert len(values) == len(set(values))
+
+
+@settings(max_examples=10)
+@given(
+    seed=st.integers(0, 30),
+    transactions=st.booleans(),
+    subscribe=st.booleans(),
+    outcomes=st.sampled_from([("ok",), ("ok", "info"), ("ok", "fail", "info")]),
+)
+def test_every_value_of_a_key_is_sent_once_by_who_reads_something(
+    seed: int, transactions: bool, subscribe: bool, outcomes: tuple[str, ...]
+) -> None:
+    driver = Driver(seed=seed, outcomes=outcomes)
+    keys = ("t/0", "t/1")
+    driver.run(Limit(200, LogOperations(keys, transactions, subscribe, crash_every=20, assign_every=10)))
+    sent = [
+        (micro[1], micro[2]) for one in driver.invoked() for micro in one.value or () if one.f in {"send", "txn"}
+        if micro[0] == "send"
+    ]  # fmt: skip
+    assert sent and len(sent) == len(set(sent))
+    placed: set[object] = set()
+    for one in driver.events:
+        if one.kind == "ok" and one.f in {"assign", "subscribe"}:
+            placed.add(one.process)
+        assert one.f in {"assign", "subscribe"} or one.process in placed
+        assert one.f != ("subscribe" if not subscribe else "assign")
+        assert (one.f == "txn") == (transactions and one.f not in {"crash", "assign", "subscribe"})
+
+
+def told(kind: str, f: str, value: object, process: int = 0) -> Operation:
+    return Operation(0, process, kind, f, value)  # type: ignore[arg-type]
+
+
+def drawn(generator: Generator, driver: Driver) -> tuple[str, object]:
+    wanted, _ = generator.draw(driver.context().only(driver.processes[0]))
+    assert isinstance(wanted, Wanted)
+    return wanted.f, wanted.value
+
+
+def test_the_last_reads_go_on_until_all_that_is_known_was_read() -> None:
+    driver = Driver(workers=1)
+    reading: Generator = ReadAll(("t/0", "t/1"))
+    reading = reading.told(told("ok", "send", [["send", "t/0", [7, "v"]]]))
+    for f, value in (("assign", []), ("assign", ["t/0", "t/1"])):
+        wanted, reading = reading.draw(driver.context())
+        assert isinstance(wanted, Wanted) and (wanted.f, wanted.value) == (f, value)
+        reading = reading.told(told("ok", f, value))
+    assert wanted.hint == {"start": "earliest"}
+    assert drawn(reading, driver) == ("poll", [["poll"]])
+    _, reading = reading.draw(driver.context())
+    reading = reading.told(told("ok", "poll", [["poll", {"t/0": [[6, "u"]]}]]))
+    assert drawn(reading, driver) == ("poll", [["poll"]])
+    assert reading.told(told("ok", "poll", [["poll", {"t/0": [[7, "v"]]}]])).draw(driver.context())[0] is None
+    other = reading.told(told("ok", "poll", [["poll", {"t/1": [[3, "w"]]}]], process=5))
+    assert other.draw(driver.context())[0] is not None, "what another one saw has to be read, too"
+
+
+def test_a_reader_that_does_not_get_there_is_killed_and_begins_again() -> None:
+    driver = Driver(workers=1)
+    reading: Generator = ReadAll(("t/0",)).told(told("ok", "send", [["send", "t/0", [7, "v"]]]))
+    driver.run(TimeLimit(25 * SECOND, EachWorker(reading)))
+    names = [one.f for one in driver.invoked() if one.f != "poll"]
+    assert names == ["assign", "assign", "crash"] * 2 + ["assign", "assign"]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+@settings(max_examples=3)
+@given(seed=st.integers(0, 3), outcomes=st.sampled_from([("ok",), ("ok", "fail", "info")]))
+def test_every_workload_comes_to_its_end(name: str, seed: int, outcomes: tuple[str, ...]) -> None:
+    """Whatever is answered: here nothing that makes sense, so that recovery and last reads use up their time."""
+    options = {"recovery_s": 2, "last_reads_s": 3, "partitions": 2}
+    plan = RunPlan(
+        cell="", workload=name, nemesis="", nodes=3, seconds=4, rate=20, seed=seed, processes=3, options=options
+    )
+    driver = Driver(seed=seed, outcomes=outcomes)
+    generator = WORKLOADS[name].generator(plan, OPTIONS)
+    driver.run(generator.told(Operation(0, "suite", "info", HEALED)), until=40 * SECOND)
+    assert 40 <= len([one for one in driver.invoked() if one.time < 4 * SECOND]) <= 160
