@@ -26,6 +26,8 @@ from .workloads import workload_of
 
 ENDS = "ends"
 """The note that tells how far each partition is committed in the end."""
+SERIES_MAX = 1_000
+"""Points of what is measured over time, as it is written down."""
 
 
 def judge_run(
@@ -81,9 +83,19 @@ def valid(verdicts: Mapping[str, Verdict]) -> bool | None:
 
 def shown(verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     """As the file has them."""
-    each = {name: {**one.shown, "measured": dict(one.measured)} for name, one in verdicts.items()}
+    each = {
+        name: {**one.shown, "measured": {what: _thinned(told) for what, told in one.measured.items()}}
+        for name, one in verdicts.items()
+    }
     overall = valid(verdicts)
     return {"valid": "unknown" if overall is None else overall, "checkers": each}
+
+
+def _thinned(told: Any) -> Any:
+    """Of a long series so many that it can be drawn."""
+    if isinstance(told, list) and len(told) > SERIES_MAX:
+        return told[:: -(-len(told) // SERIES_MAX)]
+    return told
 
 
 def committed_ends(history: Sequence[Operation]) -> dict[tuple[str, int], CommittedEnd]:

@@ -14,7 +14,7 @@ the reads that began after that, the last ones tell:
 | `lost` | see above |
 | `stale` | stable in the end, but a read that began after it was known did not have it: not linearizable |
 | `duplicated` | a read had it more than once |
-| `unexpected` | a read had what nobody tried to add |
+| `unexpected` | a read had what nobody had tried to add by then |
 
 An element whose addition nobody knows the fate of may be there or not; one whose addition failed must not
 (`unexpected`). Times are measured: how long it took until an element was stable, and after which it was lost.
@@ -42,6 +42,8 @@ TOLD_MAX = 50
 @dataclass(slots=True)
 class _Element:
     value: Any
+    tried: int
+    """Position of the first attempt to add it."""
     known: int | None = None
     """Position in the history from which on it is known."""
     known_time: int = 0
@@ -95,7 +97,7 @@ def _added(call: Call, asked: Any, elements: dict[Any, _Element], failed: set[An
     if call.kind == "fail":
         failed.add(asked)
         return
-    element = elements.setdefault(asked, _Element(asked))
+    element = elements.setdefault(asked, _Element(asked, call.called))
     if call.kind == "ok" and call.completion is not None and (element.known is None or call.returned < element.known):
         element.known, element.known_time = call.returned, call.completion.time
 
@@ -116,8 +118,8 @@ def _read_has(
     assert call.completion is not None
     for value, count in seen.items():
         element = elements.get(value)
-        if element is None:
-            why = "its addition failed" if value in failed else "nobody added it"
+        if element is None or call.returned < element.tried:
+            why = "its addition failed" if element is None and value in failed else "nobody had added it"
             found["unexpected"].append({"element": value, "read": call.completion.index, "why": why})
             continue
         if count > 1:
