@@ -12,7 +12,7 @@ from .delivery import Delivery, DeliveryFuture, RecordMetadata
 from .group_api import GroupPartition
 from .group_consumer import GroupConsumer
 from .producer import Producer
-from .transaction import Transaction, TransactionState
+from .transaction import Transaction
 from .transaction_api import (
     ConsumedOffsets,
     ConsumedRange,
@@ -22,6 +22,7 @@ from .transaction_api import (
     TransactionOutput,
 )
 from .transaction_commit import commit_together
+from .transaction_states import TransactionState
 
 __all__ = [
     "Admin",

@@ -21,9 +21,9 @@ from .api import HttpApi
 from .blocking import LoopThread
 from .record_sending import HeadersArgument
 from .transaction import Transaction as AsyncTransaction
-from .transaction import TransactionState
 from .transaction_api import CommitRequest, ConsumedOffsets, PositionMove, TransactionApi, TransactionOutput
 from .transaction_commit import DECISION_TIMEOUT, Decision, Wait
+from .transaction_states import TransactionState
 
 if TYPE_CHECKING:
     from .blocking_group_consumer import GroupConsumer

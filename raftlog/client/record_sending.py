@@ -216,15 +216,25 @@ class RecordSending:
         headers: HeadersArgument | None,
     ) -> RecordMetadata:
         """`send_and_wait` where the buffer was full."""
+        took = await self._queue_when_room(topic, value, key, partition, timestamp_ms, headers)
+        return await RecordDelivery(took.delivery, took.count - 1, timestamp_ms)
+
+    async def _queue_when_room(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: HeadersArgument | None,
+    ) -> Batch[DeliveryFuture] | ParkedRecord[DeliveryFuture]:
         while True:
             await self._started().room()
             try:
-                took = self._queue(topic, value, key, partition, timestamp_ms, headers)
+                return self._queue(topic, value, key, partition, timestamp_ms, headers)
             except RetriableError as error:
                 if error.code != "overloaded":
                     raise
-            else:
-                return await RecordDelivery(took.delivery, took.count - 1, timestamp_ms)
 
 
 class KeyPartitions:

@@ -18,55 +18,33 @@ What is *not* here: keys and their order (`transaction_manager.py`), records (`t
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Sequence
+import inspect
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.transactions import TransactionKey
 
-from .delivery import DeliveryFuture
+from .delivery import DeliveryFuture, RecordDelivery, RecordMetadata
 from .record_sending import KeyPartitions, RecordSending
-from .transaction_api import ABORTED_BY_REFUSAL, CommitRequest, ConsumedOffsets, PositionMove, TransactionOutput
+from .transaction_api import (
+    ABORTED_BY_REFUSAL,
+    CommitRequest,
+    ConsumedOffsets,
+    Offsets,
+    OffsetsSource,
+    PositionMove,
+    TransactionOutput,
+)
 from .transaction_commit import DECISION_TIMEOUT, Decision, Wait
 from .transaction_manager import TransactionManager
 from .transaction_sender import TransactionSender, aborted_because
+from .transaction_states import TransactionState
 from .waiters import Waiters
 
-
-class TransactionState(enum.Enum):
-    """Where a transaction stands, as far as its producer knows."""
-
-    NEW = "new"
-    """Not begun."""
-    OPEN = "open"
-    PREPARED = "prepared"
-    """It sends no more; whoever has its output decides."""
-    ENDING = "ending"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    UNKNOWN = "unknown"
-    """No answer came in time, or the producer was replaced."""
-
-
 _MAY_COMMIT = (TransactionState.OPEN, TransactionState.PREPARED, TransactionState.UNKNOWN)
-
-
-class OffsetsSource(Protocol):
-    """A consumer whose offsets a transaction takes along."""
-
-    def consumed(self) -> ConsumedOffsets:
-        """Everything that it has handed out and its group has not committed."""
-        ...
-
-    def consumed_is_committed(self, offsets: ConsumedOffsets) -> None:
-        """That is committed now."""
-        ...
-
-
-Offsets: TypeAlias = "OffsetsSource | ConsumedOffsets"
 
 
 class Transaction(RecordSending):
@@ -98,6 +76,8 @@ class Transaction(RecordSending):
         self._sending = 0
         """Calls under way that send."""
         self._idle = Waiters()
+        self._unsent: dict[Coroutine[Any, Any, RecordMetadata], None] = {}
+        """What is to be sent when somebody awaits it."""
 
     @property
     def state(self) -> TransactionState:
@@ -129,6 +109,16 @@ class Transaction(RecordSending):
             self._idle.wake()
 
     send_many.__doc__ = RecordSending.send_many.__doc__
+
+    def _send_later(self, *record: Any) -> Coroutine[Any, Any, RecordMetadata]:
+        async def send() -> RecordMetadata:
+            took = await self._queue_when_room(*record)
+            del self._unsent[sending]
+            return await RecordDelivery(took.delivery, took.count - 1, record[4])
+
+        sending = send()
+        self._unsent[sending] = None
+        return sending
 
     def send_offsets(self, consumed: Offsets) -> None:
         """Commit with it what a consumer of a group has handed out up to now (its automatic commits must be off), or
@@ -257,6 +247,7 @@ class Transaction(RecordSending):
         self._state = TransactionState.ENDING
         sender = self._sender
         try:
+            self._check_all_sent()
             await self._until_idle()
             sender.accumulator.seal_all()
             sender.pump()
@@ -357,6 +348,15 @@ class Transaction(RecordSending):
         if self._state is TransactionState.ABORTED and self._error is not None:
             return aborted_because(self._error)
         return InvalidRequest("invalid_request", f"this transaction is {self._state.value}: it takes nothing more")
+
+    def _check_all_sent(self) -> None:
+        """What a full buffer did not take, and nobody has awaited yet, would be left out of the commit."""
+        unsent, self._unsent = self._unsent, {}
+        if any(inspect.getcoroutinestate(one) != inspect.CORO_CLOSED for one in unsent):
+            told = (
+                "the buffer was full, and what `send_and_wait` gave for a record was not awaited, so it was never sent"
+            )
+            raise aborted_because(InvalidRequest("invalid_request", told))
 
     async def _until_idle(self) -> None:
         while self._sending:

@@ -12,6 +12,7 @@ What is *not* here: when to ask, and what a program may conclude (`transaction_m
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -95,6 +96,21 @@ class ConsumedOffsets(msgspec.Struct, frozen=True):
             place = (one.topic_id, one.partition)
             ranges[place] = msgspec.structs.replace(one, start=starts.get(place, one.start))
         return msgspec.structs.replace(self, ranges=tuple(ranges.values()))
+
+
+class OffsetsSource(Protocol):
+    """A consumer whose offsets a transaction takes along."""
+
+    def consumed(self) -> ConsumedOffsets:
+        """Everything that it has handed out and its group has not committed."""
+        ...
+
+    def consumed_is_committed(self, offsets: ConsumedOffsets) -> None:
+        """That is committed now."""
+        ...
+
+
+Offsets: TypeAlias = OffsetsSource | ConsumedOffsets
 
 
 class PositionMove(msgspec.Struct, frozen=True):

@@ -19,10 +19,17 @@ from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.transactions import TransactionKey
 
 from .api import HttpApi
-from .transaction_api import CommitRequest, ConsumedOffsets, PositionMove, TransactionApi, TransactionOutput
+from .transaction_api import (
+    CommitRequest,
+    ConsumedOffsets,
+    Offsets,
+    PositionMove,
+    TransactionApi,
+    TransactionOutput,
+)
 
 if TYPE_CHECKING:
-    from .transaction import Offsets, Transaction
+    from .transaction import Transaction
     from .transaction_manager import TransactionManager
 
 Wait: TypeAlias = Literal["decided", "visible"]

@@ -161,11 +161,19 @@ class TransactionManager:
         return True
 
     async def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """What `work` gives. It goes on to its end though its caller may be cancelled."""
+        """What `work` gives. It goes on to its end though its caller may be cancelled. Raises `RetriableError`
+        (`outcome_unknown`) where the producer is closed meanwhile, and there is no answer."""
         task = asyncio.get_running_loop().create_task(work)
         self._ends.add(task)
         task.add_done_callback(self._ended)
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if not task.cancelled() or (caller is not None and caller.cancelling()):
+                raise
+            told = "the producer was closed before it was answered how the transaction ended"
+            raise RetriableError("outcome_unknown", told) from None
 
     async def close(self) -> None:
         """Abort what is open, wait a little for what is being decided, and let go of connections."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 import pytest
 
@@ -195,3 +197,53 @@ async def test_one_that_is_repeated_after_another_producers_hears_that_it_is_fen
             for _ in range(2):
                 assert (await begin_in_vain(late)).code == "producer_fenced"
     assert seen(topic) == [b"a"]
+
+
+# --- What would be left out ------------------------------------------------------------------------------------------
+
+
+async def test_a_record_that_nobody_has_awaited_is_not_left_out_of_a_commit_s13(cluster: FakeCluster) -> None:
+    """Where the buffer is full, `send_and_wait` sends when it is awaited."""
+    topic = cluster.create_topic("t")
+    async with Producer(cluster.bootstrap, buffer_bytes=1 << 21, linger_ms=0) as producer:
+        with pytest.raises(InvalidRequest, match="was not awaited") as caught:
+            async with producer.transaction() as transaction:
+                waiting = [transaction.send_and_wait("t", bytes(1000)) for _ in range(3_000)]
+        assert (caught.value.code, transaction.state) == ("transaction_aborted", TransactionState.ABORTED)
+        told = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(one, RaftlogError) for one in told)
+        async with producer.transaction() as transaction:
+            waiting = [transaction.send_and_wait("t", bytes(1000)) for _ in range(3_000)]
+            for one in waiting:
+                await one
+    assert seen(topic) == [bytes(1000)] * 3_000
+
+
+# --- Closed meanwhile ------------------------------------------------------------------------------------------------
+
+
+async def test_who_waits_for_a_commit_when_the_producer_is_closed_is_told_and_not_cancelled(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction_manager, "CLOSE_TIMEOUT", 0.1)
+    cluster.create_topic("t")
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    def hold(what: str) -> Coroutine[Any, Any, bool] | None:
+        if what != "commit":
+            return None
+        asked.set()
+        return answer.wait()
+
+    cluster.transactions.before_answer = hold
+    producer = Producer(cluster.bootstrap)
+    transaction = producer.transaction()
+    await transaction.__aenter__()
+    transaction.send("t", b"a")
+    committing = asyncio.create_task(transaction.commit())
+    await asked.wait()
+    await producer.close()
+    with pytest.raises(RetriableError) as caught:
+        await committing
+    assert (caught.value.code, transaction.state) == ("outcome_unknown", TransactionState.UNKNOWN)
+    answer.set()
