@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from raftlog.errors import RaftlogError
+from raftlog.errors import RaftlogError, RetriableError
 from raftlog.transactions import TransactionKey
 
 from .api import HttpApi
@@ -256,4 +257,5 @@ class _Writer:
         async def run() -> None:
             call()
 
-        self._handover.thread.run(run)
+        with suppress(RetriableError):  # its producer was closed: nobody is left to be told, but the others are
+            self._handover.thread.run(run)

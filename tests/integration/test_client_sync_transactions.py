@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
@@ -93,3 +94,25 @@ def test_writers_on_threads_of_their_own_commit_together_or_not_at_all_s13(clust
             one.abort()
             assert one.state is TransactionState.ABORTED
     assert sorted(value or b"" for value in seen(cluster.topics["t"])) == [b"away", b"one", b"other"]
+
+
+def test_a_producer_that_is_closed_meanwhile_keeps_the_others_from_nothing(cluster: FakeCluster) -> None:
+    with Producer(cluster.bootstrap) as closed, Producer(cluster.bootstrap, transactional_id="p") as named:
+        one, other = closed.transaction(), named.transaction()
+        with other:
+            one.__enter__()
+            one.send("t", b"one")
+            other.send("t", b"other")
+
+            def close(what: str) -> object:
+                if what != "commit":
+                    return None
+                return asyncio.get_running_loop().run_in_executor(None, closed.close)
+
+            cluster.transactions.before_answer = close
+            commit_together([one, other])
+            assert other.state is TransactionState.COMMITTED
+        cluster.transactions.before_answer = lambda _: None
+        with named.transaction() as other:
+            other.send("t", b"goes on")
+    assert sorted(value or b"" for value in seen(cluster.topics["t"])) == [b"goes on", b"one", b"other"]
