@@ -139,7 +139,7 @@ def strace() -> None:
                 answer = ask()
             finally:
                 injection.end()
-            after, told = ask(), injection.count
+            after, told = ask(), injection.count()
     if (answer, after, told) != (str(errno.EIO), "0", 1):
         raise CommandFailed(f"an injected failure of fsync was {answer}, afterwards {after}, told {told} times")
 

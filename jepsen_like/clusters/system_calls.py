@@ -63,9 +63,8 @@ class Injection:
             _, told = process.communicate()
         return told.decode(errors="replace").strip()
 
-    @property
     def count(self) -> int:
-        """Of the calls that were touched."""
+        """Of the calls that were touched. Blocks for a moment."""
         try:
             text = self._trace.read_text(errors="replace")
         except FileNotFoundError:

@@ -1,0 +1,85 @@
+"""The nemeses by name: which draws each makes, and what a cluster must be able to be given for it.
+
+What is *not* here: running them (`nemesis.py`), drawing several at once (`mixed.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from jepsen_like.clusters.capabilities import (
+    DISKS,
+    FAKETIME,
+    LINKS,
+    POWER_LOSS,
+    PROXIES,
+    READ_ONLY,
+    STRACE,
+    TIME_NAMESPACE,
+)
+from raftlog.ports import Random
+
+from . import plans
+from .damage import FILES
+from .plans import Options
+from .steps import Facts, Step
+from .targets import LEADER_SHAPES, ONE_WAY_SHAPES
+
+Draw = Callable[[Random, Facts, Options], Step | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One nemesis."""
+
+    means: str
+    needs: frozenset[str]
+    draws: tuple[Draw, ...]
+    """Each as likely as the others."""
+
+
+def _recipe(means: str, needs: set[str], *draws: Draw) -> Recipe:
+    return Recipe(means, frozenset(needs), draws)
+
+
+def _partition(*shapes: str) -> Draw:
+    return partial(plans.partition, shapes=shapes)
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "kill": _recipe("SIGKILL and a start", set(), plans.kill),
+    "pause": _recipe("SIGSTOP and SIGCONT", set(), plans.pause),
+    "partition": _recipe("a node alone, or halves", {LINKS}, _partition("one", "majority")),
+    "partition-ring": _recipe(
+        "no two see the same majority, or a bridge", {LINKS}, _partition("majorities-ring", "bridge")
+    ),
+    "partition-one-way": _recipe("one direction is lost", {LINKS}, _partition(*ONE_WAY_SHAPES)),
+    "partition-leaders": _recipe("who leads is alone", {LINKS}, _partition(*LEADER_SHAPES)),
+    "slow-links": _recipe("delay and jitter", {PROXIES}, plans.slow_links),
+    "stall": _recipe("some connections stop without a word", {PROXIES}, plans.stall),
+    "reset": _recipe("connections end again and again", {PROXIES}, plans.reset),
+    "late-bytes": _recipe("old bytes arrive after newer ones", {PROXIES}, plans.late_bytes),
+    "links": _recipe("all that proxies do", {PROXIES}, plans.slow_links, plans.stall, plans.reset, plans.late_bytes),
+    "clock": _recipe("wall clocks leap", {FAKETIME}, plans.bump, plans.strobe),
+    "clock-monotonic": _recipe("monotonic clocks differ", {TIME_NAMESPACE}, plans.monotonic_offset),
+    "power": _recipe("the power of one, a minority or leaders fails", {POWER_LOSS}, plans.power),
+    "power-all": _recipe("the power of all fails at once", {POWER_LOSS}, plans.power_of_all),
+    "pause-kill": _recipe(
+        "a node forgets between two that were paused", {LINKS, POWER_LOSS}, partial(plans.amnesia, by="pause")
+    ),
+    "part-kill": _recipe(
+        "a node forgets between two that were cut off", {LINKS, POWER_LOSS}, partial(plans.amnesia, by="cut")
+    ),
+    "bitflip": _recipe(f"bits of {', '.join(FILES)}", set(), plans.flip),
+    "truncate": _recipe("files lose their ends", set(), plans.truncate),
+    "rollback": _recipe("files are as they were", set(), plans.roll_back),
+    "disk-full": _recipe("no room", {DISKS}, plans.full_disk),
+    "read-only": _recipe("file systems refuse to be written", {DISKS, READ_ONLY}, plans.read_only),
+    "fsync-error": _recipe("fsyncs fail", {STRACE}, plans.fail_sync),
+    "slow-fsync": _recipe("fsyncs take long", {STRACE}, plans.slow_sync),
+    "membership": _recipe(
+        "voters go, partitions move, brokers are drained", set(), plans.remove_voter, plans.reassign, plans.drain
+    ),
+}

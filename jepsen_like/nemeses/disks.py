@@ -1,0 +1,119 @@
+"""Disks that are full, read-only, or whose fsyncs fail or take long.
+
+Proofs: a write that is refused; fsyncs that strace tells it touched. A node may end by itself of any of these (the
+metadata quorum stops a node whose disk it cannot write to); the heal starts it again, as its keeper would.
+
+What is *not* here: how (`jepsen_like/clusters/disk_faults.py`, `system_calls.py`).
+"""
+
+from __future__ import annotations
+
+import errno
+
+from jepsen_like.clusters import disk_faults
+from jepsen_like.clusters.cluster import NodeCluster
+from jepsen_like.clusters.commands import in_thread
+from jepsen_like.clusters.system_calls import Injection as SystemCalls
+
+from . import steps
+from .injection import Evidence, FaultNotMade
+from .processes import running
+
+
+class Filling:
+    """`steps.FullDisk`."""
+
+    def __init__(self, step: steps.FullDisk, cluster: NodeCluster) -> None:
+        self._step = step
+        self._cluster = cluster
+        self._taken: dict[str, int] = {}
+
+    async def begin(self) -> None:
+        for node in self._step.nodes:
+            self._taken[node] = await in_thread(disk_faults.fill, self._cluster.disks[node])
+
+    async def prove(self) -> Evidence:
+        for node in self._step.nodes:
+            refused = await in_thread(disk_faults.refusal, self._cluster.disks[node])
+            if refused != errno.ENOSPC:
+                raise FaultNotMade(f"a write to {node}'s full disk gave {_named(refused)}")
+        return {"taken": self._taken, "refused": "ENOSPC", "ended": ended(self._cluster, self._step.nodes)}
+
+    async def heal(self) -> Evidence:
+        for node in self._step.nodes:
+            await in_thread(disk_faults.empty, self._cluster.disks[node])
+        await self._cluster.start(self._step.nodes)
+        return {}
+
+
+class TurningReadOnly:
+    """`steps.ReadOnly`."""
+
+    def __init__(self, step: steps.ReadOnly, cluster: NodeCluster) -> None:
+        self._step = step
+        self._cluster = cluster
+
+    async def begin(self) -> None:
+        for node in self._step.nodes:
+            await in_thread(disk_faults.turn_read_only, self._cluster.disks[node])
+
+    async def prove(self) -> Evidence:
+        refused = {}
+        for node in self._step.nodes:
+            number = await in_thread(disk_faults.refusal, self._cluster.disks[node])
+            if number not in {errno.EROFS, errno.EIO}:
+                raise FaultNotMade(f"a write to {node}'s read-only disk gave {_named(number)}")
+            refused[node] = _named(number)
+        return {"refused": refused, "ended": ended(self._cluster, self._step.nodes)}
+
+    async def heal(self) -> Evidence:
+        await self._cluster.kill(self._step.nodes)
+        for node in self._step.nodes:
+            await in_thread(disk_faults.repair, self._cluster.disks[node])
+        await self._cluster.start(self._step.nodes)
+        return {}
+
+
+class TouchingSyncs:
+    """`steps.FailSync` and `steps.SlowSync`. A disk whose fsync failed is not believed again before its node has read
+    it anew: those nodes are started again at the heal."""
+
+    def __init__(self, step: steps.FailSync | steps.SlowSync, cluster: NodeCluster) -> None:
+        self._step = step
+        self._cluster = cluster
+        self._calls: dict[str, SystemCalls] = {}
+
+    async def begin(self) -> None:
+        step = self._step
+        what = (
+            f"delay_enter={step.delay_ms * 1000}"
+            if isinstance(step, steps.SlowSync)
+            else f"error=EIO:when={step.first}+"
+        )
+        for node, pid in running(self._cluster, step.nodes).items():
+            calls = SystemCalls(pid, self._cluster.folder / f"{node}.strace", what)
+            self._calls[node] = calls
+            await in_thread(calls.begin)
+
+    async def prove(self) -> Evidence:
+        counts = {node: await in_thread(calls.count) for node, calls in self._calls.items()}
+        if not any(counts.values()):
+            raise FaultNotMade("nobody called fsync")
+        return {"calls": counts, "ended": ended(self._cluster, self._step.nodes)}
+
+    async def heal(self) -> Evidence:
+        for calls in self._calls.values():
+            await in_thread(calls.end)
+        if isinstance(self._step, steps.FailSync):
+            await self._cluster.kill(tuple(self._calls))
+        await self._cluster.start(self._step.nodes)
+        return {}
+
+
+def ended(cluster: NodeCluster, nodes: tuple[str, ...]) -> list[str]:
+    """Those that do not run any more."""
+    return [node for node in nodes if cluster.pid(node) is None]
+
+
+def _named(number: int | None) -> str:
+    return "no error" if number is None else errno.errorcode.get(number, str(number))

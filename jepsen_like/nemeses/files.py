@@ -1,0 +1,248 @@
+"""Files of a node that rot: flipped bits, missing ends, older contents. Only ever those of a fixed minority.
+
+A node is killed, one of its files is changed, what lies there is read again (the proof), and the node is started, which
+reads it. A node may refuse to start on what it finds, and should where its vote is at stake (S9); then the heal puts
+back what was taken, as a keeper who has it would. A node that runs keeps the damage: to find and repair it is the
+cluster's business; the heal asks the node to read all that it has.
+
+What is *not* here: which file and where (`damage.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+
+import msgspec
+
+from jepsen_like.clusters.cluster import NodeCluster
+from jepsen_like.clusters.commands import in_thread
+from jepsen_like.clusters.node import NodeEnded
+from raftlog.client.api import HttpApi
+from raftlog.errors import RaftlogError
+
+from . import damage, steps
+from .injection import Evidence, FaultNotMade
+
+COPY_BYTES_MAX = 64 * 1024 * 1024
+VERIFY_SECONDS = 30.0
+POLL_SECONDS = 0.1
+
+
+class _Scrub(msgspec.Struct, frozen=True):
+    """What a node says of its check of all replicas."""
+
+    running: bool
+    findings: list[dict[str, object]]
+
+
+class Damaging:
+    """`steps.Flip` and `steps.Truncate`."""
+
+    def __init__(self, step: steps.Flip | steps.Truncate, cluster: NodeCluster) -> None:
+        self._step = step
+        self._cluster = cluster
+        self._rng = random.Random(step.seed)
+        self._undo: list[tuple[Path, int, bytes]] = []
+        """File, position, what was there."""
+        self._refused = ""
+
+    async def begin(self) -> None:
+        step, cluster = self._step, self._cluster
+        if not (isinstance(step, steps.Flip) and step.running):
+            await cluster.kill((step.node,))
+        self._evidence = await in_thread(self._damage)
+        try:
+            await cluster.start((step.node,))
+        except NodeEnded as error:
+            self._refused = last_word(error)
+
+    async def prove(self) -> Evidence:
+        if self._cluster.pid(self._step.node) is None:
+            why = self._refused or last_line(self._cluster.processes[self._step.node].log_tail())
+            return {**self._evidence, "node": "refused", "why": why}
+        return {**self._evidence, "node": "runs"}
+
+    async def heal(self) -> Evidence:
+        node = self._step.node
+        if self._cluster.pid(node) is None:
+            if self._refused or not self._undo:
+                await in_thread(self._put_back)
+            await self._start_or_put_back()
+            return {}
+        if self._step.what in damage.PARTITION_FILES and self._undo:
+            return {"found": await self._verify()}
+        return {}
+
+    async def _start_or_put_back(self) -> None:
+        """A node that ended later than at its start is tried as it is first."""
+        try:
+            await self._cluster.start((self._step.node,))
+        except NodeEnded:
+            await in_thread(self._put_back)
+            await self._cluster.start((self._step.node,))
+
+    def _damage(self) -> Evidence:
+        step = self._step
+        folder = self._cluster.data_folder(step.node)
+        name = damage.chosen(step.what, sizes_below(folder), self._rng)
+        if name is None:
+            raise FaultNotMade(f"{step.node} has no {step.what} yet")
+        path = folder / name
+        size = path.stat().st_size
+        if isinstance(step, steps.Truncate):
+            count = min(step.bytes, size)
+            self._remember(path, size - count, count)
+            os.truncate(path, size - count)
+            changed: Evidence = {"cut_bytes": count}
+            if path.stat().st_size != size - count:
+                raise FaultNotMade(f"{path} is as long as it was")
+        else:
+            at = damage.bits(step.what, size, step.bits, self._rng)
+            for byte, bit in at:
+                self._flip(path, byte, bit)
+            changed = {"bits": [list(place) for place in at]}
+        return {"file": name, "size": size, **changed}
+
+    def _flip(self, path: Path, byte: int, bit: int) -> None:
+        """And read it again."""
+        self._remember(path, byte, 1)
+        before = self._undo[-1][2]
+        after = damage.flipped(before, ((0, bit),))
+        _write(path, byte, after)
+        if _read(path, byte, 1) != after:
+            raise FaultNotMade(f"{path} is what it was")
+
+    def _remember(self, path: Path, position: int, count: int) -> None:
+        self._undo.append((path, position, _read(path, position, count)))
+
+    def _put_back(self) -> None:
+        """The last change first: a bit may have been flipped next to another."""
+        undo, self._undo = self._undo, []
+        for path, position, before in reversed(undo):
+            if path.exists():
+                _write(path, position, before)
+
+    async def _verify(self) -> int | str:
+        """How many findings a check of everything comes to; why it was not made, where it was not."""
+        api = HttpApi(str(self._cluster.processes[self._step.node].api))
+        try:
+            async with asyncio.timeout(VERIFY_SECONDS):
+                scrub = await api.change("POST", "/v1/scrub", _Scrub, {})
+                while scrub.running:
+                    await asyncio.sleep(POLL_SECONDS)
+                    scrub = await api.get("/v1/scrub", _Scrub)
+                return len(scrub.findings)
+        except (RaftlogError, TimeoutError) as error:
+            return f"not checked: {error!r}"
+        finally:
+            await api.close()
+
+
+class RollingBack:
+    """`steps.RollBack`."""
+
+    def __init__(self, step: steps.RollBack, cluster: NodeCluster) -> None:
+        self._step = step
+        self._cluster = cluster
+        self._rng = random.Random(step.seed)
+        self._path: Path | None = None
+        self._old = cluster.folder / f"{step.node}.old"
+        self._new = cluster.folder / f"{step.node}.new"
+        self._evidence: Evidence = {}
+        self._refused = ""
+
+    async def begin(self) -> None:
+        await in_thread(self._copy)
+        await asyncio.sleep(self._step.age)
+        await self._cluster.kill((self._step.node,))
+        self._evidence = await in_thread(self._restore)
+        try:
+            await self._cluster.start((self._step.node,))
+        except NodeEnded as error:
+            self._refused = last_word(error)
+
+    async def prove(self) -> Evidence:
+        runs = self._cluster.pid(self._step.node) is not None
+        return {**self._evidence, "node": "runs" if runs else "refused", **({} if runs else {"why": self._refused})}
+
+    async def heal(self) -> Evidence:
+        if self._refused and self._path is not None:
+            await in_thread(_copy_file, self._new, self._path)
+        await self._cluster.start((self._step.node,))
+        await in_thread(self._forget)
+        return {}
+
+    def _copy(self) -> None:
+        folder = self._cluster.data_folder(self._step.node)
+        name = damage.chosen(self._step.what, sizes_below(folder), self._rng)
+        if name is None:
+            raise FaultNotMade(f"{self._step.node} has no {self._step.what} yet")
+        self._path = folder / name
+        if self._path.stat().st_size > COPY_BYTES_MAX:
+            raise FaultNotMade(f"{name} is larger than is copied here")
+        _copy_file(self._path, self._old)
+
+    def _restore(self) -> Evidence:
+        assert self._path is not None
+        name = str(self._path.relative_to(self._cluster.data_folder(self._step.node)))
+        if not self._path.exists():
+            raise FaultNotMade(f"{name} has gone meanwhile")
+        _copy_file(self._path, self._new)
+        old, new = self._old.read_bytes(), self._new.read_bytes()
+        if old == new:
+            raise FaultNotMade(f"{name} has not changed within {self._step.age} s")
+        _copy_file(self._old, self._path)
+        if self._path.read_bytes() != old:
+            raise FaultNotMade(f"{name} is not what it was before")
+        return {"file": name, "bytes_now": len(old), "bytes_before": len(new)}
+
+    def _forget(self) -> None:
+        self._old.unlink(missing_ok=True)
+        self._new.unlink(missing_ok=True)
+
+
+def sizes_below(folder: Path) -> dict[str, int]:
+    """Path below it → bytes, of every file there."""
+    found = {}
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            path = Path(parent, name)
+            try:
+                found[str(path.relative_to(folder))] = path.stat().st_size
+            except FileNotFoundError:
+                continue  # it was replaced or removed just now
+    return found
+
+
+def last_word(error: NodeEnded) -> str:
+    return last_line(error.tail)
+
+
+def last_line(text: str) -> str:
+    lines = text.splitlines()
+    return lines[-1][:500] if lines else ""
+
+
+def _read(path: Path, position: int, count: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(position)
+        return file.read(count)
+
+
+def _write(path: Path, position: int, content: bytes) -> None:
+    """Durably, so that it is there whatever comes next."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    content = source.read_bytes()
+    target.write_bytes(content)
+    with target.open("r+b") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,42 @@
+"""Which injection carries out which step: the one table between plans and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jepsen_like.clusters.cluster import NodeCluster
+
+from . import disks, files, membership, networks, power, processes, steps, wall_clocks
+from .injection import Injection
+from .steps import Step
+
+INJECTIONS: Mapping[type[Any], Callable[[Any, NodeCluster], Injection]] = {
+    steps.Kill: processes.Killing,
+    steps.Pause: processes.Pausing,
+    steps.MonotonicOffset: processes.OffsettingMonotonic,
+    steps.Cut: networks.Cutting,
+    steps.Slow: networks.Slowing,
+    steps.Stall: networks.Stalling,
+    steps.Reset: networks.Resetting,
+    steps.Linger: networks.Lingering,
+    steps.Bump: wall_clocks.Bumping,
+    steps.Strobe: wall_clocks.Strobing,
+    steps.Power: power.Blackout,
+    steps.AmnesiaInTheMiddle: power.Forgetting,
+    steps.Flip: files.Damaging,
+    steps.Truncate: files.Damaging,
+    steps.RollBack: files.RollingBack,
+    steps.FullDisk: disks.Filling,
+    steps.ReadOnly: disks.TurningReadOnly,
+    steps.FailSync: disks.TouchingSyncs,
+    steps.SlowSync: disks.TouchingSyncs,
+    steps.RemoveVoter: membership.RemovingVoter,
+    steps.Reassign: membership.Reassigning,
+    steps.Drain: membership.Draining,
+}
+
+
+def injection_of(step: Step, cluster: NodeCluster) -> Injection:
+    """For one use."""
+    return INJECTIONS[type(step)](step, cluster)

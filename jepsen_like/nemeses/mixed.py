@@ -1,0 +1,69 @@
+"""All nemeses together, drawn anew every half minute: a quarter of the time none, else one to three at once.
+
+So a run reaches combinations, and no cluster is held down for all of it. At each change everything is healed. Faults
+that would undo one another are not made at the same time (`steps.py`, claims).
+
+Source: the mix of Jepsen's Bufstream and NATS suites.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from jepsen_like.run_records import RealCluster
+from raftlog.errors import InvalidRequest
+
+from .catalogue import RECIPES
+from .injection import Tell
+from .nemesis import MIXED, RecipeNemesis, as_breakable
+from .plans import Options
+from .targets import sample
+
+NONE_SHARE = 0.25
+AT_ONCE_MAX = 3
+MERGED = ("slow-links", "stall", "reset", "late-bytes")
+"""They are in `links` together."""
+
+
+class MixedNemesis:
+    """Several recipes at once. Implements `Nemesis`."""
+
+    name = MIXED
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, seed: int, origin_ns: int, options: Options) -> None:
+        """Raises `InvalidRequest` for nemeses that do not exist."""
+        wrong = [name for name in options.nemeses if name not in RECIPES]
+        if wrong:
+            raise InvalidRequest("invalid_request", f"mixed has no {wrong[0]!r}; there are {', '.join(RECIPES)}")
+        self._options = options
+        self._rng = random.Random(f"{seed} {MIXED}")
+        self._members = {
+            name: RecipeNemesis(name, recipe, seed, origin_ns, options)
+            for name, recipe in RECIPES.items()
+            if name in (options.nemeses or set(RECIPES) - set(MERGED))
+        }
+
+    async def disturb(self, cluster: RealCluster, seconds: float, tell: Tell) -> None:
+        """See `Nemesis`. Raises `HealFailed`, and `InvalidRequest` where the cluster can be given none of them."""
+        able = as_breakable(cluster, self.name, self.needs).capabilities
+        names = [name for name, member in self._members.items() if member.needs <= able]
+        if not names:
+            raise InvalidRequest("invalid_request", "this cluster can be given none of the nemeses of the mix")
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while (left := end - loop.time()) > 0:
+            span = min(self._options.redraw, left)
+            chosen = drawn(self._rng, names)
+            if not chosen:
+                await asyncio.sleep(span)
+                continue
+            async with asyncio.TaskGroup() as group:
+                for name in chosen:
+                    group.create_task(self._members[name].disturb(cluster, span, tell))
+
+
+def drawn(rng: random.Random, names: list[str]) -> list[str]:
+    """None, or a few."""
+    return [] if rng.random() < NONE_SHARE else sorted(sample(rng, names, rng.randrange(1, AT_ONCE_MAX + 1)))

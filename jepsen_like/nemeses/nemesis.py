@@ -1,0 +1,98 @@
+"""Running a nemesis: look, draw, break, hold, heal, rest, and again, until its time is over.
+
+    nemesis = make("kill", seed=7, origin_ns=began, options={"hold": [5, 10]})
+    await nemesis.disturb(cluster, 60.0, faults.append)
+
+The order of steps is a function of the seed and of what the cluster told. All that was broken is healed when `disturb`
+returns, and also when it is cancelled; nothing else of a cluster is touched.
+
+What is *not* here: single faults (`injection.py`), which there are (`catalogue.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from jepsen_like.clusters.cluster import NodeCluster
+from jepsen_like.run_records import Nemesis, RealCluster
+from raftlog.errors import InvalidRequest
+
+from .catalogue import RECIPES, Recipe
+from .injection import Tell, carry_out
+from .injections import injection_of
+from .looking import look, minority_of
+from .plans import Options, checked
+from .targets import choice
+
+NONE = "none"
+MIXED = "mixed"
+NAMES = (NONE, *RECIPES, MIXED)
+
+
+class Unbroken:
+    """Leaves the cluster alone. Implements `Nemesis`."""
+
+    name = NONE
+    needs: frozenset[str] = frozenset()
+
+    async def disturb(self, cluster: RealCluster, seconds: float, tell: Tell) -> None:
+        """See `Nemesis`."""
+        await asyncio.sleep(seconds)
+
+
+class RecipeNemesis:
+    """One recipe, over and over. Implements `Nemesis`."""
+
+    def __init__(self, name: str, recipe: Recipe, seed: int, origin_ns: int, options: Options) -> None:
+        self.name = name
+        self.needs = recipe.needs
+        self._recipe = recipe
+        self._seed = seed
+        self._rng = random.Random(f"{seed} {name}")
+        self._origin_ns = origin_ns
+        self._options = options
+
+    async def disturb(self, cluster: RealCluster, seconds: float, tell: Tell) -> None:
+        """See `Nemesis`. Raises `HealFailed`, and `InvalidRequest` where the cluster cannot be given these faults."""
+        breakable = as_breakable(cluster, self.name, self.needs)
+        minority = minority_of(breakable, self._seed)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        while loop.time() < end:
+            draw = choice(self._rng, self._recipe.draws)
+            step = draw(self._rng, await look(breakable, minority), self._options)
+            hold, rest = (self._rng.uniform(*span) for span in (self._options.hold, self._options.quiet))
+            if step is not None:
+                hold = max(min(hold, end - loop.time()), 0.0)
+                await carry_out(step, injection_of(step, breakable), breakable, hold, self._origin_ns, tell)
+            await asyncio.sleep(max(min(rest, end - loop.time()), 0.0))
+
+
+def as_breakable(cluster: RealCluster, name: str, needs: frozenset[str]) -> NodeCluster:
+    """Raises `InvalidRequest` where it is not, or cannot be given what `needs` names."""
+    if not isinstance(cluster, NodeCluster):
+        raise InvalidRequest("invalid_request", f"nemesis {name} breaks only clusters of `jepsen_like/clusters/`")
+    lacking = needs - cluster.capabilities
+    if lacking:
+        raise InvalidRequest(
+            "invalid_request", f"nemesis {name} needs what this cluster lacks: {', '.join(sorted(lacking))}"
+        )
+    return cluster
+
+
+def make(name: str, *, seed: int, origin_ns: int, options: Mapping[str, Any] | None = None) -> Nemesis:
+    """A nemesis for one run. `origin_ns`: when the run began, by this machine's monotonic clock. Raises
+    `InvalidRequest` for names and options that do not exist."""
+    from .mixed import MixedNemesis
+
+    known = checked(options or {})
+    if name == NONE:
+        return Unbroken()
+    if name == MIXED:
+        return MixedNemesis(seed, origin_ns, known)
+    if name not in RECIPES:
+        raise InvalidRequest("invalid_request", f"there is no nemesis {name!r}; there are {', '.join(NAMES)}")
+    return RecipeNemesis(name, RECIPES[name], seed, origin_ns, known)

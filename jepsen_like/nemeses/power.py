@@ -1,0 +1,143 @@
+"""Power failures: of some disks or all while nodes run, and the schedule in which a node comes back without memory.
+
+Everything that was not fsynced is gone from a disk whose power failed (`jepsen_like/power_loss.py`), and each failure
+proves that it took something. The nodes are killed right after: to go on without a disk is another fault.
+
+What is *not* here: what of the unsynced survives (drawn by `plans.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from jepsen_like.clusters.cluster import NodeCluster
+from jepsen_like.clusters.commands import in_thread
+from jepsen_like.power_loss import FaultDidNotBite, Lost, Survivors
+
+from . import steps
+from .injection import Evidence, FaultNotMade
+from .networks import counted
+from .processes import STOPPED, await_state, pause, process_state, resume, running
+from .targets import apart
+
+
+class Outage:
+    """The power of some disks of a cluster: cut and back."""
+
+    def __init__(self, cluster: NodeCluster) -> None:
+        self._cluster = cluster
+        self._dark: tuple[str, ...] = ()
+        self.lost: dict[str, Lost] = {}
+        self._without_proof: list[str] = []
+
+    async def cut(self, survivors: dict[str, str], seed: int) -> None:
+        """One disk after the other, in this order, and then SIGKILL. Raises `FaultNotMade` where one has no disk of its
+        own."""
+        for node in survivors:
+            if node not in self._cluster.disks:
+                raise FaultNotMade(f"{node} has no disk of its own")
+        self._dark = tuple(survivors)
+        await in_thread(self._cut, survivors, seed)
+        await self._cluster.kill(self._dark)
+
+    def _cut(self, survivors: dict[str, str], seed: int) -> None:
+        for node, kept in survivors.items():
+            self._cluster.disks[node].cut(Survivors(kept), random.Random(f"{seed} {node}"))
+
+    async def end(self) -> None:
+        """Power is back, nobody is started. Safe to call again."""
+        dark, self._dark = self._dark, ()
+        await self._cluster.kill(dark)
+        for node in dark:
+            try:
+                self.lost[node] = await in_thread(self._cluster.disks[node].restore)
+            except FaultDidNotBite as error:
+                self._without_proof.append(str(error))
+
+    def proof(self) -> Evidence:
+        """Bytes that were written and are gone. Raises `FaultNotMade`."""
+        if self._without_proof:
+            raise FaultNotMade("; ".join(self._without_proof))
+        return {
+            "lost": {
+                node: {"witness": lost.witness, "bytes": sum(lost.files.values()), "files": len(lost.files)}
+                for node, lost in self.lost.items()
+            }
+        }
+
+
+class Blackout:
+    """`steps.Power`."""
+
+    def __init__(self, step: steps.Power, cluster: NodeCluster) -> None:
+        self._step = step
+        self._cluster = cluster
+        self._outage = Outage(cluster)
+        self._began = False
+
+    async def begin(self) -> None:
+        running(self._cluster, self._step.nodes)
+        self._began = True
+        await self._outage.cut(dict(zip(self._step.nodes, self._step.survivors, strict=True)), self._step.seed)
+
+    async def prove(self) -> Evidence:
+        return {"aim": self._step.aim, "survivors": list(self._step.survivors)}
+
+    async def heal(self) -> Evidence:
+        if not self._began:
+            return {}
+        await self._outage.end()
+        await self._cluster.start(self._step.nodes)
+        return self._outage.proof()
+
+
+class Forgetting:
+    """`steps.AmnesiaInTheMiddle`."""
+
+    def __init__(self, step: steps.AmnesiaInTheMiddle, cluster: NodeCluster) -> None:
+        self._step = step
+        self._cluster = cluster
+        self._outage = Outage(cluster)
+        self._evidence: Evidence = {}
+
+    async def begin(self) -> None:
+        step, cluster = self._step, self._cluster
+        running(cluster, step.targets)
+        await self._send_away()
+        await asyncio.sleep(step.phase_seconds)
+        await self._prove_away()
+        await self._outage.cut({step.victim: step.survivors}, step.seed)
+        await self._outage.end()
+        await cluster.links.cut(apart([step.others], cluster.nodes))
+        resume(cluster, step.minority)
+        await cluster.start((step.victim,))
+
+    async def _send_away(self) -> None:
+        step = self._step
+        if step.by == "pause":
+            pids = running(self._cluster, step.minority)
+            pause(self._cluster, step.minority)
+            await await_state(pids, stopped=True)
+        else:
+            await self._cluster.links.cut(apart([step.minority], self._cluster.nodes))
+
+    async def _prove_away(self) -> None:
+        step = self._step
+        if step.by == "pause":
+            states = {node: process_state(pid) for node, pid in running(self._cluster, step.minority).items()}
+            if set(states.values()) != {STOPPED}:
+                raise FaultNotMade(f"the minority was not away: the kernel says {states}")
+            self._evidence["states"] = states
+        else:
+            self._evidence["first"] = counted(await self._cluster.links.stopped(), "stopped")
+
+    async def prove(self) -> Evidence:
+        return {**self._evidence, **counted(await self._cluster.links.stopped(), "stopped")}
+
+    async def heal(self) -> Evidence:
+        await self._cluster.links.heal()
+        resume(self._cluster, self._step.minority)
+        await self._outage.end()
+        await self._cluster.start(self._step.targets)
+        return self._outage.proof() if self._outage.lost else {}
