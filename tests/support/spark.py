@@ -16,7 +16,7 @@ import tempfile
 import time
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +52,9 @@ STARTS = 5
 
 
 @contextlib.contextmanager
-def session() -> Iterator[SparkSession]:
-    """A session on two cores of this machine. Skips the test where there is no Java."""
+def session(master: str = "local[2]", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """A session on two cores of this machine, with these settings beside `SETTINGS`. Skips the test where there is no
+    Java."""
     try:
         home = java.find()
     except java.NoJava as error:
@@ -68,8 +69,8 @@ def session() -> Iterator[SparkSession]:
         try:
             from pyspark.sql import SparkSession
 
-            builder = SparkSession.builder.master("local[2]").config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-            for name, value in SETTINGS.items():
+            builder = SparkSession.builder.master(master).config("spark.sql.warehouse.dir", f"{folder}/warehouse")
+            for name, value in {**SETTINGS, **(settings or {})}.items():
                 builder = builder.config(name, value)
             spark = builder.getOrCreate()
         finally:

@@ -1,0 +1,216 @@
+"""Spark writes to a cluster of three nodes: each micro-batch once, whatever becomes of tasks and drivers (S1, S13)."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from raftlog.cli.local_cluster import LocalCluster
+from raftlog.sync import Admin, Producer
+from tests.support.cluster import PATIENCE_S, running_cluster
+from tests.support.spark import session, started
+from tests.support.spark_queries import failing, finish, read_committed, sink_position
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = [
+    pytest.mark.integration,
+    # Of sockets between Python and Spark's own processes, which are Spark's to close.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+]
+
+PARTITIONS = 2
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with running_cluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def spark(cluster: LocalCluster) -> Iterator[SparkSession]:
+    """Two cores, and three attempts for each task."""
+    with session("local[2,3]") as spark:
+        yield spark
+
+
+@pytest.fixture
+def admin(cluster: LocalCluster) -> Iterator[Admin]:
+    with Admin(cluster.bootstrap) as admin:
+        yield admin
+
+
+def produce(cluster: LocalCluster, topic: str, count: int, first: int = 0) -> None:
+    """So many records to each partition, `<partition>-<number>`."""
+    with Producer(cluster.bootstrap) as producer:
+        for partition in range(PARTITIONS):
+            numbers = range(first, first + count)
+            values, keys = [b"%d-%d" % (partition, n) for n in numbers], [b"%d" % n for n in numbers]
+            producer.send_many(topic, values, keys=keys, partition=partition)
+
+
+def write(frame: DataFrame, cluster: LocalCluster, topic: str, **options: Any) -> None:
+    writer = frame.write.format("raftlog").mode("append").option("raftlog.bootstrap.servers", cluster.bootstrap)
+    writer.options(topic=topic, **options).save()
+
+
+def source(spark: SparkSession, cluster: LocalCluster, topic: str, **options: Any) -> DataFrame:
+    reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
+    return reader.options(subscribe=topic, startingOffsets="earliest", **options).load()
+
+
+def copy(frame: DataFrame, cluster: LocalCluster, topic: str, checkpoint: Path, **options: Any) -> StreamingQuery:
+    """What is there now goes to a topic."""
+    writer = frame.writeStream.format("raftlog").option("kafka.bootstrap.servers", cluster.bootstrap)
+    writer = writer.options(topic=topic, checkpointLocation=str(checkpoint), **options).trigger(availableNow=True)
+    return started(writer.start, PATIENCE_S)
+
+
+def undo(checkpoint: Path, batch_id: int) -> None:
+    """As if the driver had died after our commit and before it noted that it was done."""
+    (checkpoint / "commits" / str(batch_id)).unlink()
+    with contextlib.suppress(FileNotFoundError):
+        (checkpoint / "commits" / f".{batch_id}.crc").unlink()
+
+
+def test_a_batch_query_writes_all_its_rows_to_topics_partitions_and_with_headers(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin
+) -> None:
+    admin.create_topic("one", partitions=PARTITIONS)
+    admin.create_topic("two", partitions=PARTITIONS)
+    rows = spark.range(4_000).selectExpr(
+        "CASE WHEN id % 3 = 0 THEN NULL ELSE CAST(id AS STRING) END AS key",
+        "CAST(id AS STRING) AS value",
+        "IF(id % 2 = 0, 'one', 'two') AS topic",
+        "CASE WHEN id % 5 = 0 THEN 1 END AS partition",
+        "IF(id % 1000 = 0, array(struct('a' AS key, CAST('b' AS BINARY) AS value)), NULL) AS headers",
+    )
+    rows.write.format("raftlog").mode("append").option("raftlog.bootstrap.servers", cluster.bootstrap).save()
+    one, two = read_committed(cluster, "one"), read_committed(cluster, "two")
+    assert sorted(int(row.value or b"") for row in one) == list(range(0, 4_000, 2))
+    assert sorted(int(row.value or b"") for row in two) == list(range(1, 4_000, 2))
+    for row in one + two:
+        number = int(row.value or b"")
+        assert row.key == (None if number % 3 == 0 else row.value)
+        assert row.partition == 1 or number % 5
+        assert list(row.headers) == ([("a", b"b")] if number % 1000 == 0 else [])
+    # The tables that were written can be read at once.
+    again = spark.read.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
+    assert again.options(subscribe="one,two", columns="offset").load().count() == 4_000
+
+
+def test_rows_that_cannot_be_written_are_refused_and_it_is_said_what_to_do_s11(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin
+) -> None:
+    admin.create_topic("refused", partitions=PARTITIONS)
+    with failing() as told:
+        write(spark.range(3), cluster, "refused")
+    assert "column id is none that is written" in told[0] and "drop('id')" in told[0]
+    value = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+    with failing() as told:
+        value.write.format("raftlog").mode("overwrite").option("raftlog.bootstrap.servers", cluster.bootstrap).save()
+    assert "write with mode('append')" in told[0]
+    assert read_committed(cluster, "refused") == []
+
+
+SHAPE = ("CAST(value AS STRING) AS key", "concat_ws('/', partition, offset, upper(CAST(value AS STRING))) AS value")
+
+
+def test_a_stream_is_written_once_and_goes_on_where_it_was_s13(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    """Through a shuffle, whose rows come in any order. After each run its last micro-batch comes again, as after a
+    crash between our commit and Spark's. What is written is what Parquet gets."""
+    admin.create_topic("in", partitions=PARTITIONS)
+    admin.create_topic("out", partitions=PARTITIONS)
+    for run in range(2):
+        produce(cluster, "in", 100, first=100 * run)
+        frame = source(spark, cluster, "in", maxOffsetsPerTrigger="150").repartition(3).selectExpr(*SHAPE)
+        query = copy(frame, cluster, "out", tmp_path / "checkpoint")
+        finish(query)
+        assert sink_position(cluster, query.id) == 2 * run + 1
+        undo(tmp_path / "checkpoint", 2 * run + 1)
+    # A micro-batch without rows: the position moves, and nothing else.
+    produce(cluster, "in", 5, first=200)
+    query = copy(frame.where("value = 'none'"), cluster, "out", tmp_path / "checkpoint")
+    finish(query)
+    assert sink_position(cluster, query.id) == 4
+
+    batch = spark.read.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
+    shaped = batch.options(subscribe="in", endingOffsets='{"in": {"0": 200, "1": 200}}').load().selectExpr(*SHAPE)
+    shaped.write.parquet(str(tmp_path / "parquet"))
+    to_parquet = [row.value.encode() for row in spark.read.parquet(str(tmp_path / "parquet")).collect()]
+    to_topic = [row.value or b"" for row in read_committed(cluster, "out")]
+    places = {tuple(map(int, value.split(b"/")[:2])) for value in to_topic}
+    assert places == {(partition, offset) for partition in range(PARTITIONS) for offset in range(200)}
+    assert len(to_topic) == len(to_parquet) == 400
+    assert sum(map(zlib.crc32, to_topic)) == sum(map(zlib.crc32, to_parquet))
+
+
+def test_an_attempt_that_fails_leaves_nothing_s13(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    """The first attempt at one task fails when it has sent rows; the rows tell which attempt made them."""
+    admin.create_topic("tried", partitions=PARTITIONS)
+    failed = str(tmp_path / "failed")
+
+    def troubled(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        place, attempt = context.partitionId(), context.attemptNumber()
+        for number, batch in enumerate(batches):
+            values = [b"%d/%d/%s" % (place, attempt, str(row).encode()) for row in batch["id"]]
+            yield pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+            if place == attempt == 0 and number == 1:
+                Path(failed).touch()
+                raise RuntimeError("the first attempt fails, as the test wants")
+
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    try:
+        write(spark.range(0, 6_000, 1, 2).mapInArrow(troubled, "value BINARY"), cluster, "tried")
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert Path(failed).exists()
+    found = [(row.value or b"").split(b"/") for row in read_committed(cluster, "tried")]
+    assert sorted(int(number) for _, _, number in found) == list(range(6_000))
+    assert {(place, attempt) for place, attempt, _ in found} == {(b"0", b"1"), (b"1", b"0")}
+
+
+def test_a_failed_query_leaves_nothing_and_readers_are_not_held_up_s13(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin
+) -> None:
+    admin.create_topic("none", partitions=PARTITIONS)
+
+    def fail(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        raise RuntimeError("as the test wants")
+
+    rows = spark.range(0, 2_000, 1, 2).selectExpr("CAST(id AS STRING) AS value").mapInArrow(fail, "value STRING")
+    with failing() as told:
+        write(rows, cluster, "none")
+    assert "as the test wants" in told[0]
+    with Producer(cluster.bootstrap) as producer:
+        producer.send("none", b"behind it", partition=0)
+        producer.send("none", b"behind it", partition=1)
+    assert [row.value for row in read_committed(cluster, "none")] == [b"behind it"] * 2
+
+
+def test_without_exactly_once_rows_are_written_all_the_same(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin
+) -> None:
+    admin.create_topic("plain", partitions=PARTITIONS)
+    write(spark.range(500).selectExpr("CAST(id AS STRING) AS value"), cluster, "plain", exactlyOnce="false")
+    assert sorted(int(row.value or b"") for row in read_committed(cluster, "plain")) == list(range(500))

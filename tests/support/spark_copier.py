@@ -1,0 +1,142 @@
+"""A streaming query from topic to topic, as a program of its own that may be killed at any moment.
+
+`python -P -m tests.support.spark_copier OPTIONS` with `OPTIONS` as JSON (`CopierOptions`) copies what is there and
+ends; with 3 where the query failed, and it prints why.
+
+`Copier` starts it from a test, kills it with everything that it started, stops it and lets it go on: what Spark starts
+leaves the process group, and stays in the session.
+
+What is *not* here: what must hold afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .spark import ROOT, session
+
+PATIENCE_S = 240
+
+
+@dataclass(frozen=True)
+class CopierOptions:
+    bootstrap: str
+    source: str
+    sink: str
+    checkpoint: str
+    per_trigger: int = 40
+    transaction_timeout_ms: int = 300_000
+    pause_s: float = 0.0
+    """Of each task, when it has sent its rows."""
+    paused: str = ""
+    """A file that a task makes when it pauses; no task pauses where it is there already."""
+    shuffled: bool = False
+    """Rows come to the sink's tasks in another order, and to others, each time."""
+
+
+class Copier:
+    """The program, running."""
+
+    def __init__(self, options: CopierOptions, log: Path) -> None:
+        self._log = log
+        command = [sys.executable, "-P", "-m", "tests.support.spark_copier", json.dumps(asdict(options))]
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
+
+    def wait_until(self, holds: Callable[[], bool]) -> bool:
+        """False: the program ended before."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            if self._process.poll() is not None:
+                return holds()
+            assert time.monotonic() < deadline, self.told()
+            time.sleep(0.005)
+        return True
+
+    def kill(self) -> None:
+        """Driver, JVM and workers, as a power failure would."""
+        for _ in range(100):
+            mine = list(self._session())
+            for process in mine:
+                _signal(process, signal.SIGKILL)
+            self._process.poll()
+            if not mine:
+                break
+            time.sleep(0.02)
+        self._process.wait(PATIENCE_S)
+
+    def stop(self) -> None:
+        """All of it stands still."""
+        for process in self._session():
+            _signal(process, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        for process in self._session():
+            _signal(process, signal.SIGCONT)
+
+    def finish(self) -> int:
+        """Its exit code."""
+        return self._process.wait(PATIENCE_S)
+
+    def told(self) -> str:
+        return self._log.read_text()[-4_000:]
+
+    def _session(self) -> Iterator[int]:
+        for name in os.listdir("/proc"):
+            if name.isdigit():
+                try:
+                    fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if int(fields[3]) == self._process.pid and fields[0] != "Z":
+                    yield int(name)
+
+
+def _signal(process: int, what: signal.Signals) -> None:
+    try:
+        os.kill(process, what)
+    except ProcessLookupError:
+        return
+
+
+def main(options: CopierOptions) -> int:
+    def paused(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        if options.pause_s and not Path(options.paused).exists():
+            Path(options.paused).touch()
+            time.sleep(options.pause_s)
+
+    with session() as spark:
+        reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", options.bootstrap)
+        reader = reader.options(subscribe=options.source, startingOffsets="earliest")
+        frame = reader.option("maxOffsetsPerTrigger", options.per_trigger).load()
+        if options.shuffled:
+            frame = frame.repartition(3)
+        shaped = frame.selectExpr(
+            "key", "CAST(concat_ws('/', partition, offset, CAST(value AS STRING)) AS BINARY) AS value"
+        )
+        if options.pause_s:
+            shaped = shaped.mapInArrow(paused, shaped.schema)
+        writer = shaped.writeStream.format("raftlog").option("raftlog.bootstrap.servers", options.bootstrap)
+        writer = writer.options(topic=options.sink, checkpointLocation=options.checkpoint)
+        writer = writer.option("transactionTimeoutMs", options.transaction_timeout_ms)
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            print(error, flush=True)  # noqa: T201  the log is read when a test fails
+            return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(CopierOptions(**json.loads(sys.argv[1]))))

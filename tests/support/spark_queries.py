@@ -1,0 +1,66 @@
+"""What tests of Spark ask of queries and of clusters: that a query ends, what it is told, and what readers see.
+
+What is *not* here: sessions (`spark.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from raftlog import Admin, Consumer
+from raftlog.cli.local_cluster import LocalCluster
+from raftlog.client import ConsumerRecord
+
+from .cluster import PATIENCE_S
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+
+def finish(query: StreamingQuery) -> None:
+    """It ends by itself, without an error."""
+    assert query.awaitTermination(int(PATIENCE_S)), query.status
+    assert query.exception() is None
+
+
+@contextlib.contextmanager
+def failing() -> Iterator[list[str]]:
+    """What the driver is told."""
+    told: list[str] = []
+    with pytest.raises(Exception) as raised:
+        yield told
+    told.append(str(raised.value))
+
+
+def read_committed(cluster: LocalCluster, topic: str) -> list[ConsumerRecord]:
+    """Everything up to the end of the logs, as a reader of what is committed sees it. Where something is open there it
+    waits, and fails in the end: nothing may be left open."""
+    return asyncio.run(_read_committed(cluster, topic))
+
+
+async def _read_committed(cluster: LocalCluster, topic: str) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    async with Admin(cluster.bootstrap) as admin, Consumer(cluster.bootstrap, topic, max_wait_ms=50) as consumer:
+        partitions = (await admin.describe_topic(topic)).partition_count
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                found += await consumer.poll(timeout=0.05)
+                ends, marks = consumer.end_offsets, consumer.high_watermarks
+                known = len(ends) == len(marks) == partitions
+                if known and ends == marks and not any(consumer.lag.values()):
+                    return found
+
+
+def sink_position(cluster: LocalCluster, query_id: str, sink: str = "sink") -> int | None:
+    """The last micro-batch of this query that is published."""
+
+    async def ask() -> int | None:
+        async with Admin(cluster.bootstrap) as admin:
+            return await admin.position(f"spark/{query_id}/{sink}")
+
+    return asyncio.run(ask())
