@@ -45,8 +45,8 @@ STARTS_MAX = 5
 """So many starts of one client in a row that fail end the run."""
 START_PAUSE_SECONDS = 0.5
 
-Spawn: TypeAlias = Callable[[int], Awaitable[ClientPort]]
-"""A worker's number → its client process."""
+Spawn: TypeAlias = Callable[[Open], Awaitable[ClientPort]]
+"""Starts a client process. Raises `ClientGone` or `OSError`."""
 
 
 class RunFailed(Exception):
@@ -61,12 +61,15 @@ async def interpret(
     healed: asyncio.Event,
     *,
     history: HistoryFile | None = None,
+    spawn: Spawn | None = None,
 ) -> None:
     """Prepare the cluster for the plan's workload, run it, and read back what it left.
 
     `bootstrap`: an API address a node. `origin_ns`: when the run began, by the monotonic clock. `healed`: set when
     nothing is done to the cluster any more. `history`: where others note what they do; None: the folder's, for this
-    alone. Raises `RunFailed`; whatever happens, no process is left.
+    alone. `spawn`: how clients are started; None: as processes of the operating system.
+
+    Raises `RunFailed`, and the error for which the cluster could not be prepared; whatever happens, no process is left.
     """
     workload = workload_of(plan)
 
@@ -79,12 +82,14 @@ async def interpret(
         options = await workload.prepare(plan, bootstrap)
         history.note("suite", "prepared", options)
 
-        async def spawn(worker: int) -> ClientPort:
-            own = rotated(list(bootstrap), worker)
-            opened = Open(workload.client, own, worker, {**plan.options, **options})
-            return await ClientProcess.start(opened, folder.client_log(worker))
+        async def start_process(opened: Open) -> ClientPort:
+            return await ClientProcess.start(opened, folder.client_log(opened.worker))
 
-        interpreter = Interpreter(plan, spawn, history, now, nodes=len(bootstrap))
+        def client_of(worker: int) -> Awaitable[ClientPort]:
+            own = rotated(list(bootstrap), worker)
+            return (spawn or start_process)(Open(workload.client, own, worker, {**plan.options, **options}))
+
+        interpreter = Interpreter(plan, client_of, history, now, nodes=len(bootstrap))
         try:
             await interpreter.start()
             await interpreter.run(workload.generator(plan, options), healed)
@@ -107,7 +112,8 @@ class Interpreter:
     """See the module. Belongs to one event loop; `close` it."""
 
     plan: RunPlan
-    spawn: Spawn
+    spawn: Callable[[int], Awaitable[ClientPort]]
+    """The client of a worker."""
     history: HistoryFile
     now: Callable[[], int]
     nodes: int = 1

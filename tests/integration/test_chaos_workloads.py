@@ -1,0 +1,191 @@
+"""Every workload on a real cluster that nobody harms: valid. And a harm to what it left is found."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jepsen_like.clients.messages import Ask, Open, Told
+from jepsen_like.clients.process import ClientHost, made
+from jepsen_like.history import Operation, read
+from jepsen_like.interpreter import interpret
+from jepsen_like.judging import committed_ends, judge_history, judge_logs, judge_replicas, valid
+from jepsen_like.run_records import RunFolder, RunPlan
+from raftlog.cli.local_cluster import DATA_FOLDER, LocalCluster
+from tests.support.cluster import running_cluster
+
+pytestmark = pytest.mark.integration
+
+FAST = {"crash_every": 60, "assign_every": 20}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with running_cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+class LocalClient:
+    """A client without a process of its own: all of them but one run so, since a process takes a second to start."""
+
+    def __init__(self, opened: Open) -> None:
+        self._host = ClientHost(opened, made(opened))
+
+    @classmethod
+    async def start(cls, opened: Open) -> LocalClient:
+        return cls(opened)
+
+    async def ask(self, asked: Ask) -> Told:
+        return await self._host.do(asked)
+
+    async def kill(self) -> None:
+        await self._host.retire()
+
+    async def stop(self) -> None:
+        await self._host.retire()
+
+
+class Runs:
+    """What ran, and what it left."""
+
+    def __init__(self, cluster: LocalCluster, folder: Path) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._made: dict[str, tuple[RunPlan, list[Operation]]] = {}
+
+    async def of(self, workload: str, **options: Any) -> tuple[RunPlan, list[Operation]]:
+        """The plan and the history; each run once."""
+        name = "-".join([workload, *sorted(options)])
+        if name not in self._made:
+            in_processes = workload == "log" and not options
+            plan = RunPlan(
+                cell="", workload=workload, nemesis="none", nodes=3, seconds=1.5, rate=40, seed=1,
+                processes=2 if in_processes else 3, options={**FAST, **options},
+            )  # fmt: skip
+            run = RunFolder(self._folder / name)
+            healed = asyncio.Event()
+            healed.set()
+            bootstrap = [str(node.api) for node in self._cluster.nodes]
+            async with asyncio.timeout(180):
+                await interpret(
+                    plan, bootstrap, run, time.monotonic_ns(), healed, spawn=None if in_processes else LocalClient.start
+                )
+            self._made[name] = plan, history_of(run.history)
+        return self._made[name]
+
+
+def history_of(file: Path) -> list[Operation]:
+    with file.open("rb") as lines:
+        return list(read(lines))
+
+
+@pytest.fixture(scope="module")
+def runs(cluster: LocalCluster, folder: Path) -> Runs:
+    return Runs(cluster, folder)
+
+
+def verdicts(plan: RunPlan, history: list[Operation]) -> dict[str, Any]:
+    return {name: (one.valid, dict(one.anomalies)) for name, one in judge_history(plan, history).items()}
+
+
+@pytest.mark.parametrize(
+    ("workload", "options"),
+    [
+        ("log", {}),
+        ("log", {"subscribe": True, "transactions": True}),
+        ("metadata-registers", {}),
+        ("metadata-set", {}),
+        ("group-offsets", {}),
+        ("topics", {}),
+        ("positions", {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value) or "plain",
+)
+async def test_a_cluster_that_nobody_harms_keeps_its_word(runs: Runs, workload: str, options: dict[str, Any]) -> None:
+    plan, history = await runs.of(workload, **options)
+    found = judge_history(plan, history)
+    assert valid(found) is True, verdicts(plan, history)
+    assert sum(one.kind == "ok" for one in history) > 30
+    assert found["recovery"].measured["recovery_s"] is not None
+    crashed = [one for one in history if one.f == "crash" and one.kind == "info"]
+    numbers = {one.process for one in history if isinstance(one.process, int)}
+    assert len(numbers) >= plan.processes + len(crashed) - 1
+
+
+async def test_a_lost_record_is_found(runs: Runs) -> None:
+    """S1: take one that was acknowledged out of everything that was read."""
+    plan, history = await runs.of("log")
+    sent = next(one for one in history if one.f == "send" and one.kind == "ok")
+    key, (offset, value) = sent.value[0][1:]
+    harmed = [without(one, key, value) if one.f == "poll" and one.kind == "ok" else one for one in history]
+    found = judge_history(plan, harmed)["kafka"]
+    assert found.valid is False and {"lost-write", "unseen"} <= set(found.anomalies), offset
+
+
+def without(poll: Operation, key: str, value: int) -> Operation:
+    kept = [
+        ["poll", {k: [p for p in pairs if (k, p[1]) != (key, value)] for k, pairs in one[1].items()}]
+        for one in poll.value
+    ]
+    return msgspec.structs.replace(poll, value=kept)
+
+
+async def test_a_stale_read_of_the_metadata_is_found(runs: Runs) -> None:
+    """S7: what was read last is what was written first."""
+    plan, history = await runs.of("metadata-registers")
+    at = max(at for at, one in enumerate(history) if one.f == "read" and one.kind == "ok" and one.value[1] > 0)
+    history = list(history)
+    history[at] = msgspec.structs.replace(history[at], value=[history[at].value[0], 0])
+    assert judge_history(plan, history)["linearizable"].valid is False
+
+
+async def test_half_a_transaction_is_found(runs: Runs) -> None:
+    """S13: a position that has moved, and whose record is not there."""
+    plan, history = await runs.of("positions")
+    number = next(one for one in history if one.f == "cas" and one.kind == "ok").value[2]
+    harmed = [
+        msgspec.structs.replace(one, value=[n for n in one.value if n != number])
+        if one.f == "records" and one.kind == "ok" else one
+        for one in history
+    ]  # fmt: skip
+    found = judge_history(plan, harmed)["transactions"]
+    assert found.valid is False and {"position-without-record", "broken-chain"} <= set(found.anomalies)
+
+
+async def test_an_offset_that_went_back_is_found(runs: Runs) -> None:
+    """S8: the last thing that was read of a key is less than what was committed."""
+    plan, history = await runs.of("group-offsets")
+    at = max(at for at, one in enumerate(history) if one.f == "read" and one.kind == "ok")
+    assert history[at].value[1] is not None
+    history = [*history[:at], msgspec.structs.replace(history[at], value=[history[at].value[0], None])]
+    assert judge_history(plan, history)["offsets"].valid is False
+
+
+async def test_what_lies_on_the_disks_of_all_nodes_is_the_same_until_it_is_harmed_s4(
+    runs: Runs, cluster: LocalCluster
+) -> None:
+    """The last test: it stops the cluster."""
+    _, history = await runs.of("log")
+    ends = committed_ends(history)
+    assert len(ends) == 4 and all(one.in_sync and one.end > 0 for one in ends.values())
+    assert set(await asyncio.to_thread(cluster.stop)) == {0, 1, 2}
+    data = {f"n{node.node_id + 1}": Path(node.folder) / DATA_FOLDER for node in cluster.nodes}
+    logs = {f"n{node.node_id + 1}": Path(node.log_path) for node in cluster.nodes}
+    assert judge_replicas(data, ends).valid is True
+    assert judge_logs(logs).valid is True
+    (topic_id, partition) = next(iter(ends))
+    replica = data["n2"] / "partitions" / f"{topic_id}-{partition}"
+    for segment in replica.glob("*.log"):
+        segment.write_bytes(b"")
+    assert judge_replicas(data, ends).valid is False
