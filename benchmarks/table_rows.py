@@ -23,7 +23,7 @@ class Row:
     producers: int = 0
     consumers: int = 0
     send: Literal["one", "many"] = "many"
-    decode: Literal["lists", "arrow"] = "lists"
+    decode: Literal["lists", "arrow", "each"] = "lists"
     replication_factor: int = 3
     acks: str = "all"
     rate: float | None = None
@@ -58,6 +58,7 @@ def _rows() -> tuple[Row, ...]:
             Row(f"consumer/{decode}", f"1 consumer, {decode}", 940_521, consumers=1, decode=decode),
             Row(f"three-consumers/{decode}", f"3 consumers, {decode}", 2_615_968, consumers=3, decode=decode),
         ]
+    rows.append(Row("consumer/each", "1 consumer, each record awaited", 940_521, consumers=1, decode="each"))
     rows.append(Row("latency", "1 record each ms, 3x, acks=all, until it is read", None, rate=1000.0))
     order = ("unreplicated", "leader", "all", "three-producers", "consumer", "three-consumers", "both", "latency")
     return tuple(sorted(rows, key=lambda row: order.index(row.name.partition("/")[0])))

@@ -201,10 +201,10 @@ def producer(
 @click.option("--seconds", type=SECONDS, help="Read, again and again, for so long.")
 @click.option(
     "--decode",
-    type=click.Choice(["lists", "arrow", "none"]),
+    type=click.Choice(["lists", "arrow", "each", "none"]),
     default="lists",
     show_default=True,
-    help="What is made of the batches; none: only their CRC is checked.",
+    help="What is made of the batches; each: every record is awaited by itself; none: only their CRC is checked.",
 )
 @click.option("--clients", default=1, show_default=True, type=click.IntRange(1, MAX_CLIENTS), help="Each reads it all.")
 @output_option

@@ -46,8 +46,9 @@ class ConsumeJob(msgspec.Struct, frozen=True, tag=True):
 
     bootstrap: str
     topic: str
-    decode: Literal["lists", "arrow", "none"] = "lists"
-    """What is made of each batch. `none`: its header is believed."""
+    decode: Literal["lists", "arrow", "each", "none"] = "lists"
+    """What is made of each batch. `each`: records, every one of them awaited by itself; `none`: its header is
+    believed."""
     checksum: bool = False
     """Look at every value. Needs lists."""
 

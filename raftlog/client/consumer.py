@@ -87,10 +87,8 @@ class Consumer:
         self._topic = check_topic_name(topic)
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
         self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
-        level = parse_isolation(isolation)
-        self._settings = FetcherSettings(
-            int(prefetch_bytes), max_wait_ms / 1000, max(1, int(min_bytes)), on_out_of_range, level
-        )
+        wait, least, level = max_wait_ms / 1000, max(1, int(min_bytes)), parse_isolation(isolation)
+        self._settings = FetcherSettings(int(prefetch_bytes), wait, least, on_out_of_range, level)
         self._api = HttpApi(bootstrap, ssl)
         self._fetcher: Fetcher | None = None
         self._paused: set[int] = set()
@@ -147,10 +145,18 @@ class Consumer:
 
     async def __anext__(self) -> ConsumerRecord:
         cursor = self._cursor
-        if cursor is None or cursor.records is None or not cursor.is_current:
+        if cursor is None or cursor.records is None or cursor.version != cursor.reader.version:
             while (cursor := await self._next_cursor()) is None:
                 await self._more(None)
-        return self._hand_out(cursor, 1)[0]
+        # As `_hand_out` does, for one: this is all that most records cost.
+        assert cursor.records is not None
+        record = cursor.records[cursor.next]
+        cursor.next += 1
+        if cursor.next < len(cursor.records):
+            cursor.reader.position = record.offset + 1
+        else:
+            self._finish(cursor)
+        return record
 
     async def next_batch(self, timeout: float = 1.0) -> ConsumedBatch | None:
         """The next batch of any partition; None if there is none for `timeout` seconds. Raises as `poll` does."""
@@ -176,21 +182,18 @@ class Consumer:
     @property
     def positions(self) -> dict[int, int]:
         """Partition → the offset of the next record to be handed out, where it is known already."""
-        readers = self._readers()
-        return {partition: reader.position for partition, reader in readers.items() if reader.position >= 0}
+        return {p: reader.position for p, reader in self._readers().items() if reader.position >= 0}
 
     @property
     def high_watermarks(self) -> dict[int, int]:
         """Partition → the end of what all in-sync replicas have, as of the last answer of its leader."""
-        readers = self._readers()
-        return {partition: reader.high_watermark for partition, reader in readers.items() if reader.high_watermark >= 0}
+        return {p: reader.high_watermark for p, reader in self._readers().items() if reader.high_watermark >= 0}
 
     @property
     def end_offsets(self) -> dict[int, int]:
         """Partition → the end of what may be read, as of the last answer of its leader: its last stable offset, or
         (reading what is not committed, too) its high watermark."""
-        readers = self._readers()
-        return {partition: reader.readable_end for partition, reader in readers.items() if reader.readable_end >= 0}
+        return {p: reader.readable_end for p, reader in self._readers().items() if reader.readable_end >= 0}
 
     @property
     def lag(self) -> dict[int, int]:

@@ -178,7 +178,8 @@ class Fetcher:
         self._resting.pop(reader, None)
         if reader.asked is None and (channel := self._asked_at.pop(reader, None)) is not None:
             channel.drop(reader)
-        enough = reader.error is not None or reader.asked is not None or reader.buffered_bytes >= share
+        # Not for each batch that is taken: few large answers cost a fraction of many small ones, on both sides.
+        enough = reader.error is not None or reader.asked is not None or reader.buffered_bytes > share // 2
         if enough or self._is_paused(reader):
             self._books.unwant(reader)
         elif reader.looking_for is not None:

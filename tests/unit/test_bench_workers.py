@@ -183,7 +183,7 @@ class TestConsuming:
             assert isinstance(partition.append(encode(part, base_timestamp_ms=1, codec=Codec.NONE)), int)
         return values
 
-    @pytest.mark.parametrize("decode", ["lists", "arrow", "none"])
+    @pytest.mark.parametrize("decode", ["lists", "arrow", "each", "none"])
     async def test_it_reads_all_again_and_again(self, cluster: FakeCluster, decode: str) -> None:
         self.fill(cluster)
         go = Go(start={0: 0, 1: 0, 2: 0}, end={0: 600, 1: 600, 2: 0})
@@ -199,9 +199,10 @@ class TestConsuming:
         assert (whole.records, whole.checksum) == (1200, checksum(values))
         assert (part.records, part.checksum) == (300, checksum(values[600:900]))
 
-    async def test_records_written_meanwhile_are_not_of_the_pass(self, cluster: FakeCluster) -> None:
+    @pytest.mark.parametrize("decode", ["lists", "each"])
+    async def test_records_written_meanwhile_are_not_of_the_pass(self, cluster: FakeCluster, decode: str) -> None:
         self.fill(cluster, batches=6)
-        async with child(ConsumeJob(cluster.bootstrap, "t")) as consuming:
+        async with child(ConsumeJob(cluster.bootstrap, "t", decode)) as consuming:  # type: ignore[arg-type]
             passed = await consuming.go(Go(start={0: 0, 1: 0}, end={0: 300, 1: 900}))
         assert passed.records == 1200
 
@@ -211,8 +212,9 @@ class TestConsuming:
             assert (await consuming.go(Go(records=300))).records == 300
             assert (await consuming.go(Go(records=900))).records == 900
 
-    async def test_seconds_end_a_pass_that_has_nothing_to_read(self, cluster: FakeCluster) -> None:
-        async with child(ConsumeJob(cluster.bootstrap, "t")) as consuming:
+    @pytest.mark.parametrize("decode", ["lists", "each"])
+    async def test_seconds_end_a_pass_that_has_nothing_to_read(self, cluster: FakeCluster, decode: str) -> None:
+        async with child(ConsumeJob(cluster.bootstrap, "t", decode)) as consuming:  # type: ignore[arg-type]
             assert (await consuming.go(Go(seconds=0.05))).records == 0
 
 
