@@ -6,11 +6,19 @@ BIN := $(VENV)/bin
 SEED ?= 1
 SECONDS_SIMULATED ?= 60
 ROUNDS ?= 20
+SPARK ?= 1
 
-.PHONY: demo test check format sim soak power-loss clean
+.PHONY: demo pipeline test check format sim soak power-loss clean
 
-demo: $(VENV)/.installed-demo  ## three nodes, real data, a killed leader, nothing lost
+demo: $(VENV)/.installed-demo  ## three nodes, real data, a killed leader, nothing lost; then `pipeline`, unless SPARK=0
 	$(BIN)/python -P examples/demo.py
+ifneq ($(SPARK),0)
+	$(MAKE) --no-print-directory pipeline
+endif
+
+pipeline: $(VENV)/.installed-pipeline  ## flights through topics, Spark and Parquet, each one counted once; a plot in build/
+	@$(BIN)/python -P -m spark_source.java --install >/dev/null
+	$(BIN)/python examples/pipeline.py
 
 test: $(VENV)/.installed-dev  ## the whole suite
 	@$(BIN)/python -P -m spark_source.java --install >/dev/null || true  # without Java the tests of Spark say so and are skipped
@@ -50,6 +58,10 @@ $(VENV)/.installed-demo: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
 	@touch $@
 
+$(VENV)/.installed-pipeline: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[pipeline,spark]'
+	@touch $@ $(VENV)/.installed-demo
+
 $(VENV)/.installed-dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@touch $@ $(VENV)/.installed-demo
+	@touch $@ $(VENV)/.installed-demo $(VENV)/.installed-pipeline
