@@ -29,12 +29,21 @@ TopicId = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 Attempt = Annotated[str, Meta(pattern="^([0-9a-f]{32})?$")]
 
 
+class NamedTransaction(msgspec.Struct, forbid_unknown_fields=True):
+    """Which transaction."""
+
+    producer_id: Natural
+    producer_epoch: ProducerEpochNumber
+
+
 class InitializeProducer(msgspec.Struct, forbid_unknown_fields=True):
     transactional_id: Named
     timeout_ms: Timeout = DEFAULT_TRANSACTION_TIMEOUT_MS
     """How long one of its transactions may stay open."""
     attempt: Attempt = ""
     """Random, and the same in each retry of this request: a repeated one gets the first answer and fences nobody."""
+    after: NamedTransaction | None = None
+    """The last transaction that this producer had under the name: refused where another producer began since."""
 
 
 class OpenBlock(msgspec.Struct, forbid_unknown_fields=True):
@@ -49,13 +58,6 @@ class ProducerIdBlock(msgspec.Struct):
 
     first_producer_id: int
     count: int
-
-
-class NamedTransaction(msgspec.Struct, forbid_unknown_fields=True):
-    """Which transaction."""
-
-    producer_id: Natural
-    producer_epoch: ProducerEpochNumber
 
 
 class OutputTopic(msgspec.Struct, forbid_unknown_fields=True):

@@ -88,9 +88,16 @@ class TransactionService(Protocol):
     shows a moment later, or after `catch_up`. All raise `InvalidRequest` for what is refused and `RetriableError`
     (`outcome_unknown`, `quorum_unavailable`, `overloaded`); each may be tried again as it was."""
 
-    async def initialize(self, transactional_id: str, timeout_ms: int, attempt: bytes | None = None) -> TransactionKey:
+    async def initialize(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        attempt: bytes | None = None,
+        after: TransactionKey | None = None,
+    ) -> TransactionKey:
         """A producer of this name begins: earlier ones are fenced, what they left undecided is aborted. `attempt` (16
-        bytes): the same one again is answered as the first, or `producer_fenced` where another one came since."""
+        bytes): the same one again is answered as the first, or `producer_fenced` where another one came since; `after`:
+        its last transaction, likewise."""
         ...
 
     async def open_block(self, name: str, count: int, timeout_ms: int) -> ProducerIdBlock:

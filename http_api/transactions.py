@@ -78,7 +78,8 @@ async def initialize(request: web.Request) -> web.StreamResponse:
     asked = await read_json(request, context, InitializeProducer)
     name = _name("a transactional id", asked.transactional_id)
     attempt = bytes.fromhex(asked.attempt) or None
-    begun = context.service.transactions.initialize(name, asked.timeout_ms, attempt)
+    after = None if asked.after is None else _key(asked.after.producer_id, asked.after.producer_epoch)
+    begun = context.service.transactions.initialize(name, asked.timeout_ms, attempt, after)
     key = await context.finish(begun, CHANGE_TIMEOUT_S)
     return json_reply(ProducerKey(*key))
 

@@ -87,12 +87,16 @@ class Initialize(Part, frozen=True, tag="initialize"):
     fenced. Answered with the key of its first transaction. `now_ms`: the proposer's clock, for the expiry of names.
 
     `attempt`: which initialisation this is, where it can come twice: the repeated one is answered with the key of now,
-    and changes nothing; it is refused (`producer_fenced`) where another one came in between."""
+    and changes nothing; it is refused (`producer_fenced`) where another one came in between.
+
+    `after`: the last transaction that this producer had under the name. It is refused where another producer began
+    since: who begins anew, for whatever reason, never fences its successor."""
 
     transactional_id: TransactionNameField
     timeout_ms: TimeoutField
     now_ms: NaturalField
     attempt: AttemptField | None = None
+    after: Key | None = None
 
 
 class OpenBlock(Part, frozen=True, tag="open_block"):

@@ -156,7 +156,7 @@ def _initialize(state: ImageState, change: Initialize) -> Answer:
         record = NamedProducer(change.transactional_id, first, ProducerEpoch(0), change.timeout_ms, change.now_ms)
     elif turn == 0:
         return Told((known.key,))
-    elif turn is not None:
+    elif turn is not None or (change.after is not None and change.after.key not in (known.key, known.ended)):
         name = change.transactional_id
         return Refused("producer_fenced", f"{name!r} was initialised again since: another producer has its place")
     else:

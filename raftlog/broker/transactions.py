@@ -26,6 +26,7 @@ from metadata.groups.transaction_changes import (
     Commit,
     CommitStaged,
     Initialize,
+    Key,
     OpenBlock,
     Piece,
     Position,
@@ -112,9 +113,16 @@ class Transactions:
 
     # --- What producers ask for --------------------------------------------------------------------------------------
 
-    async def initialize(self, transactional_id: str, timeout_ms: int, attempt: bytes | None = None) -> TransactionKey:
+    async def initialize(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        attempt: bytes | None = None,
+        after: TransactionKey | None = None,
+    ) -> TransactionKey:
         _check_timeout(timeout_ms)
-        asked = Initialize(transactional_id, timeout_ms, self._clock.wall_ms(), attempt)
+        packed = None if after is None else Key(*after)
+        asked = Initialize(transactional_id, timeout_ms, self._clock.wall_ms(), attempt, packed)
         (key,) = _keys(await self._submit(asked))
         return key
 

@@ -200,11 +200,17 @@ class TransactionApi:
         self._api = api
 
     async def initialize(
-        self, transactional_id: str, timeout_ms: int, attempt: bytes, *, timeout: float
+        self, transactional_id: str, timeout_ms: int, attempt: bytes, after: TransactionKey | None, *, timeout: float
     ) -> TransactionKey:
         """A producer of this name begins. `attempt`: `ATTEMPT_BYTES` at random, the same ones in each retry, which gets
-        the first answer. Raises `InvalidRequest` (`producer_fenced`: another one began since the first try)."""
-        body = {"transactional_id": transactional_id, "timeout_ms": timeout_ms, "attempt": attempt.hex()}
+        the first answer; `after`: the last transaction that it had, if any. Raises `InvalidRequest` (`producer_fenced`:
+        another producer began since)."""
+        body = {
+            "transactional_id": transactional_id,
+            "timeout_ms": timeout_ms,
+            "attempt": attempt.hex(),
+            "after": None if after is None else _pack_key(after),
+        }
         path = f"{PATH}/initialize"
         return (await self._api.post(path, _Key, body, timeout=timeout, hedge_after=HEDGE_AFTER)).unpacked()
 
@@ -227,7 +233,7 @@ class TransactionApi:
 
     async def abort(self, keys: Sequence[TransactionKey], *, timeout: float) -> list[TransactionKey]:
         """The keys with which the named producers among them go on, in their order."""
-        body = {"transactions": [{"producer_id": k.producer_id, "producer_epoch": k.producer_epoch} for k in keys]}
+        body = {"transactions": [_pack_key(key) for key in keys]}
         answer = await self._api.post(f"{PATH}/abort", _Ended, body, timeout=timeout, hedge_after=HEDGE_AFTER)
         return [key.unpacked() for key in answer.producers]
 
@@ -253,6 +259,10 @@ class TransactionApi:
     async def list(self) -> list[TransactionInfo]:
         """What the node that answers knows of: what is open in partitions that it leads, and what it was told of."""
         return (await self._api.get(PATH, _Transactions, timeout=READ_TIMEOUT)).transactions
+
+
+def _pack_key(key: TransactionKey) -> dict[str, int]:
+    return {"producer_id": key.producer_id, "producer_epoch": key.producer_epoch}
 
 
 def pack_output(key: TransactionKey, end_offsets: dict[TopicPartition, Offset]) -> TransactionOutput:

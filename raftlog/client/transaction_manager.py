@@ -1,10 +1,10 @@
 """One producer's transactions, one after the other: their keys, and what became of the last one.
 
-A **named** producer initialises its name once, with its first transaction, and never again: from then on every end is
-answered with the key of the next transaction. So a producer that was replaced learns of it (`producer_fenced`) and can
-never fence the one that replaced it. An end whose answer was lost is asked for again before anything else begins; the
-first answer comes again. A producer **without a name** takes a fresh id for each transaction out of blocks that it asks
-for now and then.
+A **named** producer initialises its name once, with its first transaction: from then on every end is answered with the
+key of the next transaction. Where that cannot be had it initialises again, as whoever had the last transaction. So a
+producer that was replaced learns of it (`producer_fenced`) and can never fence the one that replaced it. An end whose
+answer was lost is asked for again before anything else begins; the first answer comes again. A producer **without a
+name** takes a fresh id for each transaction out of blocks that it asks for now and then.
 
 Ends are tasks of their own: whoever waits for one may be cancelled, it goes on, and the next transaction waits for it.
 
@@ -81,6 +81,8 @@ class TransactionManager:
         """Of a named producer: it is to be aborted, and nobody has said that it is."""
         self._unknown: TransactionKey | None = None
         """Of a named producer: it was to be committed, and nobody has said whether it is."""
+        self._last_key: TransactionKey | None = None
+        """Of a named producer: of its last transaction, whatever became of that."""
         self._attempt: bytes | None = None
         """Of the initialisation that has no answer yet: the next one asks for that."""
         self._fenced: RaftlogError | None = None
@@ -123,6 +125,7 @@ class TransactionManager:
         try:
             key = await self._next_key()
             self.sender.begin(key, transaction.broken)
+            self._last_key = key if self.is_named else None
         except BaseException:
             self._current = None
             raise
@@ -219,9 +222,10 @@ class TransactionManager:
         if self._attempt is None:
             self._attempt = secrets.token_bytes(ATTEMPT_BYTES)
         try:
-            key = await self.api.initialize(name, self._wanted.timeout_ms, self._attempt, timeout=BEGIN_TIMEOUT)
+            timeout_ms, last = self._wanted.timeout_ms, self._last_key
+            key = await self.api.initialize(name, timeout_ms, self._attempt, last, timeout=BEGIN_TIMEOUT)
         except InvalidRequest as error:
-            # An earlier try was taken, and then another producer began.
+            # Another producer began since this one did, or since an earlier try that was taken.
             self._fenced = error if error.code == "producer_fenced" else None
             raise
         self._attempt = None

@@ -81,7 +81,7 @@ SAMPLES: list[c.Command] = [
             ),
             t.Abort((t.Key(_N(7), _N(2)), t.Key(_N(8), _N(0))), 1_700_000_000_000),
             t.Marked(TOPIC, 0, _N(3), (t.Key(_N(7), _N(2)),)),
-            t.Initialize("app", 60_000, 1_700_000_000_000, b"attempt-number-1"),
+            t.Initialize("app", 60_000, 1_700_000_000_000, b"attempt-number-1", t.Key(_N(7), _N(2))),
             t.OpenBlock("spark/q/43", 1_000, 60_000),
             t.RetireBlock("spark/q/43"),
             t.AbortOverdue((t.Key(_N(9), _N(0)),)),

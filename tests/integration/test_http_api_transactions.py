@@ -223,6 +223,9 @@ async def test_an_initialisation_that_is_repeated_is_answered_as_the_first(api: 
     other = (await api.post(f"{T}/initialize", {**asked, "attempt": "cd" * 16})).document
     assert other["producer_epoch"] == first["producer_epoch"] + 1
     (await api.post(f"{T}/initialize", asked)).problem("producer_fenced")
+    (await api.post(f"{T}/initialize", {"transactional_id": "app", "after": first})).problem("producer_fenced")
+    anew = (await api.post(f"{T}/initialize", {"transactional_id": "app", "after": other})).document
+    assert anew["producer_epoch"] == other["producer_epoch"] + 1
     for bad in ("ab", "AB" * 16, "ab" * 17, "x" * 32):
         (await api.post(f"{T}/initialize", {**asked, "attempt": bad})).problem("invalid_request")
 

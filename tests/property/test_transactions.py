@@ -174,7 +174,8 @@ class Mess:
         known = self.attempts.get(name, [])[:ATTEMPTS_KEPT]
         repeats = bool(known) and self.random.random() < 0.4
         attempt = self.random.choice(known) if repeats else self.random.randbytes(16)
-        return Initialize(name, 1_000, NOW_MS, attempt if attempt and self.random.random() < 0.8 else None)
+        after = Key(*self.random.choice(self.keys)) if self.keys and self.random.random() < 0.2 else None
+        return Initialize(name, 1_000, NOW_MS, attempt if attempt and self.random.random() < 0.8 else None, after)
 
     # --- One step ----------------------------------------------------------------------------------------------------
 
@@ -257,6 +258,10 @@ class Mess:
                 twin.abort([packed.key for packed in change.keys])
             case Initialize() if self._is_repeated(change):
                 self._judge_repeated(change, code, told)
+            case Initialize() if code:
+                producer = self.cluster.image.transactions.producer(change.transactional_id)
+                assert producer is not None and change.after is not None and code == "producer_fenced"
+                assert change.after.key not in (producer.key, producer.ended)
             case Initialize():
                 self.attempts.setdefault(change.transactional_id, []).insert(0, change.attempt or b"")
                 producer = self.cluster.image.transactions.producer(change.transactional_id)

@@ -81,8 +81,11 @@ class FakeBrokerTransactions:
 
     # --- TransactionService ---
 
-    async def initialize(self, transactional_id: str, timeout_ms: int, attempt: bytes | None = None) -> TransactionKey:
-        (key,) = self.change(Initialize(transactional_id, timeout_ms, NOW_MS, attempt)).keys
+    async def initialize(
+        self, transactional_id: str, timeout_ms: int, attempt: bytes | None = None, after: TransactionKey | None = None
+    ) -> TransactionKey:
+        packed = None if after is None else Key(*after)
+        (key,) = self.change(Initialize(transactional_id, timeout_ms, NOW_MS, attempt, packed)).keys
         return key.key
 
     async def open_block(self, name: str, count: int, timeout_ms: int) -> ProducerIdBlock:

@@ -59,7 +59,7 @@ class FakeTransactions:
             raise InvalidRequest(self.refuse[what], "as the test asked")
         answer: dict[str, Any]
         if what == "initialize":
-            answer = _key(self._initialize(body["transactional_id"], body["attempt"]))
+            answer = _key(self._initialize(body["transactional_id"], body["attempt"], body["after"]))
         elif what == "blocks":
             first = self.cluster.producer_ids + 1
             self.cluster.producer_ids += body["count"]
@@ -85,12 +85,14 @@ class FakeTransactions:
 
     # --- Ends ---
 
-    def _initialize(self, name: str, attempt: str) -> Key:
+    def _initialize(self, name: str, attempt: str, after: Any) -> Key:
         attempts = self.attempts.setdefault(name, [])
         if attempt in attempts:
             if attempt != attempts[0]:
                 raise InvalidRequest("producer_fenced", "another one was initialised since")
             return self.names[name]
+        if after is not None and self._is_old(_of(after)) and _of(after) not in self.ended:
+            raise InvalidRequest("producer_fenced", str(after))
         attempts.insert(0, attempt)
         before = self.names.get(name)
         if before is None:
@@ -98,6 +100,7 @@ class FakeTransactions:
             self.names[name] = (self.cluster.producer_ids, 0)
         else:
             self._end(before, "aborted")
+            del self.ended[before]  # whoever had it is fenced, and hears no outcome
         return self.names[name]
 
     def _commit(self, body: Any) -> dict[str, Any]:

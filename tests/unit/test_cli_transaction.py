@@ -54,7 +54,7 @@ def begin(api: Api, broker: FakeBroker, name: str = "app") -> TransactionKey:
     async def work() -> TransactionKey:
         http = HttpApi(f"127.0.0.1:{api.port}")
         try:
-            return await TransactionApi(http).initialize(name, 60_000, bytes(15) + b"1", timeout=5)
+            return await TransactionApi(http).initialize(name, 60_000, bytes(15) + b"1", None, timeout=5)
         finally:
             await http.close()
 

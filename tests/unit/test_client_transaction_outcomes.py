@@ -199,6 +199,29 @@ async def test_one_that_is_repeated_after_another_producers_hears_that_it_is_fen
     assert seen(topic) == [b"a"]
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_who_begins_anew_when_it_was_replaced_is_fenced_and_fences_nobody_s13(cluster: FakeCluster) -> None:
+    """It knows that its last transaction is committed, and not with what it goes on."""
+    topic = cluster.create_topic("t")
+    async with (
+        Producer(cluster.bootstrap, transactional_id="p") as replaced,
+        Producer(cluster.bootstrap, transactional_id="p") as successor,
+    ):
+        transaction = replaced.transaction()
+        async with transaction:
+            transaction.send("t", b"a")
+            cluster.transactions.lose_answers = {"commit": 1000}
+            assert (await commit_in_vain(transaction)).code == "outcome_unknown"
+            cluster.transactions.lose_answers = {}
+        assert (await abort_in_vain(transaction)).code == "transaction_committed"
+        async with successor.transaction() as transaction:
+            transaction.send("t", b"b")
+            assert (await begin_in_vain(replaced)).code == "producer_fenced"
+        async with successor.transaction() as transaction:
+            transaction.send("t", b"c")
+    assert seen(topic) == [b"a", b"b", b"c"]
+
+
 # --- What would be left out ------------------------------------------------------------------------------------------
 
 

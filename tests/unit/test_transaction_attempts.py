@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.groups.transaction_changes import Expire, ExpiredProducer, Initialize, RemovePosition
+from metadata.groups.transaction_changes import Expire, ExpiredProducer, Initialize, Key, RemovePosition
 from metadata.groups.transaction_diff import transactions_diff
 from metadata.groups.transaction_records import ATTEMPT_BYTES, ATTEMPTS_KEPT
 from metadata.image import ClusterImage
@@ -54,6 +54,29 @@ def test_one_without_a_number_takes_its_turn_as_well() -> None:
     cluster.refuse(initialize(1), "producer_fenced", changes_nothing=True)
     zeros = Initialize("app", 60_000, NOW_MS, bytes(ATTEMPT_BYTES))
     assert cluster.do_change(zeros) == (key(first.producer_id, 3),), "no number at all, so no answer of another's"
+
+
+def test_who_begins_anew_after_its_last_transaction_fences_nobody_else_s13() -> None:
+    def anew(number: int, last: TransactionKey) -> Initialize:
+        return Initialize("app", 60_000, NOW_MS, attempt(number), Key(*last))
+
+    cluster = TransactionCluster()
+    first = begin(cluster, 1)
+    (second,) = cluster.do_change(anew(2, first))
+    assert second == key(first.producer_id, 1), "while it was undecided"
+    cluster.do_change(commit(output(second, {0: 5})))
+    (fourth,) = cluster.do_change(anew(3, second))
+    assert fourth == key(first.producer_id, 3), "and once it was decided"
+    # Another producer begins, and even ends something.
+    successor = begin(cluster, 4)
+    cluster.refuse(anew(5, fourth), "producer_fenced", changes_nothing=True)
+    cluster.abort(successor)
+    cluster.refuse(anew(5, fourth), "producer_fenced", changes_nothing=True)
+    # A name that was forgotten meanwhile begins with another id.
+    producer = cluster.image.transactions.producer("app")
+    assert producer is not None
+    cluster.do_change(Expire(cluster.term, (), (ExpiredProducer("app", *producer.key),), ()))
+    assert cluster.do_change(anew(5, fourth))[0].producer_id > first.producer_id
 
 
 def test_what_is_remembered_of_initialisations_is_bounded() -> None:
