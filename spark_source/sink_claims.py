@@ -17,7 +17,8 @@ from collections.abc import Callable
 from raftlog.client.transaction_api import CommitRequest, PositionMove, TransactionApi
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 
-CLAIMED_TOGETHER = 16
+CLAIMED_TOGETHER = 4
+"""Few, so that the attempts at one micro-batch have numbers, and so blocks, that lie close together."""
 REMEMBERED_QUERIES = 64
 """What is claimed for a query beyond that is given up: numbers are not scarce."""
 LONGEST_PAUSE = 0.05

@@ -17,34 +17,60 @@ from raftlog.client.transaction_api import TransactionApi
 from raftlog.client.transaction_commit import commit_together
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 
+from .sink_names import IDS_PER_BLOCK, MicroBatch, blocks_between
 from .sink_options import SinkOptions
 from .sink_publication import Publication
 
 logger = logging.getLogger("raftlog.spark")
 
 RETIRE_TIMEOUT_S = 10.0
+LOOK_BACK = 4 * IDS_PER_BLOCK
+"""Numbers: a driver that died had given out so many, at most, for what it left open; or that waits for its timeout."""
+REMEMBERED_QUERIES = 1_000
+_published: set[str] = set()
+"""Positions of queries of which this process has published something."""
 _TOO_LATE = frozenset({"transaction_aborted", "producer_ids_expired"})
 
 
 async def publish(api: HttpApi, options: SinkOptions, wanted: Publication) -> bool:
     """Decide it, and wait until it can be read. False: it was published before. Raises a `RaftlogError`; where that is
     not `outcome_unknown` nothing of it shows."""
-    transactions = TransactionApi(api)
-    positions = {}
-    if wanted.move is not None:
-        found = await transactions.position(wanted.move.name)
-        current = -1 if found is None else found
-        if current >= wanted.move.new:
-            logger.warning(
-                "%s is at %d: micro-batch %d was published before", *wanted.move[:1], current, wanted.move.new
-            )
-            await retire(api, wanted.blocks)
+    work, blocks, positions = wanted.work, wanted.blocks, {}
+    if isinstance(work, MicroBatch):
+        blocks = await _with_those_left_behind(api, work, blocks)
+        current = await _position(api, work.position)
+        if current >= work.batch_id:
+            logger.warning("%s is at %d: micro-batch %d was published before", work.position, current, work.batch_id)
+            await retire(api, blocks)
             return False
-        positions[wanted.move.name] = (current, wanted.move.new)
-    first, *others = wanted.blocks or ("",)
+        positions[work.position] = (current, work.batch_id)
+    first, *others = blocks or ("",)
     published = await _commit(options, wanted, positions, first)
     await retire(api, others)
+    if isinstance(work, MicroBatch):
+        _remember(work)
     return published
+
+
+async def _with_those_left_behind(api: HttpApi, work: MicroBatch, blocks: tuple[str, ...]) -> tuple[str, ...]:
+    """With the first micro-batch of a run, also the blocks of a driver that died while it worked on the same one: its
+    attempts have the numbers before these, and hold readers up until they are aborted."""
+    if work.position in _published:
+        return blocks
+    claimed = await _position(api, work.attempts)
+    before = blocks_between(work.work, range(max(0, claimed + 1 - LOOK_BACK), claimed + 1))
+    return tuple(dict.fromkeys((*blocks, *before)))
+
+
+def _remember(work: MicroBatch) -> None:
+    if len(_published) >= REMEMBERED_QUERIES:
+        _published.clear()
+    _published.add(work.position)
+
+
+async def _position(api: HttpApi, name: str) -> int:
+    found = await TransactionApi(api).position(name)
+    return -1 if found is None else found
 
 
 async def _commit(options: SinkOptions, wanted: Publication, positions: dict[str, tuple[int, int]], block: str) -> bool:

@@ -1,7 +1,7 @@
 """What a driver publishes, made of what its tasks say that they wrote. Pure.
 
 Spark hands the driver one message of each task that it chose: winners only. The outputs that they name are committed by
-one command, together with the position of the micro-batch where there is one; the blocks of producer ids are retired,
+one command, together with the position of the micro-batch, where it is one; the blocks of producer ids are retired,
 so that whatever else was written for this piece of work is aborted (S13).
 
 With no messages at all (a plan without tasks) there is nothing to publish and nobody who knows the query's id: nothing
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from raftlog.client.transaction_api import TransactionOutput
 from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError
@@ -41,21 +40,14 @@ class Written:
     version: str = __version__
 
 
-class Move(NamedTuple):
-    """A position goes from wherever it is, if that is below, to `new`."""
-
-    name: str
-    new: int
-
-
 @dataclass(frozen=True, slots=True)
 class Publication:
     """All of it, or nothing."""
 
+    work: MicroBatch | BatchJob
     outputs: tuple[TransactionOutput, ...]
     blocks: tuple[str, ...]
     """What else was written with ids of these is aborted."""
-    move: Move | None
     rows: int
 
 
@@ -82,8 +74,7 @@ def publication(messages: Sequence[Written | None], batch_id: int | None) -> Pub
             f"{len(outputs)} tasks have written, and {MAX_OUTPUTS} are committed together at most: "
             f"coalesce({MAX_OUTPUTS}), or fewer, before the sink",
         )
-    move = Move(work.position, work.batch_id) if isinstance(work, MicroBatch) else None
-    return Publication(outputs, blocks_of(told), move, sum(message.rows for message in told))
+    return Publication(work, outputs, blocks_of(told), sum(message.rows for message in told))
 
 
 def blocks_of(messages: Sequence[Written | None]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from spark_source import sink_options
 from spark_source.sink_columns import HEADERS_TYPE, SinkColumns, find
 from spark_source.sink_names import IDS_PER_BLOCK, BatchJob, MicroBatch, blocks_between, place
 from spark_source.sink_options import SinkOptions, parse
-from spark_source.sink_publication import MAX_BLOCKS, MAX_OUTPUTS, Move, Written, blocks_of, publication
+from spark_source.sink_publication import MAX_BLOCKS, MAX_OUTPUTS, Written, blocks_of, publication
 from spark_source.sink_rows import Rows, records, split
 
 LEAST = {"raftlog.bootstrap.servers": "a:1"}
@@ -230,7 +230,7 @@ def test_winners_are_committed_with_the_position_and_their_block_ends_s13() -> N
     assert wanted is not None
     assert wanted.outputs == (output(103), output(101))
     assert wanted.blocks == ("spark/q/sink/7/0",)
-    assert wanted.move == Move("spark/q/sink", 7)
+    assert wanted.work == WORK
     assert wanted.rows == 9
 
 
@@ -242,13 +242,13 @@ def test_blocks_between_winners_end_too_and_are_bounded() -> None:
 
 def test_a_micro_batch_without_rows_moves_the_position_and_one_without_tasks_does_nothing() -> None:
     wanted = publication([Written(WORK), Written(WORK)], 7)
-    assert wanted is not None and wanted.outputs == () and wanted.blocks == () and wanted.move is not None
+    assert wanted is not None and wanted.outputs == () and wanted.blocks == () and wanted.work == WORK
     assert publication([], 7) is None
 
 
 def test_a_batch_query_has_no_position() -> None:
     wanted = publication([written(5, 1, work=BatchJob("j"))], None)
-    assert wanted is not None and wanted.move is None and wanted.blocks == ("spark/job/j/0",)
+    assert wanted is not None and wanted.blocks == ("spark/job/j/0",)
 
 
 def test_without_transactions_nothing_is_left_to_decide() -> None:

@@ -12,7 +12,7 @@ import pytest
 from raftlog.client.api import HttpApi
 from raftlog.client.transaction_api import TransactionApi
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from spark_source import connections
+from spark_source import connections, sink_decision
 from spark_source.sink_claims import CLAIMED_TOGETHER, AttemptNumbers
 from spark_source.sink_columns import find
 from spark_source.sink_decision import publish, retire
@@ -86,6 +86,7 @@ def work(batch_id: int = 0) -> MicroBatch:
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     async with SinkCluster() as cluster:
+        sink_decision._published.clear()
         yield World(cluster)
         for one in connections._shared.values():
             await asyncio.to_thread(one.close)
@@ -148,6 +149,22 @@ async def test_attempts_that_were_not_chosen_are_aborted_with_the_commit_s13(wor
     assert world.open() == 3
     assert await world.commit([winner], 0)
     assert world.open() == 0 and world.seen() == [b"chosen"]
+
+
+async def test_what_a_driver_left_open_that_died_is_aborted_by_the_next_one_s13(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the attempts of the next one have numbers of another block, and none of them has rows."""
+    monkeypatch.setattr("spark_source.sink_names.IDS_PER_BLOCK", 2)
+    monkeypatch.setattr("spark_source.sink_task.IDS_PER_BLOCK", 2)
+    for number in range(5):
+        await world.attempt(work(), [b"%d" % number])
+    assert world.open() == 5 and len(world.cluster.blocks.named) == 3
+    assert await world.commit([await world.attempt(work(), [])], 0)
+    assert world.open() == 0 and world.seen() == []
+    # From then on, only those of the attempts that it hears of.
+    assert await world.commit([await world.attempt(work(1), [b"a"])], 1)
+    assert world.cluster.blocks.retired[-1] == "spark/q/sink/1/2"
 
 
 async def test_a_micro_batch_without_rows_moves_the_position_and_asks_for_no_ids(world: World) -> None:
