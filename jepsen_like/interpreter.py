@@ -139,7 +139,7 @@ class Interpreter:
         watching = asyncio.create_task(self._watch(healed))
         try:
             while True:
-                self._check()
+                generator = self._caught_up(generator)
                 context = self._context()
                 wanted, after = generator.draw(context)
                 if wanted is None:
@@ -151,8 +151,7 @@ class Interpreter:
                 if isinstance(wanted, Pending):
                     generator = after
                 happened = await self._next(None if isinstance(wanted, Pending) else wanted.time)
-                if happened is not None:
-                    generator = generator.told(happened)
+                generator = generator if happened is None else generator.told(happened)
             await self._settled()
         finally:
             watching.cancel()
@@ -174,6 +173,14 @@ class Interpreter:
         free = tuple(worker.process for worker in self._workers if worker.task is None)
         return Context(self.now(), free, tuple(worker.process for worker in self._workers), chance)
 
+    def _caught_up(self, generator: Generator) -> Generator:
+        """It knows of everything that has happened: whoever is free has ended what it is known to be at."""
+        while not self._happened.empty():
+            happened = self._happened.get_nowait()
+            generator = generator if happened is None else generator.told(happened)
+        self._check()
+        return generator
+
     async def _next(self, at: int | None) -> Operation | None:
         """The next thing that happens; None when it is time, or when it was no operation."""
         wait = IDLE_SECONDS if at is None else min(max(at - self.now(), 0) / 1e9, IDLE_SECONDS)
@@ -182,7 +189,6 @@ class Interpreter:
                 happened = await self._happened.get()
         except TimeoutError:
             return None
-        self._check()
         return happened
 
     async def _watch(self, healed: asyncio.Event) -> None:

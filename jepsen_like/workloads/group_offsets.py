@@ -68,13 +68,23 @@ class OffsetOperations(Generator):
 
     def told(self, operation: Operation) -> Generator:
         process, value = operation.process, operation.value
-        if not isinstance(process, int) or operation.kind == "invoke":
+        if not isinstance(process, int):
             return self
+        if operation.kind == "invoke":
+            return self._asked(operation)
         if operation.f == "poll" and isinstance(value, Mapping):
             return replace(self, owned={**self.owned, process: tuple(value["owned"])})
         if operation.kind == "info" or operation.f == "leave":
             return replace(self, owned={one: keys for one, keys in self.owned.items() if one != process})
         return self
+
+    def _asked(self, operation: Operation) -> OffsetOperations:
+        """Whoever draws commits: the next one goes beyond all that anybody has tried."""
+        if operation.f != "commit":
+            return self
+        key, offset = operation.value
+        highest = max(self.next_offset.get(key, 1), offset + 1)
+        return replace(self, next_offset={**self.next_offset, key: highest})
 
     def _commit(self, process: int, key: str, context: Context) -> tuple[Wanted, OffsetOperations]:
         chance = context.random
@@ -149,7 +159,6 @@ def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
 
 
 def _recovery(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
-    # Offsets go on where those beside faults ended, since this is told of them, too: see `told`.
     return Recovering(CommitEverywhere(frozenset(_keys(options)), OffsetOperations(keys_of(options))))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,18 @@ import pytest
 from jepsen_like.client_processes import ClientGone
 from jepsen_like.clients.messages import Ask, CertainlyNot, Open, OutcomeUnknown, Told
 from jepsen_like.clients.process import CLIENTS, ClientHost, ClientSettings, made, outcome_of
-from jepsen_like.generators import Calls, EachWorker, Generator, Limit, Phases, TimeLimit
+from jepsen_like.generators import (
+    PENDING,
+    Calls,
+    Context,
+    Drawn,
+    EachWorker,
+    Generator,
+    Limit,
+    Phases,
+    TimeLimit,
+    Wanted,
+)
 from jepsen_like.history import Operation, calls, read
 from jepsen_like.history_file import HistoryFile
 from jepsen_like.interpreter import STARTS_MAX, Interpreter, RunFailed
@@ -204,6 +215,32 @@ async def test_a_bug_of_a_generators_ends_the_run_and_leaves_nothing(tmp_path: P
     with pytest.raises(ZeroDivisionError):
         await world.run(Calls(broken))
     assert [client.stopped for client in world.clients] == [1, 1]
+
+
+@dataclass(frozen=True)
+class OneAtATime(Generator):
+    """Raises where it is asked about a process of whose operation it was not told that it has ended."""
+
+    busy: frozenset[int] = frozenset()
+    left: int = 200
+
+    def draw(self, context: Context) -> Drawn:
+        assert not self.busy & set(context.free), "nobody has told it"
+        if not self.left:
+            return None, self
+        if not context.free:
+            return PENDING, self
+        return Wanted(context.free[-1], "work", None, context.time), replace(self, left=self.left - 1)
+
+    def told(self, operation: Operation) -> Generator:
+        assert isinstance(operation.process, int)
+        mine = {operation.process}
+        return replace(self, busy=self.busy | mine if operation.kind == "invoke" else self.busy - mine)
+
+
+async def test_a_generator_knows_what_has_happened_before_it_is_asked(tmp_path: Path) -> None:
+    world = World(tmp_path, ok, processes=4)
+    assert len(calls(await world.run(OneAtATime()))) == 200
 
 
 # --- What runs in a client's process ----------------------------------------------------------------------------------
