@@ -33,7 +33,7 @@ from .models_groups import (
     SoughtGroup,
     SoughtOffset,
 )
-from .offsets import OFFSETS_TIMEOUT_S
+from .offsets import ISOLATION, OFFSETS_TIMEOUT_S, isolation_of
 from .query import Query, check_timestamp, unknown_partition
 from .replies import bulk_reply, json_reply
 from .service_groups import WantedOffset
@@ -42,16 +42,22 @@ _ROW_COST = 128
 """A row takes about as long as parsing this many bytes."""
 
 
+QUERY = ("lag", "isolation")
+
+
 async def read_offsets(request: web.Request) -> web.StreamResponse:
-    """Of every partition in which the group has committed or that a member owns."""
+    """Of every partition in which the group has committed or that a member owns. Lag counts to the last stable offset,
+    or to the high watermark where the group reads what is not committed, too."""
     context = context_of(request)
-    with_lag = Query(request, ("lag",)).choice("lag", ("true", "false"), "false") == "true"
+    query = Query(request, QUERY)
+    with_lag = query.choice("lag", ("true", "false"), "false") == "true"
+    isolation = isolation_of(query)
     group = await group_of(request, context)
     view = context.service.view
     committed = dict(view.groups.offsets(group.group_id))
     owners = {partition: member.member_id for member in group.members.values() for partition in member.owned}
     partitions = [partition for partition in {**committed, **owners} if view.partition(partition) is not None]
-    ranges = await _ranges(context, partitions) if with_lag else {}
+    ranges = await _ranges(context, partitions, isolation) if with_lag else {}
     body = await context.threads.run(
         _ROW_COST * len(partitions), _rows, view, group.group_id, partitions, committed, ranges, owners
     )
@@ -87,23 +93,28 @@ async def seek(request: web.Request) -> web.StreamResponse:
     group = view.groups.group(name)
     epoch = group.epoch if group is not None else -1
     committed = dict(view.groups.offsets(name))
-    if asked.topics is None and group is None:
+    if asked.topics is None and group is None and asked.to != "planned":
         raise InvalidRequest("unknown_group", f"there is no group {name!r}; a new one must be told its topics")
     if group is not None and group.members:
         detail = f"group {name!r} has {len(group.members)} members: stop them first"
         raise InvalidRequest("group_not_empty", detail)
-    partitions = sorted(committed) if asked.topics is None else _named(view, asked.topics)
-    plan = await _plan(context, asked, [tp for tp in partitions if view.partition(tp) is not None], committed)
+    if asked.to == "planned":
+        plan = await _as_planned(context, asked, committed)
+    else:
+        partitions = sorted(committed) if asked.topics is None else _named(view, asked.topics)
+        plan = await _plan(context, asked, [tp for tp in partitions if view.partition(tp) is not None], committed)
     if not asked.plan:
         for first in range(0, len(plan), MAX_OFFSETS_PER_REQUEST):
             part = plan[first : first + MAX_OFFSETS_PER_REQUEST]
             offsets = [WantedOffset(one.topic_partition, one.new_offset) for one in part]
-            await context.finish(context.service.groups.reset(name, epoch, offsets), CHANGE_TIMEOUT_S)
+            expected = [-1 if one.offset is None else one.offset for one in part]
+            await context.finish(context.service.groups.reset(name, epoch, offsets, expected), CHANGE_TIMEOUT_S)
             created = view.groups.group(name)
             epoch = created.epoch if created is not None else epoch
     rows = [
         SoughtOffset(
             _topic_name(view, one.topic_partition),
+            one.topic_partition.topic_id.hex(),
             one.topic_partition.partition,
             one.offset,
             one.new_offset,
@@ -137,12 +148,14 @@ async def _plan(
     partitions: list[TopicPartition],
     committed: Mapping[TopicPartition, CommittedOffset],
 ) -> list[_Planned]:
-    ranges = await _ranges(context, partitions)
+    isolation = ISOLATION[asked.isolation]
+    ranges = await _ranges(context, partitions, isolation)
     times: dict[TopicPartition, int] = {}
     if asked.to in ("timestamp", "duration"):
         time = asked.value if asked.to == "timestamp" else context.clock_ms() - asked.value
         time = check_timestamp("value", time)
-        for found in await _find(context, [OffsetQuery(tp.topic_id, tp.partition, time) for tp in partitions]):
+        queries = [OffsetQuery(tp.topic_id, tp.partition, time) for tp in partitions]
+        for found in await _find(context, queries, isolation):
             if found.error:
                 raise error_from_code(found.error, found.detail, found.leader)
             times[TopicPartition(TopicId(found.topic_id), found.partition)] = found.offset
@@ -155,6 +168,32 @@ async def _plan(
         current = committed[partition].offset if partition in committed else None
         new = new_offset(asked.to, asked.value, current, held, times.get(partition, -1))
         plan.append(_Planned(partition, current, new, held))
+    return plan
+
+
+async def _as_planned(
+    context: ApiContext, asked: SeekGroup, committed: Mapping[TopicPartition, CommittedOffset]
+) -> list[_Planned]:
+    """What somebody was shown, if it still fits. Raises `InvalidRequest` (`offset_moved`, `offset_out_of_range`)."""
+    rows = {TopicPartition(TopicId(bytes.fromhex(one.topic_id)), one.partition): one for one in asked.planned}
+    if not rows or len(rows) != len(asked.planned):
+        raise InvalidRequest("invalid_request", "a plan names some partitions, each once")
+    ranges = await _ranges(context, rows, ISOLATION[asked.isolation])
+    plan = []
+    for partition, row in rows.items():
+        where, held = f"{row.topic}/{row.partition}", ranges.get(partition)
+        if context.service.view.partition(partition) is None:
+            raise InvalidRequest("unknown_partition", f"{where} is gone: plan anew")
+        if held is None:
+            raise RetriableError("leader_not_available", f"nobody leads {where} now")
+        current = committed[partition].offset if partition in committed else None
+        if current != row.offset:
+            detail = f"{where}: {current} is committed, it was planned where it was {row.offset}: plan anew"
+            raise InvalidRequest("offset_moved", detail)
+        if not held.start <= row.new_offset <= held.end:
+            detail = f"{where}: {row.new_offset} is not between {held.start} and {held.end} any more: plan anew"
+            raise InvalidRequest("offset_out_of_range", detail)
+        plan.append(_Planned(partition, current, row.new_offset, held))
     return plan
 
 
@@ -177,11 +216,14 @@ def new_offset(to: str, value: int, current: int | None, held: Held, at_time: in
     return min(max(wanted, held.start), held.end)
 
 
-async def _ranges(context: ApiContext, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Held]:
-    """What each partition has; those that nobody leads now are left out."""
+async def _ranges(
+    context: ApiContext, partitions: Iterable[TopicPartition], isolation: int
+) -> dict[TopicPartition, Held]:
+    """What each partition has for who reads so; those that nobody leads now are left out."""
     asked = list(partitions)
     both = (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST)
-    found = await _find(context, [OffsetQuery(tp.topic_id, tp.partition, time) for tp in asked for time in both])
+    queries = [OffsetQuery(tp.topic_id, tp.partition, time) for tp in asked for time in both]
+    found = await _find(context, queries, isolation)
     ranges = {}
     for position, partition in enumerate(asked):
         first, last = found[2 * position], found[2 * position + 1]
@@ -190,10 +232,10 @@ async def _ranges(context: ApiContext, partitions: Iterable[TopicPartition]) -> 
     return ranges
 
 
-async def _find(context: ApiContext, queries: list[OffsetQuery]) -> list[FoundOffset]:
+async def _find(context: ApiContext, queries: list[OffsetQuery], isolation: int) -> list[FoundOffset]:
     found: list[FoundOffset] = []
     for first in range(0, len(queries), MAX_OFFSETS_PER_REQUEST):
-        part = OffsetsRequest(0, queries[first : first + MAX_OFFSETS_PER_REQUEST])
+        part = OffsetsRequest(0, queries[first : first + MAX_OFFSETS_PER_REQUEST], isolation=isolation)
         found += (await context.finish(context.service.offsets(part), OFFSETS_TIMEOUT_S)).partitions
     return found
 

@@ -153,18 +153,34 @@ class SeekTopic(msgspec.Struct, forbid_unknown_fields=True):
     """Null: all of them."""
 
 
+class PlannedOffset(msgspec.Struct, forbid_unknown_fields=True):
+    """A row of a plan, as it was answered."""
+
+    topic: Annotated[str, Meta(max_length=249)]
+    topic_id: TopicId
+    partition: Partition
+    offset: Natural | None
+    """What is committed there; null: nothing."""
+    new_offset: Natural
+
+
 class SeekGroup(msgspec.Struct, forbid_unknown_fields=True):
-    to: Literal["earliest", "latest", "offset", "timestamp", "shift", "duration"]
+    to: Literal["earliest", "latest", "offset", "timestamp", "shift", "duration", "planned"]
     value: Annotated[int, Meta(ge=-(2**62), le=2**62)] = 0
     """The offset; milliseconds since 1970; offsets forward (or, negative, back); milliseconds before now."""
     topics: Annotated[list[SeekTopic], Meta(max_length=MAX_SUBSCRIBED_TOPICS)] | None = None
     """Null: every partition in which the group has committed."""
     plan: bool = False
     """Only say what would become of it."""
+    planned: Annotated[list[PlannedOffset], Meta(max_length=MAX_OFFSETS_PER_REQUEST)] = []
+    """With `to` planned: do this, if these partitions are what they were when it was planned."""
+    isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
+    """What the group reads: the end of a partition is its last stable offset, or its high watermark."""
 
 
 class SoughtOffset(msgspec.Struct):
     topic: str
+    topic_id: str
     partition: int
     offset: int | None
     """Before."""

@@ -32,12 +32,12 @@ from .replies import json_reply
 OFFSETS_TIMEOUT_S = 30.0
 ALLOCATE_TIMEOUT_S = 30.0
 QUERY = ("timestamp", "isolation")
-_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
 def isolation_of(query: Query) -> int:
     """As the wire has it: 1 unless the reader asks for what is not committed, too."""
-    return _ISOLATION[query.choice("isolation", _ISOLATION, "read_committed")]
+    return ISOLATION[query.choice("isolation", ISOLATION, "read_committed")]
 
 
 async def read_offsets(request: web.Request) -> web.StreamResponse:

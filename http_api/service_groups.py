@@ -64,8 +64,9 @@ class GroupService(Protocol):
         """All of them or none; lowers nothing. With no member id: for a group that has no members."""
         ...
 
-    async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset]) -> None:
-        """Whatever was committed before; the group must have no members, and be at `epoch` (-1: not be)."""
+    async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset], expected: Sequence[int]) -> None:
+        """All of them or none; lower or higher. The group must have no members, be at `epoch` (-1: not be), and have
+        committed just what is `expected` in each of these partitions (-1: nothing)."""
         ...
 
     async def delete(self, group_id: str) -> None: ...

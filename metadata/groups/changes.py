@@ -4,8 +4,8 @@
 goes into the next. Its answer names only what was refused, because mostly nothing is and answers are remembered.
 
 Sizes are bounded field by field, and the whole command by `MAX_CHANGES_BYTES`: its maker cuts it (`batching.py`).
-A change never gains a field, and `change_groups.1` never another kind of change: both would be a new command behind a
-new feature level. `GROUPS_FEATURE_LEVEL` is the level from which these are proposed at all.
+From the first release on no change gains a field, and `change_groups.1` no other kind of change: both would be a new
+command behind a new feature level. `GROUPS_FEATURE_LEVEL` is the level from which these are proposed at all.
 
 What is *not* here: what they do (`image.py`).
 """
@@ -178,6 +178,11 @@ class Reset(Part, frozen=True, tag="reset"):
     """-1: there was no such group; it comes to be."""
     now_ms: NaturalField
     offsets: Offsets
+    expected: Annotated[
+        tuple[Annotated[int, msgspec.Meta(ge=-1, le=2**62)], ...], msgspec.Meta(max_length=MAX_PARTITIONS_PER_GROUP)
+    ] = ()
+    """What is committed in each of these partitions, in their order, -1 for nothing: refused where that has changed, so
+    that what was planned, and perhaps shown to somebody, is done as it was or not at all. Empty: it does not matter."""
 
 
 class Expire(Part, frozen=True, tag="expire"):

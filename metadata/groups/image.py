@@ -317,12 +317,28 @@ def _reset(state: ImageState, reset: Reset, index: int) -> Refused | None:
     if (group.epoch if group is not None else -1) != reset.epoch:
         return Refused("stale_group_epoch", f"group {reset.group_id!r} is not what it was when this was planned")
     named = [TopicPartition(one.topic_id, one.partition) for one in reset.offsets]
-    refused = _no_such_place(state, reset.group_id, named)
+    refused = _no_such_place(state, reset.group_id, named) or _moved(state, reset, named)
     if refused is not None:
         return refused
     have_group(state, reset.group_id, index)
     offsets = (_committed(one, reset.now_ms) for one in reset.offsets)
     state.put_offsets(reset.group_id, dict(zip(named, offsets, strict=True)))
+    return None
+
+
+def _moved(state: ImageState, reset: Reset, named: list[TopicPartition]) -> Refused | None:
+    """Why this is not the group for which it was planned, if it is not."""
+    if not reset.expected:
+        return None
+    if len(reset.expected) != len(named):
+        return Refused("invalid_request", f"{len(reset.expected)} offsets are expected of {len(named)} partitions")
+    current = state.offsets_of(reset.group_id)
+    for partition, expected in zip(named, reset.expected, strict=True):
+        known = current.get(partition)
+        found = -1 if known is None else known.offset
+        if found != expected:
+            was, now = (("nothing" if offset < 0 else offset) for offset in (expected, found))
+            return Refused("offset_moved", f"{partition}: {now} is committed, this was planned where it was {was}")
     return None
 
 

@@ -136,8 +136,8 @@ class Groups:
         now_ms = self._clock.wall_ms()
         await self._batches.submit(Commit(group_id, member_id, incarnation, generation, now_ms, packed))
 
-    async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset]) -> None:
-        await self._batches.submit(Reset(group_id, epoch, self._clock.wall_ms(), _pack(offsets)))
+    async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset], expected: Sequence[int]) -> None:
+        await self._batches.submit(Reset(group_id, epoch, self._clock.wall_ms(), _pack(offsets), tuple(expected)))
 
     async def delete(self, group_id: str) -> None:
         await self._batches.submit(Delete(group_id))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import rich_click as click
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from raftlog.client.group_api import AssignedTopic, GroupOffsetInfo
 
 T = TypeVar("T")
+Isolation: TypeAlias = Literal["read_committed", "read_uncommitted"]
 
 OFFSET_COLUMNS = (
     "GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID",
@@ -33,6 +34,15 @@ WIDE_MEMBER_COLUMNS = ("INSTANCE-ID", "EPOCH", "TARGET", "SUBSCRIPTION")
 STATE_COLUMNS = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
 SEEK_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "NEW-OFFSET")
 WIDE_SEEK_COLUMNS = ("LOG-START-OFFSET", "LOG-END-OFFSET")
+
+
+isolation_option = click.option(
+    "--isolation",
+    type=click.Choice(["read_committed", "read_uncommitted"]),
+    default="read_committed",
+    show_default=True,
+    help="What the group reads: partitions end at the last stable offset, or at the high watermark.",
+)
 
 
 @click.group()
@@ -58,14 +68,15 @@ def list_groups(bootstrap: str, output: str) -> None:
 @click.argument("name")
 @click.option("--members", "what", flag_value="members", help="Its members instead of its offsets.")
 @click.option("--state", "what", flag_value="state", help="Its state and coordinator instead of its offsets.")
+@isolation_option
 @output_option
 @click.pass_obj
-def describe(bootstrap: str, name: str, what: str | None, output: str) -> None:
+def describe(bootstrap: str, name: str, what: str | None, isolation: Isolation, output: str) -> None:
     """Where a group goes on in each partition, how far that is behind, and who reads it."""
 
     async def work(admin: Admin) -> tuple[GroupInfo, list[GroupOffsetInfo]]:
         described = await admin.describe_group(name)
-        return described, [] if what else await admin.group_offsets(name)
+        return described, [] if what else await admin.group_offsets(name, isolation)
 
     described, offsets = _with_admin(bootstrap, work)
     if what == "state":
@@ -102,6 +113,7 @@ def describe(bootstrap: str, name: str, what: str | None, output: str) -> None:
 )
 @click.option("--plan", is_flag=True, help="Only show where it would go on.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@isolation_option
 @output_option
 @click.pass_obj
 def seek(
@@ -113,17 +125,23 @@ def seek(
     topics: tuple[str, ...],
     plan: bool,
     yes: bool,
+    isolation: Isolation,
     output: str,
 ) -> None:
-    """Have a group go on elsewhere. It must have no members."""
+    """Have a group go on elsewhere. It must have no members.
+
+    What is done is what was shown: it is refused where the group has committed something else meanwhile."""
     place, value = parse_place(to, shift_by, by_duration)
     named = parse_topics(topics)
-    planned = _with_admin(bootstrap, lambda admin: admin.seek_group(name, place, value, named, plan=True))
+    planned = _with_admin(
+        bootstrap, lambda admin: admin.seek_group(name, place, value, named, plan=True, isolation=isolation)
+    )
     if not plan:
         if not yes:
             click.echo(_seek_table(name, planned, wide=False), err=True)
             click.confirm(f"Have group {name} go on there, in {len(planned)} partitions?", abort=True, err=True)
-        planned = _with_admin(bootstrap, lambda admin: admin.seek_group(name, place, value, named))
+        shown = planned
+        planned = _with_admin(bootstrap, lambda admin: admin.seek_group_as_planned(name, shown, isolation))
     show(output, planned, lambda wide: _seek_table(name, planned, wide=wide))
 
 

@@ -15,6 +15,10 @@ from .group_api import AssignedTopic, GroupApi, GroupOffsetInfo, group_path
 
 SEEK_TIMEOUT = 60.0
 
+MAX_PLANNED = 1_000
+"""In one request."""
+
+Isolation = Literal["read_committed", "read_uncommitted"]
 SeekTo = Literal["earliest", "latest", "offset", "timestamp", "shift", "duration"]
 
 
@@ -61,6 +65,7 @@ class SoughtOffset(msgspec.Struct, frozen=True):
     """Where a group went on in a partition, and where it goes on now (or would)."""
 
     topic: str
+    topic_id: str
     partition: int
     offset: int | None
     new_offset: int
@@ -89,9 +94,10 @@ class AdminGroups:
         """Raises `InvalidRequest` (`unknown_group`)."""
         return await self._api.get(group_path(group), GroupInfo)
 
-    async def group_offsets(self, group: str) -> list[GroupOffsetInfo]:
-        """What it has committed and what its members own, with lag. Raises `InvalidRequest` (`unknown_group`)."""
-        return await GroupApi(self._api, group).committed(lag=True)
+    async def group_offsets(self, group: str, isolation: Isolation = "read_committed") -> list[GroupOffsetInfo]:
+        """What it has committed and what its members own, with lag: to the last stable offset or, with
+        `read_uncommitted`, to the high watermark. Raises `InvalidRequest` (`unknown_group`)."""
+        return await GroupApi(self._api, group).committed(lag=True, isolation=isolation)
 
     async def seek_group(
         self,
@@ -101,16 +107,18 @@ class AdminGroups:
         topics: Mapping[str, Sequence[int] | None] | None = None,
         *,
         plan: bool = False,
+        isolation: Isolation = "read_committed",
     ) -> list[SoughtOffset]:
         """Have a group without members go on elsewhere, or with `plan` only say where that would be.
 
         `value`: the offset, milliseconds since 1970, offsets forward (or, negative, back), or milliseconds before now.
         `topics`: by name, with partitions or None for all; None: every partition in which it has committed. What lies
-        outside a partition's log becomes its nearest end.
+        outside a partition's log becomes its nearest end. `isolation`: what the group reads, and so where a partition
+        ends for it.
 
         Raises `InvalidRequest` (`unknown_group`, `group_not_empty`, `unknown_topic`, `unknown_partition`).
         """
-        body: dict[str, Any] = {"to": to, "value": value, "plan": plan}
+        body: dict[str, Any] = {"to": to, "value": value, "plan": plan, "isolation": isolation}
         if topics is not None:
             body["topics"] = [
                 {"topic": topic, "partitions": None if numbers is None else list(numbers)}
@@ -118,6 +126,32 @@ class AdminGroups:
             ]
         answer = await self._api.change("POST", f"{group_path(group)}/seek", _Sought, body, timeout=SEEK_TIMEOUT)
         return answer.offsets
+
+    async def seek_group_as_planned(
+        self, group: str, planned: Sequence[SoughtOffset], isolation: Isolation = "read_committed"
+    ) -> list[SoughtOffset]:
+        """Do what `seek_group` with `plan` has said it would, if it still would.
+
+        Raises `InvalidRequest`: `offset_moved` where the group has committed something else since, `group_not_empty`,
+        `unknown_partition`, `offset_out_of_range`. A plan of more than 1,000 partitions is done in parts of so many, in
+        order, and those before the one that was refused are done.
+        """
+        done: list[SoughtOffset] = []
+        for first in range(0, len(planned), MAX_PLANNED):
+            rows = [
+                {
+                    "topic": one.topic,
+                    "topic_id": one.topic_id,
+                    "partition": one.partition,
+                    "offset": one.offset,
+                    "new_offset": one.new_offset,
+                }
+                for one in planned[first : first + MAX_PLANNED]
+            ]
+            body = {"to": "planned", "planned": rows, "isolation": isolation}
+            path = f"{group_path(group)}/seek"
+            done += (await self._api.change("POST", path, _Sought, body, timeout=SEEK_TIMEOUT)).offsets
+        return done
 
     async def delete_group(self, group: str) -> None:
         """With its offsets. Raises `InvalidRequest` (`unknown_group`, `group_not_empty`)."""

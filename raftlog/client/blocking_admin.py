@@ -47,6 +47,7 @@ class Admin:
     describe_group = blocking(AsyncAdmin.describe_group)
     group_offsets = blocking(AsyncAdmin.group_offsets)
     seek_group = blocking(AsyncAdmin.seek_group)
+    seek_group_as_planned = blocking(AsyncAdmin.seek_group_as_planned)
     delete_group = blocking(AsyncAdmin.delete_group)
 
     list_transactions = blocking(AsyncAdmin.list_transactions)

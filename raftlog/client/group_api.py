@@ -117,9 +117,11 @@ class GroupApi:
         described = await self._api.get(self._path, _Description)
         return next((m.member_id for m in described.members if m.instance_id == instance_id), None)
 
-    async def committed(self, *, lag: bool = False, timeout: float = 10.0) -> list[GroupOffsetInfo]:
-        """What the group has committed by now, and what is owned; linearizable (S7)."""
-        path = f"{self._path}/offsets?lag={'true' if lag else 'false'}"
+    async def committed(
+        self, *, lag: bool = False, isolation: str = "read_committed", timeout: float = 10.0
+    ) -> list[GroupOffsetInfo]:
+        """What the group has committed by now, and what is owned; linearizable (S7). `isolation`: for the lag."""
+        path = f"{self._path}/offsets?lag={'true' if lag else 'false'}&isolation={isolation}"
         return (await self._api.get(path, _Offsets, timeout=timeout)).offsets
 
     async def commit(

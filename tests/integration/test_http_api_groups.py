@@ -9,6 +9,7 @@ import pytest
 
 from raftlog.model import TopicPartition
 from raftlog.record_batch import encode
+from raftlog.wire import OffsetsRequest, OffsetsResponse
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, running_api
 
@@ -123,6 +124,51 @@ async def test_seeking_is_planned_and_done(api: Api, asked: dict[str, Any], offs
     assert [one["offset"] for one in (await api.get(f"{G}/offsets")).document["offsets"]] == [6, 8]
     assert (await api.post(f"{G}/seek", asked)).document["applied"] is True
     assert [one["offset"] for one in (await api.get(f"{G}/offsets")).document["offsets"]] == offsets
+
+
+async def test_a_plan_that_was_shown_is_done_or_refused(api: Api) -> None:
+    """What moved meanwhile makes another plan of it: nothing is changed."""
+    committed = [{"topic": "t", "partition": 0, "offset": 6}]
+    assert (await api.post(f"{G}/offsets", {"offsets": committed})).status == 204
+    asked = {"to": "latest", "topics": [{"topic": "t", "partitions": [0, 1]}]}
+    shown = (await api.post(f"{G}/seek", {**asked, "plan": True})).document["offsets"]
+    rows = [{key: one[key] for key in ("topic", "topic_id", "partition", "offset", "new_offset")} for one in shown]
+    assert [(one["offset"], one["new_offset"]) for one in rows] == [(6, 10), (None, 10)]
+    planned = {"to": "planned", "planned": rows}
+    moved = [{"topic": "t", "partition": 1, "offset": 3}]
+    assert (await api.post(f"{G}/offsets", {"offsets": moved})).status == 204
+    (await api.post(f"{G}/seek", planned)).problem("offset_moved")
+    assert [one["offset"] for one in (await api.get(f"{G}/offsets")).document["offsets"]] == [6, 3]
+    rows[1]["offset"] = 3
+    assert (await api.post(f"{G}/seek", {**planned, "plan": True})).document["applied"] is False
+    assert (await api.post(f"{G}/seek", planned)).document["applied"] is True
+    assert [one["offset"] for one in (await api.get(f"{G}/offsets")).document["offsets"]] == [10, 10]
+    (await api.post(f"{G}/seek", {"to": "planned"})).problem("invalid_request")
+    (await api.post(f"{G}/seek", {**planned, "planned": [rows[0], rows[0]]})).problem("invalid_request")
+    beyond = {**rows[0], "offset": 10, "new_offset": 11}
+    (await api.post(f"{G}/seek", {**planned, "planned": [beyond]})).problem("offset_out_of_range")
+    gone = {**rows[0], "topic_id": "00" * 16}
+    (await api.post(f"{G}/seek", {**planned, "planned": [gone]})).problem("unknown_partition")
+
+
+async def test_lag_counts_to_what_the_group_reads(
+    api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed = [{"topic": "t", "partition": 0, "offset": 6}]
+    assert (await api.post(f"{G}/offsets", {"offsets": committed})).status == 204
+    asked: list[int] = []
+    offsets = broker.offsets
+
+    async def heard(request: OffsetsRequest) -> OffsetsResponse:
+        asked.append(request.isolation)
+        return await offsets(request)
+
+    monkeypatch.setattr(broker, "offsets", heard)
+    for query in ("", "&isolation=read_committed", "&isolation=read_uncommitted"):
+        (one,) = (await api.get(f"{G}/offsets?lag=true{query}")).document["offsets"]
+        assert (one["log_end_offset"], one["lag"]) == (10, 4)
+    assert asked == [1, 1, 0]
+    (await api.get(f"{G}/offsets?lag=true&isolation=dirty")).problem("invalid_request")
 
 
 async def test_what_cannot_be_sought(api: Api) -> None:

@@ -108,8 +108,8 @@ class FakeGroups(GroupsState):
     ) -> None:
         self.change(Commit(group_id, member_id, incarnation, generation, NOW_MS, _pack(offsets)))
 
-    async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset]) -> None:
-        self.change(Reset(group_id, epoch, NOW_MS, _pack(offsets)))
+    async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset], expected: Sequence[int]) -> None:
+        self.change(Reset(group_id, epoch, NOW_MS, _pack(offsets), tuple(expected)))
 
     async def delete(self, group_id: str) -> None:
         self.change(Delete(group_id))

@@ -196,7 +196,7 @@ async def test_bad_patterns_are_refused_before_they_are_proposed_s11(node: Node)
 
 async def test_seeking_and_deleting_go_through_the_quorum(node: Node) -> None:
     await node.groups.commit("readers", "", 0, 0, [WantedOffset(tps(0)[0], 9)])
-    await node.groups.reset("readers", node.cluster.group().epoch, [WantedOffset(tps(0)[0], 2)])
+    await node.groups.reset("readers", node.cluster.group().epoch, [WantedOffset(tps(0)[0], 2)], [9])
     assert node.cluster.committed() == {0: 2}
     await node.groups.delete("readers")
     assert node.cluster.image.groups == {}

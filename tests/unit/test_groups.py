@@ -224,9 +224,24 @@ def test_a_reset_lowers_what_is_committed_while_nobody_reads_s8() -> None:
     cluster.change(Reset("readers", epoch, NOW_MS, offsets(p0=3)), refused="stale_group_epoch")
     cluster.change(Reset("readers", cluster.group().epoch, NOW_MS, offsets(p0=3)))
     assert cluster.committed() == {0: 3}
-    cluster.change(Reset("new", -1, NOW_MS, offsets(p1=4)))
+    cluster.change(Reset("new", -1, NOW_MS, offsets(p1=4), (-1,)))
     assert cluster.committed("new") == {1: 4}
     cluster.change(Reset("new", -1, NOW_MS, offsets(p1=5)), refused="stale_group_epoch")
+
+
+def test_a_reset_that_was_planned_is_done_as_it_was_or_not_at_all_s8() -> None:
+    """Commits of a group without members change no epoch: what a plan rests on are the offsets themselves."""
+    cluster = GroupCluster()
+    cluster.commit("", {0: 5})
+    epoch = cluster.group().epoch
+    planned = Reset("readers", epoch, NOW_MS, offsets(p0=3, p1=7), (5, -1))
+    cluster.commit("", {1: 2})
+    cluster.change(planned, refused="offset_moved")
+    assert cluster.committed() == {0: 5, 1: 2}, "all or nothing"
+    cluster.change(Reset("readers", epoch, NOW_MS, offsets(p0=3, p1=7), (6, 2)), refused="offset_moved")
+    cluster.change(Reset("readers", epoch, NOW_MS, offsets(p0=3, p1=7), (5,)), refused="invalid_request")
+    cluster.change(Reset("readers", epoch, NOW_MS, offsets(p0=3, p1=7), (5, 2)))
+    assert cluster.committed() == {0: 3, 1: 7}
 
 
 def test_offsets_expire_when_nobody_was_there_for_long() -> None:
