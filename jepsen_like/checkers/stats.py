@@ -25,7 +25,7 @@ TOLD_MAX = 20
 
 
 def check(history: Sequence[Operation], *, wanted: Iterable[str] = ()) -> Verdict:
-    """`wanted`: what has to have succeeded at least once, beside whatever was invoked (`crash` apart)."""
+    """`wanted`: what has to have succeeded at least once; nothing named: whatever was invoked, but for `crash`."""
     counts: Counter[tuple[str, str]] = Counter()
     found: dict[str, list[dict[str, Any]]] = {}
     for operation in history:
@@ -36,8 +36,8 @@ def check(history: Sequence[Operation], *, wanted: Iterable[str] = ()) -> Verdic
             if isinstance(operation.error, dict) and key in operation.error:
                 told = {"index": operation.index, "process": operation.process, "f": operation.f}
                 found.setdefault(name, []).append({**told, "error": operation.error[key]})
-    asked = {f for f, _ in counts if f != "crash"} | set(wanted)
-    never = [{"f": f, "invoked": counts[f, "invoke"]} for f in sorted(asked) if not counts[f, "ok"]]
+    judged = set(wanted) or {f for f, _ in counts if f != "crash"}
+    never = [{"f": f, "invoked": counts[f, "invoke"]} for f in sorted(judged) if not counts[f, "ok"]]
     if never:
         found["never-ok"] = never
     measured = {f: {kind: counts[f, kind] for kind in ("ok", "fail", "info")} for f in sorted({f for f, _ in counts})}

@@ -8,6 +8,7 @@
 | `crash_every` | 400 | of so many operations one kills its client's process; 0: none |
 | `assign_every` | 64 | of so many one changes what a process reads |
 | `poll_records` | 500 | at most, of a key |
+| `retention_ms` | -1 | of the topics; more than a run lasts, so that only a clock that leapt could take a record away |
 
 A third of the keys that a process assigns to itself are widened to those of which something is written that nobody has
 read. With `transactions` and `subscribe` a transaction takes the group's offsets of what it has polled along.
@@ -119,9 +120,8 @@ def keys_of(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _topics(plan: RunPlan) -> list[TopicPlan]:
     partitions = int(option(plan.options, "partitions", 2))
-    return [
-        TopicPlan(f"log{number}", partitions, RETENTION) for number in range(int(option(plan.options, "topics", 2)))
-    ]
+    configs = {**RETENTION, "retention.ms": str(int(option(plan.options, "retention_ms", -1)))}
+    return [TopicPlan(f"log{number}", partitions, configs) for number in range(int(option(plan.options, "topics", 2)))]
 
 
 def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
@@ -158,7 +158,7 @@ def _checkers(plan: RunPlan) -> Mapping[str, Checker]:
             rebalances_told=True,
             allow=frozenset({"int-send-skip"}) if transactional else frozenset(),
         ),
-        "stats": functools.partial(stats.check, wanted=(f, "poll")),
+        "stats": functools.partial(stats.check, wanted=(f, "poll", "assign")),
         "recovery": functools.partial(stats.recovery, parts=_sent_keys, writes=(f,)),
     }
     if transactional:

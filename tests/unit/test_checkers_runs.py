@@ -215,6 +215,8 @@ def test_the_verdicts_of_a_run_are_in_its_folder(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     ends = {TOPIC: {"topic": "t", "ends": [1, None], "in_sync": True}}
     history = [
+        line("invoke", "assign", ["t/0"]),
+        line("ok", "assign", ["t/0"]),
         line("invoke", "send", [["send", "t/0", 1]]), line("ok", "send", [["send", "t/0", [0, 1]]]),
         line("info", "healed", process="suite", s=1),
         line("invoke", "send", [["send", "t/0", 2]], s=2), line("ok", "send", [["send", "t/0", [1, 2]]], s=3),
