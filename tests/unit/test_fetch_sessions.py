@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from partitions import fetch_session, fetch_sessions
@@ -160,13 +161,28 @@ def test_a_waiting_slot_hears_of_the_end_of_leadership_of_the_replica_and_of_the
     cluster.tell(TopicRemoved(TOPIC))
     cluster.settle()
     assert poll.over == {2: "unknown_topic"}
-    moved = ReplicationCluster()
-    reader = SessionReader(moved)
+
+
+def test_a_waiting_slot_hears_that_its_replica_has_moved_away() -> None:
+    cluster = ReplicationCluster(brokers=3)
+    reader = SessionReader(cluster)
     poll = reader.poll({1: (0, 0)}, wait_ms=10_000)
-    record = moved.elect(1)
-    moved.settle()
-    assert poll.over == {1: "not_leader"}
-    assert record.leader == 1
+    record = cluster.records[0]
+    left = record.replicas[1:]
+    cluster.tell(
+        msgspec.structs.replace(
+            record,
+            replicas=left,
+            isr=left,
+            commit_set=left,
+            leader=left[0],
+            leader_epoch=record.leader_epoch + 1,
+            partition_epoch=record.partition_epoch + 1,
+        )
+    )
+    cluster.settle()
+    assert tp(0) not in cluster.members[0].manager.drivers
+    assert poll.over == {1: "not_leader"} and poll.by_slot[1].leader == left[0]
 
 
 def test_a_new_epoch_of_the_same_leader_ends_slots_of_the_old_one() -> None:
