@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+"""Spark makes a query's jobs a group, by the name of its run."""
 
 Fields = list[tuple[str, str]]
 """Columns, in order: name and type as Spark SQL writes it."""
@@ -83,7 +85,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if query_id is None or batch_id is None:
             raise RemoteProtocolError(f"this Spark does not tell its tasks {QUERY_ID} and {BATCH_ID}")
-        work = MicroBatch(query_id, self._options.sink_name, int(batch_id))
+        run = context.getLocalProperty(RUN_ID) or ""
+        work = MicroBatch(query_id, self._options.sink_name, int(batch_id), run)
         return _write(self._options, self._columns, work, context, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -27,8 +27,8 @@ RETIRE_TIMEOUT_S = 10.0
 LOOK_BACK = 4 * IDS_PER_BLOCK
 """Numbers: a driver that died had given out so many, at most, for what it left open; or that waits for its timeout."""
 REMEMBERED_QUERIES = 1_000
-_published: set[str] = set()
-"""Positions of queries of which this process has published something."""
+_published: dict[str, str] = {}
+"""A query's position → its last run of which this process has published something."""
 _TOO_LATE = frozenset({"transaction_aborted", "producer_ids_expired"})
 
 
@@ -55,7 +55,7 @@ async def publish(api: HttpApi, options: SinkOptions, wanted: Publication) -> bo
 async def _with_those_left_behind(api: HttpApi, work: MicroBatch, blocks: tuple[str, ...]) -> tuple[str, ...]:
     """With the first micro-batch of a run, also the blocks of a driver that died while it worked on the same one: its
     attempts have the numbers before these, and hold readers up until they are aborted."""
-    if work.position in _published:
+    if _published.get(work.position) == work.run:
         return blocks
     claimed = await _position(api, work.attempts)
     before = blocks_between(work.work, range(max(0, claimed + 1 - LOOK_BACK), claimed + 1))
@@ -65,7 +65,7 @@ async def _with_those_left_behind(api: HttpApi, work: MicroBatch, blocks: tuple[
 def _remember(work: MicroBatch) -> None:
     if len(_published) >= REMEMBERED_QUERIES:
         _published.clear()
-    _published.add(work.position)
+    _published[work.position] = work.run
 
 
 async def _position(api: HttpApi, name: str) -> int:

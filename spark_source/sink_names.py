@@ -48,6 +48,8 @@ class MicroBatch:
     query_id: str
     sink: str
     batch_id: int
+    run: str = ""
+    """Another one with each start of the query. No name has it: what a run begins the next one ends."""
 
     @property
     def position(self) -> str:

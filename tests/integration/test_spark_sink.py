@@ -129,22 +129,18 @@ SHAPE = ("CAST(value AS STRING) AS key", "concat_ws('/', partition, offset, uppe
 def test_a_stream_is_written_once_and_goes_on_where_it_was_s13(
     spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
 ) -> None:
-    """Through a shuffle, whose rows come in any order. After each run its last micro-batch comes again, as after a
-    crash between our commit and Spark's. What is written is what Parquet gets."""
+    """Through a shuffle, whose rows come in any order. The first micro-batch comes again, as after a crash between our
+    commit and Spark's. What is written is what Parquet gets."""
     admin.create_topic("in", partitions=PARTITIONS)
     admin.create_topic("out", partitions=PARTITIONS)
     for run in range(2):
         produce(cluster, "in", 100, first=100 * run)
-        frame = source(spark, cluster, "in", maxOffsetsPerTrigger="150").repartition(3).selectExpr(*SHAPE)
+        frame = source(spark, cluster, "in").repartition(3).selectExpr(*SHAPE)
         query = copy(frame, cluster, "out", tmp_path / "checkpoint")
         finish(query)
-        assert sink_position(cluster, query.id) == 2 * run + 1
-        undo(tmp_path / "checkpoint", 2 * run + 1)
-    # A micro-batch without rows: the position moves, and nothing else.
-    produce(cluster, "in", 5, first=200)
-    query = copy(frame.where("value = 'none'"), cluster, "out", tmp_path / "checkpoint")
-    finish(query)
-    assert sink_position(cluster, query.id) == 4
+        assert sink_position(cluster, query.id) == run
+        if run == 0:
+            undo(tmp_path / "checkpoint", 0)
 
     batch = spark.read.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
     shaped = batch.options(subscribe="in", endingOffsets='{"in": {"0": 200, "1": 200}}').load().selectExpr(*SHAPE)

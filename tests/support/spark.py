@@ -52,9 +52,11 @@ STARTS = 5
 
 
 @contextlib.contextmanager
-def session(master: str = "local[2]", settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session on two cores of this machine, with these settings beside `SETTINGS`. Skips the test where there is no
-    Java."""
+def session(
+    master: str = "local[2]", settings: Mapping[str, str] | None = None, wheel: Path | None = None
+) -> Iterator[SparkSession]:
+    """A session on two cores of this machine, with these settings beside `SETTINGS`. `wheel`: unpacked already. Skips
+    the test where there is no Java."""
     try:
         home = java.find()
     except java.NoJava as error:
@@ -62,7 +64,7 @@ def session(master: str = "local[2]", settings: Mapping[str, str] | None = None)
     with tempfile.TemporaryDirectory(prefix="raftlog-spark-") as folder, warnings.catch_warnings():
         # Spark's, about what is installed beside it: none of ours.
         warnings.simplefilter("ignore")
-        wheel = unpacked_wheel(Path(folder))
+        wheel = wheel or unpacked_wheel(Path(folder))
         given = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": str(python_for_spark(Path(folder), wheel))}
         before = {name: os.environ.get(name) for name in given}
         os.environ.update(given)

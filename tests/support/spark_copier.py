@@ -33,7 +33,9 @@ class CopierOptions:
     source: str
     sink: str
     checkpoint: str
-    per_trigger: int = 40
+    wheel: str
+    """Unpacked."""
+    per_trigger: int = 25
     transaction_timeout_ms: int = 300_000
     pause_s: float = 0.0
     """Of each task, when it has sent its rows."""
@@ -115,7 +117,7 @@ def main(options: CopierOptions) -> int:
             Path(options.paused).touch()
             time.sleep(options.pause_s)
 
-    with session() as spark:
+    with session(wheel=Path(options.wheel)) as spark:
         reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", options.bootstrap)
         reader = reader.options(subscribe=options.source, startingOffsets="earliest")
         frame = reader.option("maxOffsetsPerTrigger", options.per_trigger).load()

@@ -162,9 +162,15 @@ async def test_what_a_driver_left_open_that_died_is_aborted_by_the_next_one_s13(
     assert world.open() == 5 and len(world.cluster.blocks.named) == 3
     assert await world.commit([await world.attempt(work(), [])], 0)
     assert world.open() == 0 and world.seen() == []
-    # From then on, only those of the attempts that it hears of.
+    # From then on, only those of the attempts that it hears of; and again with the next start of the query.
+    asked = len(world.cluster.nodes[1].api_calls)
     assert await world.commit([await world.attempt(work(1), [b"a"])], 1)
-    assert world.cluster.blocks.retired[-1] == "spark/q/sink/1/2"
+    assert not [call for call in world.cluster.nodes[1].api_calls[asked:] if call.startswith("DELETE")]
+    again = MicroBatch("q", "sink", 2, "another run")
+    for _ in range(3):
+        await world.attempt(again, [b"of a run that died"])
+    assert await world.commit([await world.attempt(again, [])], 2)
+    assert world.open() == 0 and world.seen() == [b"a"]
 
 
 async def test_a_micro_batch_without_rows_moves_the_position_and_asks_for_no_ids(world: World) -> None:
