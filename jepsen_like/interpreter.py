@@ -36,7 +36,7 @@ from .workloads import HEALED, workload_of
 
 OPERATION_SECONDS = 10.0
 """What an operation has; the option `operation_timeout_s`."""
-GRACE_SECONDS = 12.0
+GRACE_SECONDS = 6.0
 """Longer than that a client that was told to give up has no excuse."""
 HEAL_SECONDS = 300.0
 IDLE_SECONDS = 1.0

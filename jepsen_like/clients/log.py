@@ -190,8 +190,9 @@ class LogClient:
             self._readers[topic] = reader
             await reader.start(START_SECONDS)
             self._remember(topic, reader)
-        if not keys:
+        if not keys:  # Nothing of what was read before is held against what comes.
             self._positions.clear()
+            self._rebalanced.clear()
 
     async def _subscribe(self, keys: list[str]) -> None:
         if self._member is not None:

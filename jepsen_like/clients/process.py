@@ -5,7 +5,7 @@
 What an error says of an operation is decided here, once, and by the client's own word (`RaftlogError.applied`): `fail`
 only where it certainly did not happen, now or later, and `info` for everything else: time that ran out, an answer that
 made no sense, an exception that nobody expected. After `info` this process's client is let go of, as that of a program
-that died, whatever it still has under way.
+that died, whatever it still has under way: it ends beside what is asked next. One that does not end ends this process.
 
 It ends when its standard input does, so that it never outlives whoever started it. What is *not* here: what the
 operations are (`log.py` and its neighbours), which one comes next (`generators.py`), death on purpose
@@ -15,7 +15,6 @@ operations are (`log.py` and its neighbours), which one comes next (`generators.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import importlib
 import os
@@ -32,7 +31,10 @@ from raftlog.errors import Applied, RaftlogError
 from .messages import MAX_LINE_BYTES, READY, Ask, CertainlyNot, Open, OutcomeUnknown, Told, encode
 
 CLOSE_SECONDS = 3.0
-"""What a client has to let go of its connections. Beyond that it is abandoned."""
+"""What clients have to let go of their connections when their process ends."""
+STUCK_SECONDS = 30.0
+"""A client that was let go of may wait for a cluster that does not answer, but no longer than that."""
+EXIT_STUCK = 70
 
 CLIENTS = {
     "log": "LogClient",
@@ -76,45 +78,54 @@ def made(opened: Open) -> Callable[[ClientSettings], Client]:
 
 
 class ClientHost:
-    """Lets one client after the other do what is asked."""
+    """Lets one client after the other do what is asked. A client that is let go of is closed beside what comes next, as
+    that of a program that died is still under way somewhere; one that does not come to an end is stuck."""
 
-    def __init__(self, opened: Open, make: Callable[[ClientSettings], Client]) -> None:
+    def __init__(self, opened: Open, make: Callable[[ClientSettings], Client], *, stuck: Callable[[], None]) -> None:
+        """`stuck`: called when a client has not ended `STUCK_SECONDS` after it was let go of."""
         self._opened = opened
         self._make = make
+        self._stuck = stuck
         self._client: Client | None = None
         self._process = -1
+        self._leaving: set[asyncio.Task[None]] = set()
 
     async def do(self, asked: Ask) -> Told:
-        """Never raises: whatever happens is told."""
+        """Never raises: whatever happens is told. Takes no longer than the operation's time."""
         if asked.process != self._process:
-            await self.retire()
+            self._let_go(None)
             self._process = asked.process
+        doing = asyncio.create_task(self._told(asked))
         try:
-            async with asyncio.timeout(asked.timeout_s):
-                told = await self._invoke(asked)
-        except TimeoutError:
-            told = Told("info", error="timed out")
-        except OutcomeUnknown as error:
-            told = Told("info", error=str(error))
-        except CertainlyNot as error:
-            told = Told("fail", error=str(error))
-        except RaftlogError as error:
-            told = outcome_of(error)
-        except Exception as error:  # noqa: BLE001  a bug of the client's: it is told, and judged (`checkers/stats.py`)
-            traceback.print_exc()
-            told = Told("info", error={"exception": repr(error)})
+            done, _ = await asyncio.wait({doing}, timeout=asked.timeout_s)
+        except asyncio.CancelledError:
+            self._let_go(doing)
+            raise
+        told = doing.result() if done else Told("info", error="timed out")
         if told.kind == "info":
-            await self.retire()
+            self._let_go(None if done else doing)
         return told
 
-    async def retire(self) -> None:
-        """Let go of the client, as it is."""
-        client, self._client = self._client, None
-        self._process = -1
-        if client is not None:
-            with contextlib.suppress(TimeoutError, RaftlogError):
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    await client.close()
+    async def close(self) -> None:
+        """Let go of the client, and wait a little for all that were let go of."""
+        self._let_go(None)
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=CLOSE_SECONDS)
+        for task in self._leaving:
+            task.cancel()
+
+    async def _told(self, asked: Ask) -> Told:
+        try:
+            return await self._invoke(asked)
+        except OutcomeUnknown as error:
+            return Told("info", error=str(error))
+        except CertainlyNot as error:
+            return Told("fail", error=str(error))
+        except RaftlogError as error:
+            return outcome_of(error)
+        except Exception as error:  # noqa: BLE001  a bug of the client's: it is told, and judged (`checkers/stats.py`)
+            traceback.print_exc()
+            return Told("info", error={"exception": repr(error)})
 
     async def _invoke(self, asked: Ask) -> Told:
         if self._client is None:
@@ -124,6 +135,34 @@ class ClientHost:
             )
             self._client = self._make(settings)
         return await self._client.invoke(asked.f, asked.value, asked.hint)
+
+    def _let_go(self, doing: asyncio.Task[Told] | None) -> None:
+        client, self._client = self._client, None
+        self._process = -1
+        if client is not None or doing is not None:
+            leaving = asyncio.create_task(self._leave(client, doing))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
+    async def _leave(self, client: Client | None, doing: asyncio.Task[Told] | None) -> None:
+        """What it was doing ends, since it is cancelled, and then it is closed."""
+        ending = asyncio.create_task(_ended(client, doing))
+        _, late = await asyncio.wait({ending}, timeout=STUCK_SECONDS)
+        if late:
+            ending.print_stack()
+            ending.cancel()
+            self._stuck()
+
+
+async def _ended(client: Client | None, doing: asyncio.Task[Told] | None) -> None:
+    if doing is not None:
+        doing.cancel()
+        await asyncio.wait({doing})
+    if client is not None:
+        try:
+            await client.close()
+        except RaftlogError as error:
+            sys.stderr.write(f"closing a client: {error}\n")
 
 
 def outcome_of(error: RaftlogError) -> Told:
@@ -138,12 +177,18 @@ async def serve(reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable
     if not first:
         return
     opened = msgspec.json.decode(first, type=Open)
-    host = ClientHost(opened, made(opened))
+    host = ClientHost(opened, made(opened), stuck=_end_at_once)
     await write(encode(READY))
     decoder = msgspec.json.Decoder(Ask)
     while line := await reader.readline():
         await write(encode(await host.do(decoder.decode(line))))
-    await host.retire()
+    await host.close()
+
+
+def _end_at_once() -> None:
+    """The interpreter sees that this process ended by itself, and tells it as a finding."""
+    sys.stderr.write(f"a client did not end within {STUCK_SECONDS:g} s\n")
+    os._exit(EXIT_STUCK)
 
 
 async def _main(answers: int) -> None:

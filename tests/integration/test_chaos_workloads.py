@@ -40,7 +40,7 @@ class LocalClient:
     """A client without a process of its own: all of them but one run so, since a process takes a second to start."""
 
     def __init__(self, opened: Open) -> None:
-        self._host = ClientHost(opened, made(opened))
+        self._host = ClientHost(opened, made(opened), stuck=lambda: pytest.fail("a client is stuck"))
 
     @classmethod
     async def start(cls, opened: Open) -> LocalClient:
@@ -50,10 +50,10 @@ class LocalClient:
         return await self._host.do(asked)
 
     async def kill(self) -> None:
-        await self._host.retire()
+        await self._host.close()
 
     async def stop(self) -> None:
-        await self._host.retire()
+        await self._host.close()
 
 
 class Runs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from jepsen_like.client_processes import ClientGone
+from jepsen_like.clients import process
 from jepsen_like.clients.messages import Ask, CertainlyNot, Open, OutcomeUnknown, Told
 from jepsen_like.clients.process import CLIENTS, ClientHost, ClientSettings, made, outcome_of
 from jepsen_like.generators import (
@@ -259,7 +261,15 @@ class Doing:
             raise self.what
         if self.what == "hang":
             await asyncio.Event().wait()
+        if self.what == "stubborn":
+            await self._never_mind()
         return Told("ok", [f, value, dict(hint)])
+
+    async def _never_mind(self) -> None:
+        """Whoever is cancelled here waits once more."""
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
 
     async def close(self) -> None:
         self.closed.append(self.settings.process)
@@ -268,7 +278,9 @@ class Doing:
 
 
 def host(what: Any, closed: list[int]) -> ClientHost:
-    return ClientHost(Open("log", ["h:1"], 0), lambda settings: Doing(settings, what, closed))
+    return ClientHost(
+        Open("log", ["h:1"], 0), lambda settings: Doing(settings, what, closed), stuck=lambda: closed.append(-1)
+    )
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -297,6 +309,7 @@ async def test_a_client_process_tells_everything_that_can_happen(
     serving = host(what, closed)
     told = await serving.do(Ask(4, "do", "it", 0.02, {"how": "so"}))
     assert told.kind == kind and (told.value == ["do", "it", {"how": "so"}]) == (kind == "ok")
+    await asyncio.sleep(0.01)
     assert closed == ([4] if kind == "info" else []), "what is unknown ends the client that did it"
     assert isinstance(told.error, dict) == isinstance(what, ZeroDivisionError)
     assert ("ZeroDivisionError" in capsys.readouterr().err) == isinstance(what, ZeroDivisionError)
@@ -305,15 +318,31 @@ async def test_a_client_process_tells_everything_that_can_happen(
 async def test_another_process_is_another_client() -> None:
     closed: list[int] = []
     serving = host(None, closed)
-    for process in (0, 0, 6, 12):
-        assert (await serving.do(Ask(process, "do", 1, 1.0))).kind == "ok"
-    await serving.retire()
+    for number in (0, 0, 6, 12):
+        assert (await serving.do(Ask(number, "do", 1, 1.0))).kind == "ok"
+    await serving.close()
     assert closed == [0, 6, 12]
+
+
+async def test_time_that_is_over_is_told_at_once_whatever_its_client_still_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It aborts, for example, and that takes as long as the cluster does not answer."""
+    monkeypatch.setattr(process, "STUCK_SECONDS", 0.1)
+    closed: list[int] = []
+    serving = host("stubborn", closed)
+    began = time.monotonic()
+    assert (await serving.do(Ask(0, "do", 1, 0.02))).kind == "info"
+    assert time.monotonic() - began < 5 and closed == []
+    while not closed:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    assert closed == [-1], "one that never ends is stuck"
 
 
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_every_client_refuses_what_it_does_not_do_and_closes_without_a_cluster(name: str) -> None:
     opened = Open(name, ["127.0.0.1:1"], 0, {"tag": "x", "topics": {"t": 1}})
-    serving = ClientHost(opened, made(opened))
+    serving = ClientHost(opened, made(opened), stuck=lambda: pytest.fail("it is stuck"))
     told = await serving.do(Ask(0, "sing", ["k", 1], 1.0))
+    await serving.close()
     assert told.kind == "info" and "exception" in told.error
