@@ -31,6 +31,7 @@ from metadata.engine import Outcome
 from metadata.image_events import MetadataEvent
 from metadata.quorum_messages import AppendReply
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode, prepare_quorum
+from metadata.quorum_pace import pause_after_tick
 from metadata.quorum_protocol import BrokerHeartbeat, EngineFrame, Propose
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId, Endpoint
@@ -38,7 +39,6 @@ from raftlog.model import BrokerId, DirectoryId, Endpoint
 LATENCY_SECONDS = 0.000_25
 BYTES_A_SECOND = 1.25e9
 FSYNC_SECONDS = 0.001
-TICK_SECONDS = 0.04
 HERE = Endpoint("127.0.0.1", 9641)
 
 
@@ -273,11 +273,7 @@ class Voter:
 
     def _pause(self) -> float:
         assert self.node is not None
-        if not self.node.reaches_leader:
-            return TICK_SECONDS
-        if math.isinf(self.node.next_heartbeat):
-            return 1.5 * self.world.timing.quorum_heartbeat_ms / 1000
-        return max(0.0, self.node.next_heartbeat - self.world.now)
+        return pause_after_tick(self.node, self.world.now, self.world.timing.quorum_heartbeat_ms / 1000)
 
     def forget_costs(self) -> None:
         self.busy_seconds = self.longest_turn = 0.0

@@ -72,12 +72,14 @@ class Engine(Protocol):
         """Append a command, if this node leads; otherwise `Lost(token, certain=True)` comes."""
         ...
 
-    def step(self, sender: BrokerId, message: bytes) -> None:
-        """A message from another voter, or from an observer. Raises `RemoteProtocolError`."""
+    def step(self, sender: BrokerId, message: bytes) -> bool:
+        """A message from another voter, or from an observer. Raises `RemoteProtocolError`. Returns whether there is
+        anything to be done about it: a tick and its `Ready`."""
         ...
 
     def tick(self, now: float) -> None:
-        """Time passed, in monotonic seconds. Called at least every 10 ms and after any other call."""
+        """Time passed, in monotonic seconds. Called after any other call but a `step` that says no, and soon
+        after `next_due`."""
         ...
 
     def peer_connected(self, peer: BrokerId) -> None: ...
@@ -151,6 +153,11 @@ class Engine(Protocol):
     @property
     def next_heartbeat(self) -> float:
         """When this leader's next one is due, in the seconds of `tick`; infinite where this node does not lead."""
+        ...
+
+    @property
+    def next_due(self) -> float:
+        """When time alone, in the seconds of `tick`, will give the next tick something to do."""
         ...
 
     def close(self) -> None: ...

@@ -77,6 +77,8 @@ class Journal:
         path = generation_path(self._generation)
         recovered = recover(path, disk.read(path))
         _check_owner(path, recovered.header, identity)
+        self.path = path
+        """Of the file that counts."""
         self._file: File = disk.open(path)
         if recovered.cut_bytes:
             self._file.truncate(recovered.end)
@@ -224,10 +226,10 @@ class Journal:
 
     def trailing_base(self, index: int, entries: int, size: int) -> int:
         """The base that keeps, up to `index`, so many entries and so many bytes of them, or fewer."""
-        base = index
-        kept = 0
-        while base > max(self.base_index, index - entries):
-            kept += len(self.entries[base - self.base_index][0])
+        held, first = self.entries, self.base_index
+        base, kept, least = index, 0, max(first, index - entries)
+        while base > least:
+            kept += len(held[base - first][0])
             if kept > size:
                 break
             base -= 1
@@ -265,6 +267,7 @@ class Journal:
             raise
         self._file = file
         self._generation += 1
+        self.path = generation_path(self._generation)
         self.entries = entries
         self.configurations = configurations
         self._end = len(content)

@@ -7,14 +7,12 @@ with their answers, what it stores, and when it applies.
 The class is called `_SyncObj` on purpose: Python mangles `self.__x` in it to `_SyncObj__x`, which is the name of
 pysyncobj's own private `__x`. So its state and its private methods are named here as they are named there, and a
 method `__x` below overrides pysyncobj's. `pysyncobj_engine.py` refuses to start when any of them is not the source
-that this was written against. There are two such classes of one name, this one on top of the one that elects;
-subclasses of any other name must not be made: the mangling would be lost.
+that this was written against. There are three such classes of one name, this one on top of the one that elects, on top
+of the one that takes away; subclasses of any other name must not be made: the mangling would be lost. Attributes are
+set before pysyncobj's constructor, which may call what is overridden.
 
 Membership is what the log's latest configuration says, from its append on; pysyncobj's own way of changing it is
 forbidden. Whoever is connected and no voter is an observer: it is sent what is committed, and counts nowhere.
-
-Attributes are set before pysyncobj's constructor, which looks at every attribute of the object; for the same reason
-there are no properties here.
 
 What is *not* here: messages' shapes (`quorum_messages.py`), what to send next (`quorum_progress.py`), who may campaign
 (`pysyncobj_elections.py`), which change of voters is wise (`quorum_changes.py`), chunks (`quorum_snapshot.py`), bytes
@@ -23,9 +21,10 @@ on disk (`journal*.py`).
 
 from __future__ import annotations
 
+import math
 import queue
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
@@ -39,6 +38,7 @@ from . import quorum_messages as messages
 from .engine import Committed, InstalledSnapshot, Lost
 from .journal import Journal
 from .journal_snapshot import Snapshot
+from .pysyncobj_outbox import node_of
 from .quorum_configuration import CONFIGURATION, Configuration, encode_entry, is_single_step
 from .quorum_election import Patience, PreVotes
 from .quorum_follower import Accepted, accept, check
@@ -105,9 +105,11 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         self._incoming = IncomingSnapshot()
         self._has_commands = False
         """Commands were handed in, and not looked at since."""
+        self.may_commit_more = True
+        """Than when this leader counted last."""
         self._votes: set[int] = set()
         """Who gave this candidate a vote in the current term."""
-        super().__init__(node, [Node(int(voter)) for voter in membership.others], configuration, transport=transport)
+        super().__init__(node, [node_of(int(v)) for v in membership.others], configuration, transport=transport)
         applied = snapshot.index if snapshot is not None else journal.base_index
         self.__raftCommitIndex: int = applied
         self.__raftLastApplied: int = applied
@@ -130,13 +132,14 @@ class _SyncObj(pysyncobj_elections._SyncObj):
             self.__commandsWaitingCommit.clear()
 
     def __onBecomeLeader(self) -> None:  # noqa: N802
-        tell = lambda peer, message: self._tell(Node(peer), message)  # noqa: E731
+        tell = lambda peer, message: self._tell(node_of(peer), message)  # noqa: E731
         self.replication = Replication(self.__raftCurrentTerm, self.membership.others, self.journal, tell)
         for node in sorted(self.__connectedNodes, key=lambda node: node.id):
             self.replication.track(node.id)
         self.__raftMatchIndex.clear()  # of this leadership only, for observers too
         self._answered.clear()
         self.led_since = self._now()
+        self.may_commit_more = True
         super().__onBecomeLeader()
 
     # --- Messages ---
@@ -243,13 +246,13 @@ class _SyncObj(pysyncobj_elections._SyncObj):
     def _count(self, node: Node, match: int) -> None:
         """What pysyncobj counts commits and its own quorum by: of all peers, of which it asks for voters only."""
         if not self.membership.is_distrusted(node.id):
+            self.may_commit_more = self.may_commit_more or match > self.__raftCommitIndex
             self.__raftMatchIndex[node] = match
             self.__lastResponseTime[node] = self._now()
             self._answered[node.id] = self._now()
 
     def answered_since(self, peer: int, moment: float) -> bool:
-        """Whether the peer, on its own disk, answered this leadership after that. (By pysyncobj's own notes
-        every voter did at first.)"""
+        """Whether the peer, on its own disk, answered this leadership after that (pysyncobj notes all at first)."""
         return self._answered.get(peer, float("-inf")) > moment
 
     def oldest_on_its_way(self, moment: float) -> int | None:
@@ -268,10 +271,6 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         """pysyncobj's periodic broadcast: the heartbeat."""
         self.__newAppendEntriesTime = self._now() + self._heartbeat
         self.replicate(heartbeat=True)
-
-    def next_heartbeat(self) -> float:
-        """When it is due; infinite where this node does not lead."""
-        return float(self.__newAppendEntriesTime) if self.replication is not None else float("inf")
 
     def replicate(self, *, heartbeat: bool = False) -> None:
         """Send what was appended or committed since."""
@@ -297,7 +296,8 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         if not self.membership.refresh():
             return
         former = self.__otherNodes
-        self.__otherNodes: set[Node] = {Node(int(voter)) for voter in self.membership.others}
+        self.__otherNodes: set[Node] = {node_of(int(voter)) for voter in self.membership.others}
+        self.may_commit_more = True
         self._pre_votes.majority = self._majority()
         self._pre_votes.forget()
         if self.replication is not None:
@@ -352,10 +352,26 @@ class _SyncObj(pysyncobj_elections._SyncObj):
             waiting(None, 0)
 
     def is_due(self) -> bool:
-        """Whether pysyncobj's tick has anything to do: who does not lead campaigns or applies in it, and no more."""
-        if self.__raftState == _RAFT_STATE.LEADER or self.__raftCommitIndex > self.__raftLastApplied:
+        """Whether pysyncobj's tick has anything to do. Who leads counts, applies, or beats, and then asks whether it
+        still has a majority; who does not campaigns or applies."""
+        if self.__raftCommitIndex > self.__raftLastApplied:
             return True
+        if self.__raftState == _RAFT_STATE.LEADER:
+            return self.may_commit_more or not self.__otherNodes or bool(self._now() > self.__newAppendEntriesTime)
         return bool(self.__raftElectionDeadline < self._now())
+
+    def do_what_is_due(self) -> None:
+        """pysyncobj's tick, where there is any need of it."""
+        if self.is_due():
+            self.may_commit_more = False
+            self.doTick(0.0)
+
+    def next_due(self) -> float:
+        """When time will."""
+        if self.replication is not None:
+            return float(self.__newAppendEntriesTime)
+        never = self.__raftLeader is None and not self.membership.is_voter
+        return math.inf if never else max(float(self.__raftElectionDeadline), self._pre_votes.next_question_at)
 
     def __applyLogEntries(self) -> bool:  # noqa: N802
         """Hand out what is committed; whoever applies it cannot fail and go on: an error there stops the node."""
@@ -381,14 +397,3 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         if kind not in KINDS:
             raise InvariantViolation(f"an entry of kind {kind!r} is committed")
         return command[1:] if kind == REGULAR else b""
-
-    # --- What pysyncobj would do besides, and must not ---
-
-    def __tryLogCompaction(self) -> None:  # noqa: N802
-        """The node compacts, when it has a snapshot."""
-
-    def __forbidden(self, *args: object, **kwargs: object) -> Any:
-        raise InvariantViolation("pysyncobj does by itself what is overridden here")
-
-    __sendNextNodeIdx = __loadDumpFile = __parseChangeClusterRequest = __forbidden
-    __changeCluster = __doChangeCluster = __forbidden

@@ -16,14 +16,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pysyncobj.node import Node
-from pysyncobj.syncobj import _RAFT_STATE, SyncObj
+from pysyncobj.syncobj import _RAFT_STATE
 from pysyncobj.transport import Transport
 
 from raftlog.config import majority
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 
+from . import pysyncobj_stripped
 from . import quorum_messages as messages
 from .journal import Journal
+from .pysyncobj_outbox import node_of
 from .quorum_election import Patience, PreVotes
 from .quorum_membership import Membership
 from .quorum_messages import PreVote, PreVoteReply, RequestVote, Resign, Vote
@@ -36,7 +38,7 @@ LINK_LOST_HEARTBEATS = 1.5
 """Within so many heartbeat intervals of losing the link to the leader a voter asks for pre-votes."""
 
 
-class _SyncObj(SyncObj):  # type: ignore[misc]
+class _SyncObj(pysyncobj_stripped._SyncObj):
     """The part of a node that elects."""
 
     journal: Journal
@@ -54,7 +56,7 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
     def _tell_all(self, message: messages.Message) -> None:
         for voter in self.membership.others:
-            self._tell(Node(int(voter)), message)
+            self._tell(node_of(int(voter)), message)
 
     # --- Campaigning and voting ---
 

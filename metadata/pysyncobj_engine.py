@@ -19,13 +19,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import math
 from collections.abc import Iterator
-from typing import Any
 
 from pysyncobj.config import SyncObjConf
-from pysyncobj.node import Node
 from pysyncobj.syncobj import SyncObj
-from pysyncobj.transport import Transport
 from pysyncobj.version import VERSION
 
 from raftlog.config import TimingConfig
@@ -39,6 +37,7 @@ from .journal import Journal
 from .journal_face import JournalFace
 from .journal_snapshot import Snapshot, load_snapshot, reconcile, save_in_steps, save_snapshot
 from .pysyncobj_core import _SyncObj
+from .pysyncobj_outbox import Outbox, node_of
 from .pysyncobj_ports import Active, Ports, install_dispatchers
 from .quorum_changes import ObserverState, QuorumFacts
 from .quorum_configuration import Configuration, encode_configuration
@@ -55,9 +54,6 @@ TRAILING_BYTES = 1024 * 1024
 
 WITNESS_AFTER = 0.1
 """Seconds of quiet after which the journal's last group gets its witness."""
-
-OUTBOX_MAX = 100_000
-"""Far above what windows and ticks allow: more is a bug."""
 
 PINNED_SOURCES: dict[str, str] = {
     # Overridden.
@@ -122,31 +118,6 @@ def check_pysyncobj() -> None:
 # --- What pysyncobj is given ------------------------------------------------------------------------------------------
 
 
-class Outbox(Transport):  # type: ignore[misc]
-    """pysyncobj's transport: queues what is to leave after the next sync, and nothing else."""
-
-    def __init__(self) -> None:
-        super().__init__(None, None, [])
-        self.messages: list[tuple[BrokerId, bytes]] = []
-        self.membership: Membership | None = None
-
-    def send(self, node: Node, message: messages.Message | dict[str, Any]) -> None:
-        """Queue a message. The one that pysyncobj still builds itself is its request for votes."""
-        if isinstance(message, dict):
-            if message["type"] != "request_vote":
-                raise InvariantViolation(f"pysyncobj sends {message['type']!r}")
-            assert self.membership is not None
-            asked = (message["term"], message["last_log_index"], message["last_log_term"], self.membership.claim)
-            message = messages.RequestVote(*asked)
-        if len(self.messages) >= OUTBOX_MAX:
-            raise InvariantViolation(f"{OUTBOX_MAX} messages were queued in one tick")
-        self.messages.append((node.id, messages.encode(message)))
-
-    def destroy(self) -> None:
-        """pysyncobj's way of saying goodbye."""
-        self.messages.clear()
-
-
 def configuration(timing: TimingConfig) -> SyncObjConf:
     """pysyncobj's settings: no threads, no files, no forks, no membership changes, no batching by time."""
     shortest, longest = timing.election_timeout_min_ms / 1000, timing.election_timeout_max_ms / 1000
@@ -193,7 +164,7 @@ class PySyncObjEngine:
         self._ports.journal = JournalFace(self._journal, snapshot.index if snapshot else self._journal.base_index)
         with self._active:
             self._core = _SyncObj(
-                Node(int(identity.node_id)),
+                node_of(int(identity.node_id)),
                 self._membership,
                 configuration(timing),
                 self._outbox,
@@ -211,13 +182,17 @@ class PySyncObjEngine:
         with self._active:
             self._core.propose(command, token)
 
-    def step(self, sender: BrokerId, message: bytes) -> None:
+    def step(self, sender: BrokerId, message: bytes) -> bool:
         """See `Engine`."""
         if sender == self._identity.node_id:
             raise RemoteProtocolError(f"node {sender} is this node")
         decoded = messages.decode(message)
         with self._active:
-            self._outbox._onMessageReceived(Node(int(sender)), decoded)
+            self._outbox._onMessageReceived(node_of(int(sender)), decoded)
+        core = self._core
+        if not isinstance(decoded, messages.AppendReply) or core.replication is None:
+            return True
+        return core.may_commit_more or core.replication.stirred
 
     def tick(self, now: float) -> None:
         """See `Engine`."""
@@ -225,8 +200,7 @@ class PySyncObjEngine:
         with self._active:
             # Proposals first: the only voter commits in the same tick what it appends.
             self._core._checkCommandsToApply()
-            if self._core.is_due():
-                self._core.doTick(0.0)
+            self._core.do_what_is_due()
             self._core.replicate()
         if self._journal.dirty:
             self._quiet_since = self._ports.now
@@ -236,37 +210,36 @@ class PySyncObjEngine:
     def peer_connected(self, peer: BrokerId) -> None:
         """See `Engine`."""
         with self._active:
-            self._outbox._onNodeConnected(Node(int(peer)))
+            self._outbox._onNodeConnected(node_of(int(peer)))
 
     def peer_disconnected(self, peer: BrokerId) -> None:
         """See `Engine`."""
         with self._active:
-            self._outbox._onNodeDisconnected(Node(int(peer)))
+            self._outbox._onNodeDisconnected(node_of(int(peer)))
 
     def meet(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> None:
         """See `Engine`."""
         with self._active:
             if self._membership.meet(peer, directory_id, endpoint):
-                self._core.begin_anew_with(Node(int(peer)))
+                self._core.begin_anew_with(node_of(int(peer)))
 
     def distrust(self, peer: BrokerId, distrusted: bool) -> None:
         """Whether the votes and acknowledgements of a voter whose disk is not agreed upon yet count nothing: it came
         with another one before (S9)."""
         with self._active:
             if self._membership.distrust(peer, distrusted):
-                self._core.begin_anew_with(Node(int(peer)))
+                self._core.begin_anew_with(node_of(int(peer)))
 
     def forget(self, peer: BrokerId) -> None:
         """See `Engine`. What it acknowledged goes with its disk: the way to it may outlive the way from it."""
         with self._active:
             if self._membership.forget(peer):
-                self._core.begin_anew_with(Node(int(peer)))
+                self._core.begin_anew_with(node_of(int(peer)))
 
     def ready(self) -> Ready:
         """See `Engine`."""
         self._journal.sync()
-        ready = Ready(self._outbox.messages, self._core.applied, list(self._core.lost))
-        self._outbox.messages = []
+        ready = Ready(self._outbox.take(), self._core.applied, list(self._core.lost))
         self._core.applied = []
         self._core.lost.clear()
         return ready
@@ -373,7 +346,15 @@ class PySyncObjEngine:
     @property
     def next_heartbeat(self) -> float:
         """See `Engine`."""
-        return self._core.next_heartbeat()
+        return self._core.next_due() if self._core.replication is not None else math.inf
+
+    @property
+    def next_due(self) -> float:
+        """See `Engine`."""
+        if self._journal.dirty or self._outbox:
+            return -math.inf
+        witness_due = self._quiet_since + WITNESS_AFTER if self._journal.unwitnessed else math.inf
+        return min(self._core.next_due(), witness_due)
 
     @property
     def journal_bytes(self) -> int:
@@ -384,14 +365,20 @@ class PySyncObjEngine:
         """What must hold between any two calls. Raises `InvariantViolation`."""
         journal, core = self._journal, self._core
         snapshot_index = core.snapshot.index if core.snapshot is not None else journal.base_index
-        order = (journal.base_index, snapshot_index, core.raftLastApplied, core.raftCommitIndex, journal.last_index)
-        if list(order) != sorted(order):
+        base, last, applied, committed = (
+            journal.base_index,
+            journal.last_index,
+            core.raftLastApplied,
+            core.raftCommitIndex,
+        )
+        if not base <= snapshot_index <= applied <= committed <= last:
+            order = (base, snapshot_index, applied, committed, last)
             raise InvariantViolation(f"base, snapshot, applied, committed, last: {order}")
         if (core.raftCurrentTerm, journal.vote) < (journal.term, journal.vote) or journal.last_term > journal.term:
             raise InvariantViolation(f"term {core.raftCurrentTerm}, journal {journal.term}, log {journal.last_term}")
         for peer, progress in core.replication.progress.items() if core.replication else ():
-            if not 0 <= progress.match < progress.next or progress.match > journal.last_index:
-                raise InvariantViolation(f"voter {peer}: {progress}, last index {journal.last_index}")
+            if not 0 <= progress.match < progress.next or progress.match > last:
+                raise InvariantViolation(f"voter {peer}: {progress}, last index {last}")
 
     def close(self, *, sync: bool = True) -> None:
         """See `Engine`. Without `sync` the files are only let go of: what was staged may be wrong."""

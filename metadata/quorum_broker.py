@@ -9,6 +9,7 @@ What is *not* here: what the controller makes of it (`controller.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from raftlog.config import TimingConfig
@@ -32,6 +33,8 @@ class OwnBroker:
         self._next_heartbeat_at = 0.0
         self._told: BrokerId = NO_BROKER
         """Whom the last heartbeat went to."""
+        self._speechless = True
+        """There is nobody to tell, or nothing."""
         self._stopping: tuple[float, Callable[[bool], None]] | None = None
 
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
@@ -50,9 +53,16 @@ class OwnBroker:
         self._stopping = (deadline, done)
         self._next_heartbeat_at = 0.0
 
+    @property
+    def next_due(self) -> float:
+        """When there is something to say, or a stop has lasted too long."""
+        overdue = self._stopping[0] if self._stopping is not None else math.inf
+        return overdue if self._speechless else min(overdue, self._next_heartbeat_at)
+
     def heartbeat(self, now: float, controller: BrokerId, applied_index: int) -> BrokerHeartbeat | None:
         """What to tell the controller now, if anything is due."""
-        if self._incarnation == NO_INCARNATION or controller == NO_BROKER:
+        self._speechless = self._incarnation == NO_INCARNATION or controller == NO_BROKER
+        if self._speechless:
             return None
         if now < self._next_heartbeat_at and controller == self._told:
             return None

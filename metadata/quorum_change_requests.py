@@ -14,6 +14,7 @@ What is *not* here: frames' shapes (`quorum_protocol.py`), time (it comes in).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -76,6 +77,8 @@ class VoterChanges:
         self._waiting: list[_Request] = []
         self._asked: dict[int, _Request] = {}
         """By the id of each attempt."""
+        self.next_due = math.inf
+        """When `pump` has something to do without any news."""
 
     def add(self, change: VoterChange, *, plan: bool, deadline: float, done: Told) -> None:
         """Begin a request."""
@@ -83,6 +86,7 @@ class VoterChanges:
             done(_refused(self._next_id, "overloaded", "too many changes of the quorum wait for an outcome"))
         else:
             self._waiting.append(_Request(change, plan, deadline, done))
+            self.next_due = -math.inf
 
     def pump(self, now: float, leader: BrokerId, reachable: bool) -> None:
         """Ask what is due, end what is overdue."""
@@ -95,6 +99,9 @@ class VoterChanges:
                 request.where, request.perhaps, request.due = NO_BROKER, True, now
             if request.where == NO_BROKER and now >= request.due and leader != NO_BROKER and reachable:
                 self._attempt(request, leader)
+        # What is due and was not asked waits for a leader, and hears of one.
+        dates = ((its.deadline, its.due if its.due > now else math.inf) for its in self._waiting)
+        self.next_due = min(map(min, dates), default=math.inf)
 
     def _attempt(self, request: _Request, leader: BrokerId) -> None:
         self._next_id += 1
@@ -116,6 +123,7 @@ class VoterChanges:
             request.detail = answer.detail or request.detail
             if is_last:
                 request.where, request.due = NO_BROKER, self._now + RETRY_AFTER
+                self.next_due = -math.inf
             return
         if answer.verdict == "refused" and not is_last:
             return  # by a leader of then; what was asked since may have been done

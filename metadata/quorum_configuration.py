@@ -90,7 +90,10 @@ class Configuration(msgspec.Struct, array_like=True, frozen=True, forbid_unknown
 
     def voter(self, node_id: int) -> Voter | None:
         """By node id."""
-        return next((voter for voter in self.voters if voter.node_id == node_id), None)
+        for voter in self.voters:
+            if voter.node_id == node_id:
+                return voter
+        return None
 
     def with_voter(self, voter: Voter) -> Configuration:
         """One voter more."""

@@ -8,6 +8,7 @@ What is *not* here: what it decides (`controller.py`, `sessions.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from raftlog.model import BrokerId, Incarnation
@@ -20,6 +21,9 @@ from .sessions import Sessions
 
 DECIDE_EVERY = 0.01
 """Seconds: a decision costs little when nothing changed, but not nothing."""
+
+LOOK_EVERY = 0.05
+"""Seconds: what only time brings about (the end of a session, of a patience) is seen soon enough by then."""
 
 
 class Controlling:
@@ -37,6 +41,11 @@ class Controlling:
     def active(self) -> bool:
         """This node is the controller."""
         return self._controller is not None
+
+    @property
+    def next_due(self) -> float:
+        """When to look again even if nothing happens."""
+        return math.inf if self._controller is None else self._decided_at + LOOK_EVERY
 
     def update(self, leads: bool, term: int, image: ClusterImage) -> None:
         """This node leads `term` and has applied what was committed before, or it does not."""

@@ -140,6 +140,11 @@ class StateMachine:
         """Applied since the last snapshot was begun or installed."""
         return self.applied_index - self.snapshot_index
 
+    @property
+    def makes_snapshot(self) -> bool:
+        """One was begun and is not whole."""
+        return self._snapshot is not None
+
     def snapshot_step(self, *, begin: bool) -> tuple[bytes, int] | None:
         """Go on with the snapshot under way; with `begin`, begin one where there is none. Returns (state, the index
         after which it is) when one is whole. It takes many steps where there is much, and entries are applied

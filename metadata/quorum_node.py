@@ -2,8 +2,8 @@
 
 `QuorumNode` is what production and the simulator run alike. Inputs (a message, a link that opened or closed, a
 proposal) are staged; `tick` lets time pass, syncs the journal once for all, and only then sends, applies and answers.
-The shell's whole duty: hand in what arrived, then call `tick`, and anyway every 10-50 ms, or while it `reaches_leader`
-about once in a heartbeat's interval; where it leads, soon after its `next_heartbeat`.
+The shell's whole duty: hand in what arrived, then call `tick` if the node `wants_tick`, and anyway every 10-50 ms, or
+while it `reaches_leader` about once in a heartbeat's interval; where it leads, soon after its `next_heartbeat`.
 
 Outputs are callbacks: `send(peer, message)`; `on_events(index, events)`, in the order of the log, every applied index
 exactly once, or (after an installed snapshot) the image's difference at the snapshot's index; `on_leader(leader)` as a
@@ -17,13 +17,14 @@ happened. `InvariantViolation`, `DiskFailed` and `DiskFull` from any call mean t
 knows what it promised. They are never retried, and every later call raises the same again.
 
 What is *not* here: consensus (`pysyncobj_engine.py`), frames (`quorum_protocol.py`), links and handshakes
-(`quorum_links.py`), a proposal's way (`quorum_proposals.py`), a change of voters
-(`quorum_change_requests.py`), the state machine (`quorum_machine.py`), threads and
-sockets (`quorum_thread.py`), decisions (`controller.py`) and their rules (`image.py`).
+(`quorum_links.py`), a proposal's way (`quorum_proposals.py`), a change of voters (`quorum_change_requests.py`), the
+state machine (`quorum_machine.py`), threads and sockets (`quorum_thread.py`), their pace (`quorum_pace.py`), decisions
+(`controller.py`) and their rules (`image.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from raftlog.config import TimingConfig
@@ -47,12 +48,13 @@ from .quorum_identity import FOLDER, QuorumIdentity
 from .quorum_lanes import Lanes, is_urgent
 from .quorum_limits import QuorumLimits
 from .quorum_machine import StateMachine
+from .quorum_or_stop import OrStop
+from .quorum_outgoing import Outgoing
 from .quorum_proposals import Done, Proposals
 from .quorum_protocol import (
     BrokerHeartbeat,
     ChangeVoters,
     EngineFrame,
-    Frame,
     HeartbeatAnswer,
     Propose,
     Proposed,
@@ -98,9 +100,9 @@ class QuorumNode:
         self._identity = identity
         self._clock = clock
         self._limits = limits if limits is not None else QuorumLimits()
-        self._send = send
-        self._on_leader = on_leader
-        self._on_configuration = on_configuration
+        self._outgoing = Outgoing(send)
+        self._on_leader = on_leader or (lambda leader: None)
+        self._on_configuration = on_configuration or (lambda configuration: None)
         self._configuration: Configuration | None = None
         self._leader: BrokerId = NO_BROKER
         self._engine = PySyncObjEngine(identity, disk=disk, now=clock.monotonic(), random=random, timing=timing)
@@ -111,28 +113,32 @@ class QuorumNode:
         self._lanes = Lanes(self._engine.propose)
         # An answer to a question of this node's former life must not find one of this life.
         first_id = int.from_bytes(random.randbytes(7), "big")
-        self._proposals = Proposals(identity.node_id, first_id, self._lanes.submit, self._queue)
+        self._proposals = Proposals(identity.node_id, first_id, self._lanes.submit, self._outgoing.queue)
         self._controlling = Controlling(timing.broker_session_ms / 1000, self._lanes.submit)
         self._broker = OwnBroker(identity.node_id, timing, self._proposals)
         self._connected: set[BrokerId] = set()
         self.reaches_leader = False
         self._led = (-1, 0)
         """The term that this node leads, and what must be applied before it is the controller."""
-        self._frames: list[tuple[BrokerId, Frame]] = []
-        self._forwarded = Forwarded(self._limits, self._lanes.submit, self._queue)
+        self._forwarded = Forwarded(self._limits, self._lanes.submit, self._outgoing.queue)
         self._session_id = random.randbytes(16)
         self._sequence = 0
-        self._barriers = Barriers(self._propose_barrier)
+        add = self._proposals.add
+        self._barriers = Barriers(lambda by, done: add(encode(NoOp()), urgent=True, deadline=by, done=done))
         self._questions = StatusQuestions(first_id)
         self._changes = VoterChanges(first_id, self._ask_change)
         self._desk = ChangeDesk(self._engine, self._lanes)
-        self._or_stop = _OrStop()
+        self._touched = True
+        self._next_look: float | None = None
+        """What gives the next tick something to do: an input, or time from then on (None before anybody asked)."""
+        self._or_stop = OrStop()
 
     # --- Links -------------------------------------------------------------------------------------------------------
 
     def on_hello(self, peer: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None = None) -> None:
         """The handshake of a link on which the peer sends names its disk: whether it is the one that it votes with."""
         with self._or_stop:
+            self._touched = True
             voter = self._engine.base_configuration.voter(peer)
             if voter is not None and not voter.pinned:
                 # Also where a later entry names its disk: that entry may be cut away.
@@ -142,17 +148,20 @@ class QuorumNode:
     def on_gone(self, peer: BrokerId) -> None:
         """The peer sends nothing any more."""
         with self._or_stop:
+            self._touched = True
             self._engine.forget(peer)
 
     def on_connected(self, peer: BrokerId) -> None:
         """Messages can be sent to this peer."""
         with self._or_stop:
+            self._touched = True
             self._connected.add(peer)
             self._engine.peer_connected(peer)
 
     def on_disconnected(self, peer: BrokerId) -> None:
         """Messages to this peer are lost from now on."""
         with self._or_stop:
+            self._touched = True
             self._connected.discard(peer)
             self._engine.peer_disconnected(peer)
 
@@ -160,23 +169,24 @@ class QuorumNode:
         """A message from a peer whose handshake was accepted. Raises `RemoteProtocolError`."""
         with self._or_stop:
             frame = protocol.decode(message)
+            before, self._touched = self._touched, True
             match frame:
                 case EngineFrame(packed):
-                    self._engine.step(peer, packed)
+                    self._touched = self._engine.step(peer, packed) or before
+                case HeartbeatAnswer():
+                    self._touched = before  # its absence is what would matter, and the controller's fence says that
                 case BrokerHeartbeat():
                     self._on_heartbeat(peer, frame)
-                case HeartbeatAnswer():
-                    pass  # its absence is what would matter, and the controller's fence says that
                 case Propose():
                     self._forwarded.on_propose(peer, frame)
                 case Proposed():
                     self._proposals.on_proposed(peer, frame, self._clock.monotonic())
                 case StatusQuestion(request_id):
-                    self._queue(peer, StatusAnswer.of(request_id, self.status()))
+                    self._outgoing.queue(peer, StatusAnswer.of(request_id, self.status()))
                 case StatusAnswer(request_id):
                     self._questions.answer(request_id, frame.status)
                 case ChangeVoters():
-                    self._desk.answer(frame, lambda answer: self._queue(peer, answer))
+                    self._desk.answer(frame, lambda answer: self._outgoing.queue(peer, answer))
                 case VotersChanged():
                     self._changes.on_answer(frame)
                 case _:
@@ -187,6 +197,7 @@ class QuorumNode:
     def propose(self, command: Command, done: Done, *, timeout: float = 5.0) -> None:
         """Bring a command to the quorum's leader, wherever it is. `done` is called exactly once, from a later `tick`,
         within `timeout` seconds."""
+        self._touched = True
         urgent = is_urgent(command)
         sequence = None if isinstance(command, NoOp) else self._sequence + 1
         if not self._proposals.have_room(0, sequence, self._limits, urgent=urgent):
@@ -209,6 +220,7 @@ class QuorumNode:
     def read_barrier(self, done: Done, *, timeout: float = 5.0) -> None:
         """`done` gets an index that includes everything acknowledged before this call: a view that has come so far
         answers a linearizable read (S7). Barriers asked for together share one entry of the log."""
+        self._touched = True
         if len(self._barriers) >= self._limits.proposals_max:
             self._proposals.refuse(done, "too many reads wait for the quorum")
             return
@@ -216,9 +228,10 @@ class QuorumNode:
 
     def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
         """The status as the leader sees it; as this node does where the leader does not answer in time."""
+        self._touched = True
         now = self._clock.monotonic()
         if self._leader in self._connected:
-            self._queue(self._leader, StatusQuestion(self._questions.ask(now + timeout, done)))
+            self._outgoing.queue(self._leader, StatusQuestion(self._questions.ask(now + timeout, done)))
         else:
             self._questions.ask(now, done)
 
@@ -227,23 +240,26 @@ class QuorumNode:
     ) -> None:
         """Have the leader add or remove one voter, or with `plan` only say what would become of it. `done` is called
         once, within `timeout` seconds."""
+        self._touched = True
         self._changes.add(change, plan=plan, deadline=self._clock.monotonic() + timeout, done=done)
 
     def _ask_change(self, leader: BrokerId, asked: ChangeVoters, told: Callable[[VotersChanged], None]) -> None:
         if leader == self._identity.node_id:
             self._desk.answer(asked, told)
         else:
-            self._queue(leader, asked)
+            self._outgoing.queue(leader, asked)
 
     def register(self, command: RegisterBroker, done: Done) -> None:
         """Propose this registration until the state machine answers it, then send the broker's heartbeats. `done` is
         called once: applied (whose result may be a refusal: then another process holds the name and this one must
         stop), never unknown."""
+        self._touched = True
         self._broker.register(command, done)
 
     def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
         """Before an orderly stop: say in the heartbeats that this broker stops. `done(True)` when it is fenced, so
         leads nothing any more; `done(False)` when that did not happen in time."""
+        self._touched = True
         self._broker.stop(self._clock.monotonic() + timeout, done)
 
     def status(self) -> QuorumStatus:
@@ -261,6 +277,20 @@ class QuorumNode:
         return self._machine.behind or self._proposals.hurries or bool(self._lanes)
 
     @property
+    def wants_tick(self) -> bool:
+        """Whether a tick has anything to do now: not where an input was but a peer's word that it is there."""
+        return self._touched or self._clock.monotonic() >= self.next_look
+
+    @property
+    def next_look(self) -> float:
+        """When time gives the next tick something to do, by the clock."""
+        if self._next_look is None:
+            at_once = self.busy or self._questions or self._snapshots.under_way
+            timed = (self._engine, self._proposals, self._barriers, self._changes, self._controlling, self._broker)
+            self._next_look = -math.inf if at_once else min([part.next_due for part in timed])
+        return self._next_look
+
+    @property
     def image(self) -> ClusterImage:
         """The state after everything applied so far. Read-only for callers."""
         return self._machine.image
@@ -271,6 +301,7 @@ class QuorumNode:
         """Do what is due. Called after every batch of inputs and from time to time (see the module)."""
         with self._or_stop:
             now = self._clock.monotonic()
+            self._touched, self._next_look = False, None
             for _ in range(ROUNDS_PER_TICK):
                 if not self._round(now) or self._clock.monotonic() - now > APPLY_SECONDS:
                     break
@@ -278,9 +309,7 @@ class QuorumNode:
             self._desk.pin(now)
             self._notice_configuration()
             self._snapshots.go_on()
-            frames, self._frames = self._frames, []
-            for peer, frame in frames:
-                self._send(peer, protocol.encode(frame))
+            self._outgoing.flush()
             if self._machine.between_entries:
                 self._broker.notice_fence(now, self._machine.image)
             self._questions.end_overdue(now, self.status)
@@ -296,8 +325,7 @@ class QuorumNode:
         self._lanes.drain()
         self._engine.tick(now)
         ready = self._engine.ready()
-        for peer, message in ready.messages:
-            self._send(peer, protocol.encode(EngineFrame(message)))
+        self._outgoing.send_engine(ready.messages)
         for lost in ready.lost:
             self._lanes.lost(lost)
         self._machine.give(ready.applied)
@@ -325,20 +353,12 @@ class QuorumNode:
     def _notice_leader(self) -> None:
         if self._engine.leader != self._leader:
             self._leader = self._engine.leader
-            if self._on_leader is not None:
-                self._on_leader(self._leader)
+            self._on_leader(self._leader)
 
     def _notice_configuration(self) -> None:
         if self._engine.configuration != self._configuration:
             self._configuration = self._engine.configuration
-            if self._on_configuration is not None:
-                self._on_configuration(self._configuration)
-
-    def _propose_barrier(self, deadline: float, done: Done) -> None:
-        self._proposals.add(encode(NoOp()), urgent=True, deadline=deadline, done=done)
-
-    def _queue(self, peer: BrokerId, frame: Frame) -> None:
-        self._frames.append((peer, frame))
+            self._on_configuration(self._configuration)
 
     # --- Heartbeats --------------------------------------------------------------------------------------------------
 
@@ -349,7 +369,7 @@ class QuorumNode:
         if heartbeat is not None and controller == self._identity.node_id:
             self._on_heartbeat(controller, heartbeat)
         elif heartbeat is not None:
-            self._queue(controller, heartbeat)
+            self._outgoing.queue(controller, heartbeat)
 
     def _on_heartbeat(self, peer: BrokerId, frame: BrokerHeartbeat) -> None:
         if frame.broker_id != peer:
@@ -359,7 +379,7 @@ class QuorumNode:
             peer, incarnation, frame.applied_index, self._clock.monotonic(), stopping=frame.stopping
         )
         if known is not None and peer != self._identity.node_id:
-            self._queue(peer, HeartbeatAnswer(frame.incarnation, known))
+            self._outgoing.queue(peer, HeartbeatAnswer(frame.incarnation, known))
 
     # --- The end -----------------------------------------------------------------------------------------------------
 
@@ -368,11 +388,9 @@ class QuorumNode:
         self._engine.check_invariants()
         if self._machine.between_entries:
             self._machine.image.check_invariants()
-        status = self._engine.status()
-        if self._machine.applied_index > status.applied_index:
-            raise InvariantViolation(
-                f"the image is at {self._machine.applied_index}, the engine {status.applied_index}"
-            )
+        applied = self._engine.status().applied_index
+        if self._machine.applied_index > applied:
+            raise InvariantViolation(f"the image is at {self._machine.applied_index}, the engine {applied}")
 
     def close(self) -> None:
         """Sync and let go of the files; every waiting proposal ends as unknown (or refused, where nobody got it)."""
@@ -380,20 +398,3 @@ class QuorumNode:
         self._barriers.close()
         self._proposals.close()
         self._engine.close(sync=self._or_stop.error is None)
-
-
-class _OrStop:
-    """Whatever is not the peer's or the caller's fault stops the node for good."""
-
-    __slots__ = ("error",)
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-
-    def __enter__(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None and not isinstance(error, RemoteProtocolError):
-            self.error = error

@@ -13,6 +13,7 @@ What is *not* here: encoding, the engine, time (it comes in), and the leader's s
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -109,6 +110,13 @@ class Proposals:
     def refuse(self, done: Done, detail: str) -> None:
         """A proposal that is not even begun."""
         self._ended.append((done, Outcome(Fate.REFUSED, detail=detail)))
+
+    @property
+    def next_due(self) -> float:
+        """When `pump` has something to do without any news."""
+        if self._fresh or self._ended:
+            return -math.inf
+        return self._due[0][0] if self._due else math.inf
 
     @property
     def hurries(self) -> bool:

@@ -9,6 +9,7 @@ What is *not* here: how the entry comes into the log (`quorum_proposals.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from raftlog.model import QuorumStatus
@@ -28,14 +29,17 @@ class Barriers:
         self._propose = propose
         self._waiting: list[tuple[float, Done]] = []
         self._under_way: list[tuple[float, Done]] = []
+        self.next_due = math.inf
+        """When `pump` has something to do without any news."""
 
     def ask(self, deadline: float, done: Done) -> None:
         """`done` is called once, by the deadline."""
         self._waiting.append((deadline, done))
+        self.next_due = -math.inf
 
     def pump(self, now: float) -> None:
         """Begin the next entry, and end what waited too long."""
-        if not self._waiting and not self._under_way:
+        if now < self.next_due:
             return
         for queue in (self._waiting, self._under_way):
             overdue = [done for deadline, done in queue if now >= deadline]
@@ -46,10 +50,12 @@ class Barriers:
             self._under_way, self._waiting = self._waiting, []
             askers = self._under_way
             self._propose(max(deadline for deadline, _ in askers), lambda outcome: self._answer(askers, outcome))
+        self.next_due = min((deadline for deadline, _ in (*self._waiting, *self._under_way)), default=math.inf)
 
     def _answer(self, askers: list[tuple[float, Done]], outcome: Outcome) -> None:
         if askers is self._under_way:
             self._under_way = []
+            self.next_due = -math.inf
         for _, done in askers:
             done(outcome)
 
@@ -64,6 +70,10 @@ class StatusQuestions:
     def __init__(self, first_id: int) -> None:
         self._next_id = first_id
         self._waiting: dict[int, tuple[float, Callable[[QuorumStatus], None]]] = {}
+
+    def __bool__(self) -> bool:
+        """Some are not answered."""
+        return bool(self._waiting)
 
     def ask(self, deadline: float, done: Callable[[QuorumStatus], None]) -> int:
         """Returns the question's id."""

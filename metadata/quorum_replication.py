@@ -46,6 +46,12 @@ class Replication:
         self._voters = frozenset(voters)
         self.progress: dict[int, Progress] = {}
         """By voter and observer, this node apart."""
+        self.stirred = True
+        """Something may be sent to a peer that it could not be sent, or lacked, when `send` ended."""
+        self._sent_upto = (0, 0)
+        """(last index, commit index) at that time."""
+        self._appends: dict[tuple[int, int], tuple[Append, int]] = {}
+        """(first index, last index) → what one `send` says to every peer that is to have just that, and its bytes."""
         for voter in voters:
             self.track(voter)
 
@@ -59,17 +65,22 @@ class Replication:
         self._voters = frozenset(voters)
         for voter in voters:
             self.track(voter)
+        self.stirred = True
 
     # --- Sending ---
 
     def send(self, commit_index: int, snapshot: Snapshot | None, *, heartbeat: bool) -> None:
         """Send what each peer may be sent now; with `heartbeat`, something to everyone."""
         voters_last = self._journal.last_index
+        upto = (voters_last, commit_index)
+        if not (heartbeat or self.stirred) and upto == self._sent_upto:
+            return
+        self.stirred, self._sent_upto = False, upto
         for voter, progress in self.progress.items():
             last = voters_last if voter in self._voters else commit_index
-            # Every tick comes here for every peer, and most have news for none of two hundred.
             if heartbeat or not progress.has_all(last, commit_index):
                 self._send_to(voter, progress, commit_index, snapshot, heartbeat=heartbeat)
+        self._appends.clear()
 
     def _send_to(
         self, voter: int, progress: Progress, commit_index: int, snapshot: Snapshot | None, *, heartbeat: bool
@@ -86,23 +97,30 @@ class Replication:
             return
         spoke = False
         while progress.next <= last and progress.may_send_entries():
-            entries, size = self._batch(progress.next, last)
-            self._append(voter, progress, commit_index, entries, size)
+            self._append(voter, progress, commit_index, last)
             spoke = True
         news = progress.state is State.REPLICATE and commit_index > progress.commit_sent
         if not spoke and (heartbeat or news):
-            self._append(voter, progress, commit_index, (), 0)
+            self._append(voter, progress, commit_index, progress.next - 1)
 
-    def _append(self, voter: int, progress: Progress, commit_index: int, entries: tuple[Entry, ...], size: int) -> None:
+    def _append(self, voter: int, progress: Progress, commit_index: int, last: int) -> None:
+        """Tell a peer what comes next, up to `last` or as much as fits; nothing, where it is to have no more."""
         prev_index = progress.next - 1
-        prev_term = self._journal.term_at(prev_index)
-        if prev_term is None:
-            raise InvariantViolation(f"voter {voter} would be sent what follows entry {prev_index}: {progress}")
-        self._tell(voter, Append(self._term, prev_index, prev_term, commit_index, entries))
-        progress.on_sent(prev_index + len(entries), size, commit_index)
+        shared = self._appends.get((prev_index, last))
+        if shared is None:
+            prev_term = self._journal.term_at(prev_index)
+            if prev_term is None:
+                raise InvariantViolation(f"voter {voter} would be sent what follows entry {prev_index}: {progress}")
+            entries, size = self._batch(progress.next, last)
+            shared = Append(self._term, prev_index, prev_term, commit_index, entries), size
+            self._appends[prev_index, last] = shared
+        append, size = shared
+        self._tell(voter, append)
+        progress.on_sent(prev_index + len(append.entries), size, commit_index)
 
     def _batch(self, first: int, last: int) -> tuple[tuple[Entry, ...], int]:
-        """Entries from `first` to `last` that fit into one append: at least one. Returns them and their size."""
+        """Entries from `first` to `last` that fit into one append: at least one, if there is one. Returns them
+        and their size."""
         start = first - self._journal.base_index
         end = min(start + MAX_APPEND_ENTRIES, last - self._journal.base_index + 1)
         batch: list[Entry] = []
@@ -139,6 +157,8 @@ class Replication:
             progress.on_success(reply.index)
         else:
             progress.on_rejected(reply.index, reply.hint)
+        sent_last, sent_commit = self._sent_upto
+        self.stirred |= not progress.has_all(sent_last if voter in self._voters else sent_commit, sent_commit)
         return progress.match
 
     def on_snapshot_reply(self, voter: int, reply: SnapshotReply) -> int:
@@ -149,6 +169,7 @@ class Replication:
             progress.on_installed(reply.index)
         elif progress.snapshot is not None and progress.snapshot.snapshot.index == reply.index:
             progress.snapshot.on_reply(reply.next_offset)
+        self.stirred = True
         return progress.match
 
     def _check_sent(self, voter: int, index: int) -> None:
@@ -160,6 +181,7 @@ class Replication:
     def forget(self, voter: int) -> None:
         """What this peer acknowledged is lost with its disk: begin with it as with an unknown one."""
         self.progress[voter] = Progress(match=0, next=self._journal.last_index + 1)
+        self.stirred = True
 
     def on_link_lost(self, voter: int) -> None:
         """What was in flight to this peer is gone, and so is an observer: it begins anew."""
@@ -167,3 +189,4 @@ class Replication:
             self.progress.pop(voter, None)
         else:
             self.progress[voter].on_link_lost()
+            self.stirred = True

@@ -23,6 +23,11 @@ class Snapshots:
         self._writing: Iterator[None] | None = None
         """The rest of a snapshot's way to the disk."""
 
+    @property
+    def under_way(self) -> bool:
+        """There is more to do to one."""
+        return self._writing is not None or self._machine.makes_snapshot
+
     def go_on(self, *, due: bool = False) -> bool:
         """The next step, if there is one. `due`: begin one now, where none is under way. Whether one came to its end.
         Raises `DiskFailed` or `DiskFull`: the node must stop."""

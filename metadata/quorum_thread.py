@@ -37,22 +37,13 @@ from .quorum_changes import VoterChange
 from .quorum_configuration import Configuration
 from .quorum_links import QuorumLinks
 from .quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
+from .quorum_pace import TICK_SECONDS, pause_after_tick
 from .quorum_protocol import QUORUM_PATH, VotersChanged
 from .quorum_thread_bridge import Bridge
 from .quorum_thread_dialing import Dialing, Redirect
 from .quorum_thread_streams import AcceptedStreams
 
 __all__ = ["QUORUM_PATH", "QuorumThread"]
-
-TICK_SECONDS = 0.04
-"""So long after the last tick comes the next without any input, while no leader is at hand."""
-
-FOLLOWED_HEARTBEATS = 1.5
-"""With one at hand, its heartbeats are a voter's ticks; only when one is late does it look for itself."""
-
-HEARTBEAT_LATE = 0.25
-"""By so much of its interval a leader's heartbeat may be late where nothing arrives: an input soon after it is due then
-saves a wake, and no input ever puts it off."""
 
 HANGING_SECONDS = 60.0
 """A journal is bounded: one whose opening or closing takes longer has a disk that hangs."""
@@ -307,7 +298,7 @@ class QuorumThread:
         self._do_guarded(lambda: call(node))
 
     def _do_guarded(self, call: Callable[[], None]) -> None:
-        """An input: staged now, carried out at the end of this turn of the loop, with all others of it."""
+        """An input: staged now, carried out at the end of this turn of the loop with all others, if there is need."""
         if self._node is None:
             return
         try:
@@ -317,7 +308,7 @@ class QuorumThread:
         except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
             self._fail(error)
             return
-        if not self._tick_due:
+        if not self._tick_due and self._node.wants_tick:
             self._tick_due = True
             asyncio.get_running_loop().call_soon(self._tick)
 
@@ -336,16 +327,10 @@ class QuorumThread:
         if node.busy and not self._tick_due and not self._stop.is_set():
             self._tick_due = True
             asyncio.get_running_loop().call_soon(self._tick)
-        self._next_tick = asyncio.get_running_loop().time() + self._pause_after(node)
+        pause = pause_after_tick(node, self._clock.monotonic(), self._heartbeat, TICK_SECONDS)
+        self._next_tick = asyncio.get_running_loop().time() + pause
         if self._next_beat is not None and self._next_tick < self._next_beat.when():
             self._set_beat()
-
-    def _pause_after(self, node: QuorumNode) -> float:
-        if not node.reaches_leader:
-            return TICK_SECONDS
-        if math.isinf(node.next_heartbeat):
-            return FOLLOWED_HEARTBEATS * self._heartbeat
-        return max(0.0, node.next_heartbeat - self._clock.monotonic()) + HEARTBEAT_LATE * self._heartbeat
 
     def _fail(self, error: BaseException) -> None:
         """Nothing leaves this node any more."""

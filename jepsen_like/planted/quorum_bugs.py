@@ -31,8 +31,8 @@ CANDIDATE, LEADER = 1, 2
 
 
 def _ready_before_sync(engine: Any) -> Ready:
-    ready = Ready(engine._outbox.messages, engine._core.applied, list(engine._core.lost))
-    engine._outbox.messages, engine._core.applied = [], []
+    ready = Ready(engine._outbox.take(), engine._core.applied, list(engine._core.lost))
+    engine._core.applied = []
     engine._core.lost.clear()
     return ready
 

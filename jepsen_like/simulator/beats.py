@@ -9,10 +9,9 @@ What is *not* here: what a tick does (`metadata/quorum_node.py`).
 
 from __future__ import annotations
 
-import math
 from typing import Protocol
 
-from metadata.quorum_thread import FOLLOWED_HEARTBEATS, HEARTBEAT_LATE, TICK_SECONDS
+from metadata.quorum_pace import TICK_SECONDS, Paced, pause_after_tick
 from raftlog.config import TimingConfig
 from raftlog.ports import Clock
 
@@ -22,18 +21,8 @@ ROUNDING = 1e-9
 """Seconds: sums of times are not exact."""
 
 
-class Ticked(Protocol):
+class Ticked(Paced, Protocol):
     """What is ticked."""
-
-    @property
-    def reaches_leader(self) -> bool:
-        """A leader is at hand, or this node is it."""
-        ...
-
-    @property
-    def next_heartbeat(self) -> float:
-        """When the leader's is due, by the node's clock; infinite where this node does not lead."""
-        ...
 
     def tick(self) -> None: ...
 
@@ -86,7 +75,8 @@ class Beats:
         self._due = False
         self._ticked_at = self._heap.now
         self._node.tick()
-        before, self._pause = self._pause, self._pause_after()
+        before = self._pause
+        self._pause = pause_after_tick(self._node, self._clock.monotonic(), self._heartbeat, self._alone)
         if self._pause < before and self._next is not None:
             self._next.cancel()
             self._wait()
@@ -94,10 +84,3 @@ class Beats:
     def _wait(self) -> None:
         delay = self._ticked_at + self._pause - self._heap.now
         self._next = self._heap.schedule(delay, self._beat, self._life)
-
-    def _pause_after(self) -> float:
-        if not self._node.reaches_leader:
-            return self._alone
-        if math.isinf(self._node.next_heartbeat):
-            return FOLLOWED_HEARTBEATS * self._heartbeat
-        return max(0.0, self._node.next_heartbeat - self._clock.monotonic()) + HEARTBEAT_LATE * self._heartbeat

@@ -10,9 +10,9 @@ What is *not* here: disks, links, faults.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import TypeVar
 
 from raftlog.errors import RaftlogError
@@ -58,22 +58,24 @@ class EventHeap:
 
     def schedule(self, delay: float, callback: Callable[[], None], life: Life | None = None) -> Event:
         """Call back `delay` virtual seconds from now, unless cancelled or the life has ended by then."""
-        self._order += 1
-        event = Event(self.now + max(delay, 0.0), self._order, life, callback)
-        heapq.heappush(self._heap, (event.at, event.order, event))
+        order = self._order = self._order + 1
+        at = self.now + delay if delay > 0.0 else self.now
+        event = Event(at, order, life, callback)
+        heappush(self._heap, (at, order, event))
         return event
 
     def run_until(self, end: float, run: Callable[[Event], None]) -> None:
         """Hand what is due before `end` to `run`, in order; `run` calls `event.callback`."""
-        while self._heap and self._heap[0][0] < end:
-            _, _, event = heapq.heappop(self._heap)
+        heap = self._heap
+        while heap and heap[0][0] < end:
+            event = heappop(heap)[2]
             life = event.life
             if event.cancelled or (life is not None and not life.alive):
                 continue
             if life is not None and life.paused_until > event.at:
                 # A stopped process does late what it would have done: everything, in its old order.
                 event.at = life.paused_until
-                heapq.heappush(self._heap, (event.at, event.order, event))
+                heappush(heap, (event.at, event.order, event))
                 continue
             self.now = event.at
             self.events_run += 1

@@ -204,13 +204,15 @@ class SimNetwork:
     # --- Inside ---
 
     def _is_cut(self, sender: int, receiver: int, kind: str) -> bool:
+        if not self.cuts and not self.stalled:
+            return False
         return (sender, receiver) in self.cuts or (sender, receiver, kind) in self.stalled
 
     def _latency(self) -> float:
-        shape = self.shape
-        if self._rng.random() < shape.slow_probability:
-            return self._rng.uniform(shape.latency_max, shape.slow_max)
-        return self._rng.uniform(shape.latency_min, shape.latency_max)
+        shape, draw = self.shape, self._rng.random
+        if draw() < shape.slow_probability:
+            return shape.latency_max + (shape.slow_max - shape.latency_max) * draw()
+        return shape.latency_min + (shape.latency_max - shape.latency_min) * draw()
 
     def _deliver_later(self, link: SimLink, message: bytes) -> None:
         link.carried += 1

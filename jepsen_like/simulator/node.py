@@ -67,6 +67,10 @@ class SimQuorum:
     def next_heartbeat(self) -> float:
         return self.node.next_heartbeat
 
+    @property
+    def next_look(self) -> float:
+        return self.node.next_look
+
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
         self.registration = command
         self.node.register(command, self._telling(done))

@@ -43,7 +43,7 @@ class JumpingClock(SimClock):
     """Seconds."""
 
     def monotonic(self) -> float:
-        return super().monotonic() + self.leapt
+        return self._heap.now * self._drift + self.leapt
 
 
 class SlowDisk(SimDisk):
@@ -190,6 +190,10 @@ class QuorumSimNode:
     def next_heartbeat(self) -> float:
         return math.inf if self.quorum is None else self.quorum.next_heartbeat
 
+    @property
+    def next_look(self) -> float:
+        return math.inf if self.quorum is None else self.quorum.next_look
+
     def tick(self) -> None:
         """As its thread would."""
         assert self.quorum is not None
@@ -197,8 +201,9 @@ class QuorumSimNode:
         self._dialing.set_lost(not self.quorum.reaches_leader)
 
     def tick_soon(self) -> None:
-        """After the present input."""
-        self._beats.soon()
+        """After the present input, if there is anything to be done about it: as the thread does."""
+        if self.quorum is None or self.quorum.wants_tick:
+            self._beats.soon()
 
     def _configured(self, links: QuorumLinks, configuration: Configuration) -> None:
         links.set_voters(configuration)

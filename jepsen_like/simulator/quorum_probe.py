@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from metadata.image import ClusterImage
-from metadata.journal import Journal, generation_path
+from metadata.journal import Journal
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_node import QuorumNode
 
@@ -44,7 +44,7 @@ def mark_of(node: QuorumNode) -> Mark:
     inside, journal = engine._core.__dict__, engine._journal
     entries = journal.entries
     _, last_index, last_term = entries[-1]
-    return Mark(
+    held = (
         inside["_SyncObj__raftCurrentTerm"],
         inside["_SyncObj__votedForNodeId"],
         inside["_SyncObj__raftState"] == LEADER,
@@ -55,6 +55,7 @@ def mark_of(node: QuorumNode) -> Mark:
         entries[0][1],
         bool(journal._staged),
     )
+    return tuple.__new__(Mark, held)
 
 
 def configuration_of(node: QuorumNode) -> Configuration:
@@ -65,7 +66,7 @@ def configuration_of(node: QuorumNode) -> Configuration:
 def is_durable(node: QuorumNode, disk: SimDisk) -> bool:
     """Whether the whole journal would outlive a power loss, as the disk knows it and not as the journal believes."""
     journal = node._engine._journal
-    return not journal.dirty and disk.is_durable(generation_path(journal._generation))
+    return not journal.dirty and disk.is_durable(journal.path)
 
 
 def image_of(node: QuorumNode) -> ClusterImage:

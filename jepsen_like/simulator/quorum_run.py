@@ -22,6 +22,7 @@ from unittest import mock
 from metadata import image_sessions, pysyncobj_engine, quorum_replication, quorum_snapshot
 from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, InvariantViolation, RaftlogError
 
+from .collector import seldom_collected
 from .disk import SimulatedCrash
 from .heap import Event, EventHeap
 from .network import NetworkShape
@@ -304,7 +305,7 @@ def small_limits(limits: Limits) -> Iterator[None]:
 
 def run_schedule(schedule: Schedule) -> QuorumVerdict:
     """Run a schedule to its verdict. A crash of the product's own code is a violation, with its traceback."""
-    with small_limits(schedule.limits):
+    with small_limits(schedule.limits), seldom_collected():
         world = QuorumWorld(schedule)
         violation = ""
         try:

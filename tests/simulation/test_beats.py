@@ -20,6 +20,7 @@ class Node:
         self.heap = heap
         self.reaches_leader = False
         self.next_heartbeat = math.inf
+        self.next_look = -math.inf
         self.ticks: list[float] = []
 
     def tick(self) -> None:

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from jepsen_like.simulator.quorum_directed import BEFORE, FOR_GOOD, LASTS, direct
+from jepsen_like.simulator.quorum_probe import mark_of, waiting_in_lanes
 from jepsen_like.simulator.quorum_run import run_quorum_seed, run_schedule
 from jepsen_like.simulator.quorum_schedule import KINDS, OPERATIONS, Schedule, draw
+from metadata import quorum_controlling
 from metadata.pysyncobj_core import _SyncObj
+from metadata.quorum_node import QuorumNode
 
 SECONDS = 15.0
 SEEDS = range(1, 25)
@@ -41,11 +44,35 @@ def test_one_schedule_and_one_code_give_one_trace(seed: int) -> None:
     assert run_quorum_seed(seed + 100, 10.0).trace != first.trace
 
 
-def test_ticks_that_are_left_out_would_have_done_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_tick_leaves_out_would_have_done_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower's tick goes to pysyncobj only where its timer has run out or something is to be applied."""
     sparing = run_quorum_seed(4, 8.0)
     monkeypatch.setattr(_SyncObj, "is_due", lambda core: True)
     assert run_quorum_seed(4, 8.0).trace == sparing.trace
+
+
+@pytest.mark.parametrize("seed", [4, 11])
+def test_a_tick_that_is_left_out_would_have_done_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a node wants none after an input, it gets one all the same: nothing leaves it, and nothing changes."""
+    wants, left_out = QuorumNode.wants_tick.fget, list[bool]()  # type: ignore[attr-defined]
+    monkeypatch.setattr(quorum_controlling, "LOOK_EVERY", quorum_controlling.DECIDE_EVERY)
+
+    def look(node: QuorumNode) -> bool:
+        if wants(node):
+            return True
+        sent: list[object] = []
+        send, node._outgoing._send = node._outgoing._send, lambda peer, frame: sent.append(frame)
+        before = mark_of(node), node._engine.journal_bytes, node.image.index, waiting_in_lanes(node)
+        node.tick()
+        assert (mark_of(node), node._engine.journal_bytes, node.image.index, waiting_in_lanes(node)) == before
+        assert sent == [] and not node.busy
+        node._outgoing._send = send
+        left_out.append(True)
+        return False
+
+    monkeypatch.setattr(QuorumNode, "wants_tick", property(look))
+    assert run_quorum_seed(seed, 10.0).passed
+    assert len(left_out) > 200
 
 
 def test_without_faults_everything_is_applied() -> None:

@@ -55,9 +55,11 @@ class HeapClock:
 
     def __init__(self, heap: Heap) -> None:
         self._heap = heap
+        self.leapt = 0.0
+        """Seconds, as after the suspension of a machine."""
 
     def monotonic(self) -> float:
-        return self._heap.now
+        return self._heap.now + self.leapt
 
     def wall_ms(self) -> int:
         return int(self._heap.now * 1000)
@@ -149,7 +151,7 @@ class _Ticking:
 
     def on_message(self, link: Link, message: memoryview) -> None:
         self._handler.on_message(link, message)
-        self._member.tick()
+        self._member.tick_if_wanted()
 
     def on_closed(self, link: Link) -> None:
         self._handler.on_closed(link)
@@ -165,6 +167,7 @@ class Member:
         self.number = number
         self.identity = identity_of(number, cluster.voters)
         self.disk = SimDisk()
+        self.clock = HeapClock(cluster.heap)
         self.life: Life | None = None
         self.quorum: QuorumNode | None = None
         self.view = ClusterView()
@@ -195,7 +198,7 @@ class Member:
         self.quorum = QuorumNode(
             self.identity,
             disk=self.disk,
-            clock=HeapClock(cluster.heap),
+            clock=self.clock,
             random=random.Random(cluster.rng.random()),
             timing=TimingConfig(),
             send=links.send,
@@ -238,6 +241,11 @@ class Member:
 
     def tick(self) -> None:
         if self.quorum is not None:
+            self.quorum.tick()
+
+    def tick_if_wanted(self) -> None:
+        """As the quorum's thread does after an input."""
+        if self.quorum is not None and self.quorum.wants_tick:
             self.quorum.tick()
 
     def kill(self, *, power: bool = False) -> None:

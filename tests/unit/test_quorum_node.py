@@ -107,7 +107,7 @@ def test_too_many_proposals_of_one_peer_are_refused() -> None:
     follower = others(cluster, leader)[0]
     answers: list[Proposed] = []
     node = cluster.node(leader)
-    send = node._send
+    send = node._outgoing._send
 
     def spy(peer: BrokerId, message: bytes) -> None:
         frame = decode(message)
@@ -115,7 +115,7 @@ def test_too_many_proposals_of_one_peer_are_refused() -> None:
             answers.append(frame)
         send(peer, message)
 
-    node._send = spy
+    node._outgoing._send = spy
     for number in range(5):
         node.on_message(BrokerId(follower), encode_frame(Propose(number, encode(NoOp()), False)))
     node.tick()

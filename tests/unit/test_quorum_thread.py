@@ -14,7 +14,8 @@ import pytest
 from jepsen_like.simulator.disk import SimDisk
 from metadata import quorum_thread, quorum_thread_streams
 from metadata.quorum_configuration import Configuration, Voter
-from metadata.quorum_thread import HEARTBEAT_LATE, QuorumThread
+from metadata.quorum_pace import FOLLOWED_HEARTBEATS, HEARTBEAT_LATE, LOOK_AT_LEAST, TICK_SECONDS
+from metadata.quorum_thread import QuorumThread
 from metadata.quorum_thread_dialing import Dialing
 from metadata.quorum_thread_streams import DialedStream
 from raftlog.clock import ManualClock
@@ -36,6 +37,8 @@ class FakeNode:
         self.reaches_leader = True
         self.busy = False
         self.next_heartbeat = math.inf
+        self.next_look = -math.inf
+        self.wants_tick = True
         self.ticks = 0
         self.on_tick: Callable[[], None] = lambda: None
 
@@ -111,10 +114,33 @@ async def test_who_lost_its_leader_looks_sooner(ticking: tuple[Any, FakeNode, Ma
     thread, node, _ = ticking
     loop = asyncio.get_running_loop()
     thread._beat()
-    assert HEARTBEAT < thread._next_beat.when() - loop.time() <= quorum_thread.FOLLOWED_HEARTBEATS * HEARTBEAT
+    assert HEARTBEAT < thread._next_beat.when() - loop.time() <= FOLLOWED_HEARTBEATS * HEARTBEAT
     node.reaches_leader = False
     thread._tick()
-    assert thread._next_beat.when() - loop.time() <= quorum_thread.TICK_SECONDS
+    assert thread._next_beat.when() - loop.time() <= TICK_SECONDS
+
+
+async def test_who_is_alone_and_has_nothing_to_do_looks_when_it_has(ticking: tuple[Any, FakeNode, ManualClock]) -> None:
+    thread, node, clock = ticking
+    loop = asyncio.get_running_loop()
+    node.reaches_leader = False
+    for due, least, most in ((0.2, 0.15, 0.2), (-1.0, 0.0, TICK_SECONDS), (math.inf, TICK_SECONDS, LOOK_AT_LEAST)):
+        node.next_look = clock.monotonic() + due
+        thread._tick()
+        thread._set_beat()
+        assert least < thread._next_beat.when() - loop.time() <= most
+
+
+async def test_an_input_that_asks_for_nothing_has_no_tick(
+    ticking: tuple[Any, FakeNode, ManualClock],
+) -> None:
+    thread, node, _ = ticking
+    for wants in (False, True, False):
+        node.wants_tick = wants
+        before = node.ticks
+        thread._do_guarded(lambda: None)
+        await asyncio.sleep(0)
+        assert node.ticks == before + wants
 
 
 # --- Whom it dials ---------------------------------------------------------------------------------------------------
