@@ -162,13 +162,10 @@ def _decide(state: ImageState, wanted: _Wanted, index: int) -> Decision:
     if named > MAX_NAMED_PER_COMMIT:
         return Refused("transaction_too_large", f"a commit is of {MAX_NAMED_PER_COMMIT} named producers at most")
     yield
-    taken = _position_refusal(state, wanted)
-    is_taken = taken is not None and taken.code == "position_taken"
-    all_committed = bool(standings) and all(standing is Standing.COMMITTED for standing in standings.values())
-    if all_committed and (is_taken or not wanted.positions):
+    if _was_accepted(state, wanted, standings):
         return told_after(state, wanted.keys)
     yield
-    refused = taken or _standing_refusal(standings, wanted)
+    refused = _position_refusal(state, wanted) or _standing_refusal(standings, wanted)
     if refused is None:
         refused = yield from _partition_refusal(state, wanted)
     if refused is None:
@@ -230,6 +227,13 @@ def _no_room(state: ImageState, wanted: _Wanted) -> Refused | None:
 
 
 # --- What is not so now: the attempt is over -------------------------------------------------------------------------
+
+
+def _was_accepted(state: ImageState, wanted: _Wanted, standings: dict[TransactionKey, Standing]) -> bool:
+    """Before: its transactions are committed, and its positions have moved. All of them: where one of several is taken
+    it was another commit that took it."""
+    committed = bool(standings) and all(standing is Standing.COMMITTED for standing in standings.values())
+    return committed and all(state.transactions.position(one.name) >= one.new for one in wanted.positions)
 
 
 def _position_refusal(state: ImageState, wanted: _Wanted) -> Refused | None:

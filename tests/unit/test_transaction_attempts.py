@@ -135,3 +135,16 @@ def test_a_copy_that_is_brought_up_forgets_it_too(moved: TransactionCluster) -> 
     for event in done.value.value:
         before.transactions.change(event)
     assert before.transactions.positions() == [("report/8", 0)]
+
+
+def test_a_commit_of_more_positions_than_the_first_one_moved_is_another_commit_s13() -> None:
+    """Its transactions are committed, and what it says beyond that has not happened: it must not hear that it has."""
+    cluster = TransactionCluster()
+    (one,) = cluster.open_block(count=1)
+    asked = commit(output(one, {0: 5}), positions={"x": (-1, 0)})
+    cluster.do_change(asked)
+    cluster.do_change(asked)
+    more = commit(output(one, {0: 5}), positions={"x": (-1, 0), "y": (-1, 0)})
+    cluster.refuse(more, "position_taken", changes_nothing=True)
+    cluster.refuse(commit(output(one, {0: 5}), positions={"y": (-1, 0)}), "transaction_committed", changes_nothing=True)
+    assert cluster.position("y") == -1
