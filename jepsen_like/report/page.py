@@ -1,0 +1,144 @@
+"""The page: verdict first, then what was run, the faults with their proofs, plots, and each anomaly with the operations
+that prove it.
+
+It is made of what the folder has; a folder without an outcome (a run that was interrupted) says so. A simulated world
+has no folder: its page has the seed, the verdict and what the world told. One file, no script, nothing from elsewhere.
+
+What is *not* here: drawing (`plots.py`), choosing operations (`excerpts.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from raftlog.errors import InvalidRequest
+
+from ..history import Operation, read
+from ..run_records import Fault, Outcome, RunFolder, RunPlan, read_faults
+from . import plots, series
+from .excerpts import Excerpt, excerpts
+
+if TYPE_CHECKING:
+    import jinja2
+
+TEMPLATES = Path(__file__).parent
+LOG_LINES_MAX = 40
+"""Of a node, that are shown: those that somebody should look at."""
+TELLING = (b"INVARIANT", b"Traceback", b'"level":"error"', b'"level": "error"', b'"level":"critical"')
+LINE_CHARACTERS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """All of one kind that one checker found."""
+
+    checker: str
+    name: str
+    count: int
+    excerpts: Sequence[Excerpt]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFault:
+    """A fault as a line of the table."""
+
+    fault: Fault
+    began: float
+    lasted: float
+    colour: str
+    evidence: str
+
+
+def write_report(folder: RunFolder) -> Path:
+    """The page of a run's folder. Raises `InvalidRequest` where it is none, or what draws it is missing."""
+    folder.report.write_text(render(folder), encoding="utf-8")
+    return folder.report
+
+
+def render(folder: RunFolder) -> str:
+    """See `write_report`."""
+    if not folder.plan.exists() or not folder.history.exists():
+        raise InvalidRequest("invalid_request", f"{folder.path} is no folder of a run: it has no plan or no history")
+    plan = msgspec.json.decode(folder.plan.read_bytes(), type=RunPlan)
+    with folder.history.open("rb") as lines:
+        history = list(read(lines))
+    faults = sorted(read_faults(folder.faults), key=lambda one: one.began) if folder.faults.exists() else []
+    verdict = msgspec.json.decode(folder.verdict.read_bytes()) if folder.verdict.exists() else {}
+    operations, seconds = series.ended(history), series.length(history)
+    return _template("run.html.j2").render(
+        plan=plan,
+        outcome=msgspec.json.decode(folder.outcome.read_bytes(), type=Outcome) if folder.outcome.exists() else None,
+        checkers=verdict.get("checkers", {}),
+        anomalies=list(_anomalies(verdict, history)),
+        faults=_faults(faults),
+        void=sum(not fault.evidence for fault in faults),
+        throughput=plots.throughput(operations, faults, seconds),
+        quantiles=plots.quantiles(operations, faults, seconds),
+        latency=plots.latency(operations, faults, seconds),
+        drawn=min(len(operations), plots.POINTS_MAX),
+        operations=len(operations),
+        logs=_logs(folder),
+        options=msgspec.json.encode(plan.options).decode(),
+    )
+
+
+def render_simulated(kind: str, seed: int, seconds: float, *, trace: str, violation: str, lines: Sequence[str]) -> str:
+    """The page of a simulated world. `lines`: what the world told of itself."""
+    return _template("simulated.html.j2").render(
+        kind=kind, seed=seed, seconds=seconds, trace=trace, violation=violation, lines=lines
+    )
+
+
+def _template(name: str) -> jinja2.Template:
+    try:
+        import jinja2
+    except ImportError as error:
+        raise InvalidRequest(
+            "invalid_request", "reports are made with jinja2, which is missing: pip install 'raftlog[chaos]'"
+        ) from error
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name)
+
+
+def _anomalies(verdict: Mapping[str, Any], history: Sequence[Operation]) -> Iterator[Anomaly]:
+    for checker, told in verdict.get("checkers", {}).items():
+        for name, found in told["anomalies"].items():
+            if found:
+                yield Anomaly(checker, name, len(found), excerpts(found, history))
+
+
+def _faults(faults: Sequence[Fault]) -> list[ShownFault]:
+    colours = plots.colours(faults)
+    return [
+        ShownFault(
+            fault,
+            fault.began / 1e9,
+            (fault.ended - fault.began) / 1e9,
+            colours[fault.kind],
+            msgspec.json.encode(fault.evidence, enc_hook=repr).decode() if fault.evidence else "",
+        )
+        for fault in faults
+    ]
+
+
+def _logs(folder: RunFolder) -> dict[str, list[str]]:
+    """Node → those lines of its log that somebody should look at, the last ones."""
+    found: dict[str, list[str]] = {}
+    for file in sorted((folder.path / "nodes").glob("*/log.jsonl")):
+        with file.open("rb") as lines:
+            telling = [line for line in lines if any(mark in line for mark in TELLING)]
+        if telling:
+            shown = [line.decode(errors="replace").rstrip()[:LINE_CHARACTERS] for line in telling[-LOG_LINES_MAX:]]
+            found[file.parent.name] = shown
+    return found

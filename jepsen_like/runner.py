@@ -1,0 +1,233 @@
+"""One run, from a plan to a verdict: a cluster is made, worked on and broken, healed, read, stopped and judged.
+
+    prepare the cluster → operations beside faults → heal → recovery and last reads → stop in order → judge → outcome
+
+What a run leaves is in its folder (`run_records.py`); of the cluster nothing is left, however the run ends. Only a run
+that came to its end has an outcome. Its verdict is *unknown*, which is no pass, where a checker does not know, where
+the cluster could not be healed, and where faults were made of which some kind never bit.
+
+What is *not* here: the commands (`chaos.py`), what people read (`report/`), adding up (`scoreboard.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from .cells import LOOPBACK, NAMESPACES
+from .checkers.verdict import Verdict
+from .clusters.cluster import SMALL_LOGS, NodeCluster
+from .clusters.health import until_in_sync
+from .clusters.loopback import open_loopback
+from .clusters.namespaces import open_namespaces
+from .history import Operation, read
+from .history_file import HistoryFile
+from .interpreter import RunFailed, interpret
+from .judging import judge_run, valid
+from .nemeses.injection import HealFailed
+from .nemeses.nemesis import MIXED, NONE, make
+from .product import commit_of_the_product
+from .run_records import Fault, Nemesis, Outcome, RunFolder, RunPlan
+
+PREPARED_SECONDS = 120.0
+POLL_SECONDS = 0.05
+LOG_BYTES_MAX = 64 * 1024 * 1024
+"""Kept of a node's log: its end."""
+
+Tell = Callable[[str], None]
+"""What happens now, for people."""
+
+
+async def run(plan: RunPlan, folder: RunFolder, *, layout: str, tell: Tell = lambda text: None) -> Outcome:
+    """Make the run. Raises `InvalidRequest` where this machine cannot, `RunFailed` where the suite could not do its
+    work: then there is no outcome, and the run says nothing of the cluster."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    folder.plan.write_bytes(msgspec.json.format(msgspec.json.encode(plan)))
+    origin_ns = time.monotonic_ns()
+    nemesis = make(plan.nemesis, seed=plan.seed, origin_ns=origin_ns, options=plan.options)
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    tell("making a cluster")
+    async with await _cluster(plan, layout) as cluster:
+        await cluster.start()
+        await until_in_sync(cluster.bootstrap)
+        worked = await _work(_Run(plan, folder, cluster, nemesis, origin_ns, tell))
+        tell("stopping the nodes")
+        codes = await cluster.stop()
+        tell("judging")
+        verdicts = await asyncio.to_thread(_judged, plan, folder, cluster)
+    result = outcome(plan, started, worked, verdicts, codes)
+    folder.outcome.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    return result
+
+
+async def _cluster(plan: RunPlan, layout: str) -> NodeCluster:
+    if layout == NAMESPACES:
+        return await open_namespaces(plan.nodes, settings=SMALL_LOGS)
+    assert layout == LOOPBACK, layout
+    return await open_loopback(plan.nodes, settings=SMALL_LOGS, clocks=True, seed=plan.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """What came of operations and faults."""
+
+    seconds: float
+    faults: Sequence[Fault]
+    operations: Mapping[str, int]
+    not_healed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    plan: RunPlan
+    folder: RunFolder
+    cluster: NodeCluster
+    nemesis: Nemesis
+    origin_ns: int
+    tell: Tell
+
+    def now(self) -> int:
+        return time.monotonic_ns() - self.origin_ns
+
+
+async def _work(run: _Run) -> Worked:
+    """Operations and faults side by side, then the healed cluster's last reads."""
+    faults: list[Fault] = []
+    healed = asyncio.Event()
+    with HistoryFile(run.folder.history, run.now) as history, run.folder.faults.open("wb") as file:
+
+        def note(fault: Fault) -> None:
+            faults.append(fault)
+            file.write(msgspec.json.encode(fault) + b"\n")
+            file.flush()
+            history.note("nemesis", fault.kind, {"targets": fault.targets, "void": not fault.evidence})
+
+        operations = asyncio.create_task(
+            interpret(run.plan, run.cluster.bootstrap, run.folder, run.origin_ns, healed, history=history)
+        )
+        try:
+            run.tell("preparing topics")
+            await _prepared(history, operations)
+            began = time.monotonic()
+            not_healed = await _disturb(run, note)
+            seconds = time.monotonic() - began
+            run.tell("healed: recovery and last reads")
+            healed.set()
+            await operations
+        finally:
+            operations.cancel()
+            await asyncio.gather(operations, return_exceptions=True)
+    with run.folder.history.open("rb") as lines:
+        counted = count(read(lines))
+    return Worked(seconds, faults, counted, not_healed)
+
+
+async def _prepared(history: HistoryFile, operations: asyncio.Task[None]) -> None:
+    """Topics and clients are there, and the first operation is under way (the second line): faults may begin."""
+    deadline = time.monotonic() + PREPARED_SECONDS
+    while history.count < 2:
+        if operations.done():
+            await operations
+        if time.monotonic() > deadline:
+            raise RunFailed(f"the workload was not prepared within {PREPARED_SECONDS:g} s")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _disturb(run: _Run, note: Callable[[Fault], None]) -> str:
+    """Why it could not be healed; empty where it was."""
+    run.tell(f"operations beside {run.plan.nemesis}")
+    not_healed = ""
+    try:
+        await run.nemesis.disturb(run.cluster, run.plan.seconds, note)
+    except* HealFailed as group:
+        not_healed = "; ".join(str(error) for error in group.exceptions)
+    return not_healed
+
+
+def count(history: Iterable[Operation]) -> dict[str, int]:
+    """Completions of clients, by kind."""
+    counted: Counter[str] = Counter({"ok": 0, "fail": 0, "info": 0})
+    for operation in history:
+        if isinstance(operation.process, int) and operation.kind != "invoke":
+            counted[operation.kind] += 1
+    return dict(counted)
+
+
+def _judged(plan: RunPlan, folder: RunFolder, cluster: NodeCluster) -> dict[str, Verdict]:
+    """Blocks."""
+    logs = {}
+    for node in cluster.nodes:
+        kept = folder.node(node)
+        kept.mkdir(parents=True, exist_ok=True)
+        logs[node] = kept / "log.jsonl"
+        _keep(cluster.log_file(node), logs[node])
+    data = {node: cluster.data_folder(node) for node in cluster.nodes}
+    return judge_run(plan, folder, data_folders=data, log_files=logs)
+
+
+def _keep(source: Path, target: Path) -> None:
+    if not source.exists():
+        return
+    with source.open("rb") as read_from, target.open("wb") as write_to:
+        read_from.seek(max(0, source.stat().st_size - LOG_BYTES_MAX))
+        shutil.copyfileobj(read_from, write_to)
+
+
+def outcome(
+    plan: RunPlan, started: str, worked: Worked, verdicts: Mapping[str, Verdict], codes: Mapping[str, int | None]
+) -> Outcome:
+    """In one line. `codes`: of the nodes' orderly stops."""
+    bitten = Counter(fault.kind for fault in worked.faults if fault.evidence)
+    void = Counter(fault.kind for fault in worked.faults if not fault.evidence)
+    anomalies = Counter(
+        {name: len(found) for one in verdicts.values() for name, found in one.anomalies.items() if found}
+    )
+    if worked.not_healed:
+        anomalies["not-healed"] += 1
+    killed = [node for node, code in codes.items() if code not in (0, None)]
+    if killed:
+        anomalies["not-stopped"] += len(killed)
+    return Outcome(
+        plan=plan,
+        commit=commit_of_the_product(),
+        started=started,
+        seconds=round(worked.seconds, 3),
+        operations=dict(worked.operations),
+        faults=dict(bitten),
+        void=dict(void),
+        valid=_valid(plan, bitten, void, valid(verdicts), failed=bool(worked.not_healed or killed)),
+        anomalies=dict(anomalies),
+        recovery_s=_recovery(verdicts),
+    )
+
+
+def _valid(
+    plan: RunPlan, bitten: Mapping[str, int], void: Mapping[str, int], judged: bool | None, *, failed: bool
+) -> bool | None:
+    """A run whose faults did not bite shows nothing of them; one whose nodes did not come back, or did not stop, has
+    not passed."""
+    if judged is False:
+        return False
+    without_proof = [kind for kind in void if not bitten.get(kind)]
+    # The mix may draw nothing for a short while, or once what this cluster has nothing for.
+    nothing = plan.nemesis not in (NONE, MIXED) and not bitten
+    return None if failed or without_proof or nothing else judged
+
+
+def _recovery(verdicts: Mapping[str, Verdict]) -> float | None:
+    told = verdicts["recovery"].measured.get("recovery_s") if "recovery" in verdicts else None
+    return float(told) if told is not None else None
+
+
+def folder_name(plan: RunPlan, started: datetime.datetime) -> str:
+    """Of a run's folder, below the folder of all runs."""
+    parts = [started.strftime("%Y%m%d-%H%M%S"), plan.cell or plan.workload, plan.nemesis, f"seed{plan.seed}"]
+    return "-".join(parts)

@@ -1,0 +1,140 @@
+"""What is accumulated of the fault suite's cells, and what a run is worth."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from jepsen_like.cells import CELLS, LOOPBACK, REFERENCES, cell
+from jepsen_like.checkers.verdict import Verdict
+from jepsen_like.clusters.capabilities import LOOPBACK_GIVE, NAMESPACES_GIVE
+from jepsen_like.nemeses.catalogue import RECIPES
+from jepsen_like.nemeses.nemesis import NAMES, make
+from jepsen_like.run_records import Fault, Outcome
+from jepsen_like.runner import Worked, count, outcome
+from jepsen_like.scoreboard import COLUMNS, append, due, read_results, row, scores, table
+from jepsen_like.workloads import WORKLOADS
+from raftlog.errors import InvalidRequest
+
+
+def result(name: str, valid: bool | None, *, commit: str = "here", seconds: float = 60.0, **more: Any) -> Outcome:
+    given: dict[str, Any] = {
+        "operations": {"ok": 10, "fail": 1, "info": 2},
+        "faults": {"kill": 3},
+        "void": {},
+        "anomalies": {},
+        "recovery_s": 1.5,
+        **more,
+    }
+    plan = cell(name).plan(seed=1, seconds=seconds)
+    return Outcome(plan=plan, commit=commit, started="2026-01-01T00:00:00", seconds=seconds, valid=valid, **given)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_each_cell_can_be_run_on_its_layout(name: str) -> None:
+    plan = cell(name).plan(seed=5, seconds=10)
+    assert plan.workload in WORKLOADS and plan.nemesis in NAMES
+    nemesis = make(plan.nemesis, seed=5, origin_ns=0, options=plan.options)
+    given = LOOPBACK_GIVE if cell(name).layout == LOOPBACK else NAMESPACES_GIVE
+    assert nemesis.needs <= given
+    for member in plan.options.get("nemeses", ()):
+        assert RECIPES[member].needs <= given, member
+    WORKLOADS[plan.workload].checkers(plan)
+    assert set(re.findall(r"J\d", cell(name).reference)) <= REFERENCES.keys()
+
+
+def test_a_cell_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="no cell 'R99'; there are R0, R1"):
+        cell("R99")
+
+
+def test_only_what_passed_is_accumulated_and_only_this_code_counts_now() -> None:
+    found = scores(
+        [
+            result("R1", True),
+            result("R1", True, commit="before", seconds=100.0, recovery_s=9.0),
+            result("R1", None, void={"kill": 2}),
+            result("R1", False, commit="before", anomalies={"lost-write": 2}),
+            result("R2", False, anomalies={"duplicate": 1}),
+            msgspec.structs.replace(result("R2", True), plan=cell("R2").plan(seed=1, seconds=1)),
+        ],
+        lambda commit: commit == "here",
+    )
+    one, two = found["R1"], found["R2"]
+    assert (one.seconds, one.seconds_now, one.runs, one.passed, one.unknown) == (160.0, 60.0, 4, 2, 1)
+    assert (dict(one.anomalies), dict(one.anomalies_now)) == ({"lost-write": 2}, {})
+    assert dict(two.anomalies_now) == {"duplicate": 1}
+    assert (one.operations["ok"], one.faults["kill"], one.void["kill"], one.worst_recovery_s) == (40, 12, 2, 9.0)
+    shown = dict(zip(COLUMNS, row(CELLS["R1"], one), strict=True))
+    assert (shown["seconds"], shown["seconds_now"], shown["target_s"]) == (160, 60, "9000")
+    assert (shown["anomalies"], shown["void"]) == ("lost-write=2", "kill=2")
+    lines = table(found).splitlines()
+    assert len(lines) == len(CELLS) + 1 and lines[0] == ",".join(COLUMNS)
+
+
+def test_the_least_advanced_is_due_first() -> None:
+    found = scores([result("R1", True, seconds=900.0), result("R2", True, seconds=9_000.0)], lambda commit: True)
+    assert due(found, ["R1", "R2", "R3"]) == ["R3", "R1"]
+
+
+def test_results_are_only_appended_to(tmp_path: Path) -> None:
+    file = tmp_path / "runs" / "results.jsonl"
+    append(file, result("R1", True))
+    with file.open("ab") as torn:
+        torn.write(b'{"plan": {"cell"')
+    append(file, result("R2", None))
+    assert [one.plan.cell for one in read_results([file])] == ["R1", "R2"]
+    assert [one.valid for one in read_results([file])] == [True, None]
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"my": "notes"}\n')
+    with pytest.raises(InvalidRequest, match="line 1: no result of a run"):
+        list(read_results([other]))
+
+
+FINE = {"kafka": Verdict(True), "recovery": Verdict(True, {}, {"recovery_s": 2.5})}
+BITTEN = Fault(kind="kill", targets=("n1",), began=1, ended=2, evidence={"pids": [1, 2]})
+VOID = Fault(kind="kill", targets=("n1",), began=1, ended=2, error="it was gone already")
+
+
+@pytest.mark.parametrize(
+    ("faults", "verdicts", "codes", "not_healed", "valid", "anomalies"),
+    [
+        ([BITTEN], FINE, {"n1": 0}, "", True, {}),
+        ([BITTEN, VOID], FINE, {"n1": 0, "n2": None}, "", True, {}),
+        ([VOID], FINE, {"n1": 0}, "", None, {}),
+        ([], FINE, {"n1": 0}, "", None, {}),
+        ([BITTEN], FINE, {"n1": -9}, "", None, {"not-stopped": 1}),
+        ([BITTEN], FINE, {"n1": 0}, "n2 does not start", None, {"not-healed": 1}),
+        ([BITTEN], {**FINE, "logs": Verdict(None)}, {"n1": 0}, "", None, {}),
+        ([], {**FINE, "kafka": Verdict(False, {"lost-write": [{}, {}]})}, {"n1": 0}, "", False, {"lost-write": 2}),
+    ],
+)
+def test_what_a_run_is_worth(
+    faults: list[Fault],
+    verdicts: dict[str, Verdict],
+    codes: dict[str, int | None],
+    not_healed: str,
+    valid: bool | None,
+    anomalies: dict[str, int],
+) -> None:
+    plan = cell("R1").plan(seed=1, seconds=10)
+    found = outcome(plan, "now", Worked(10.0, faults, {"ok": 1}, not_healed), verdicts, codes)
+    assert (found.valid, found.anomalies, found.recovery_s) == (valid, anomalies, 2.5)
+    assert sum(found.faults.values()) == faults.count(BITTEN) and sum(found.void.values()) == faults.count(VOID)
+
+
+def test_operations_are_counted_when_they_end() -> None:
+    from jepsen_like.history import Operation
+
+    history = [
+        Operation(0, 1, "invoke", "send"),
+        Operation(1, "nemesis", "info", "kill"),
+        Operation(2, 1, "info", "send"),
+        Operation(3, 7, "invoke", "send"),
+        Operation(4, 7, "ok", "send"),
+    ]
+    assert count(history) == {"ok": 1, "fail": 0, "info": 1}
