@@ -26,6 +26,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from raftlog.errors import RaftlogError
+
 from .client_processes import ClientGone, ClientPort, ClientProcess
 from .clients.messages import Ask, Open, Told, option, rotated
 from .generators import Context, Generator, Pending, Wanted
@@ -69,7 +71,7 @@ async def interpret(
     nothing is done to the cluster any more. `history`: where others note what they do; None: the folder's, for this
     alone. `spawn`: how clients are started; None: as processes of the operating system.
 
-    Raises `RunFailed`, and the error for which the cluster could not be prepared; whatever happens, no process is left.
+    Raises `InvalidRequest` for a plan that cannot be run, and `RunFailed`; whatever happens, no process is left.
     """
     workload = workload_of(plan)
 
@@ -79,7 +81,10 @@ async def interpret(
     with contextlib.ExitStack() as stack:
         if history is None:
             history = stack.enter_context(HistoryFile(folder.history, now))
-        options = await workload.prepare(plan, bootstrap)
+        try:
+            options = await workload.prepare(plan, bootstrap)
+        except (RaftlogError, TimeoutError) as error:
+            raise RunFailed(f"the cluster could not be prepared for {plan.workload}: {error!r}") from error
         history.note("suite", "prepared", options)
 
         async def start_process(opened: Open) -> ClientPort:
@@ -127,8 +132,6 @@ class Interpreter:
 
     async def start(self) -> None:
         """All clients. Raises `RunFailed`."""
-        if self.plan.processes < 1:
-            raise RunFailed("a run has at least one client process")
         self._workers = [_Worker(number, number) for number in range(self.plan.processes)]
         for worker in self._workers:
             worker.task = asyncio.create_task(self._started(worker))

@@ -21,7 +21,9 @@ WORKLOADS = {
 
 
 def workload_of(plan: RunPlan) -> Workload:
-    """The plan's. Raises `InvalidRequest`."""
+    """The plan's. Raises `InvalidRequest` for a plan that cannot be run."""
+    if plan.rate <= 0 or plan.seconds <= 0 or plan.processes < 1:
+        raise InvalidRequest("invalid_config", "a run has a rate, a time and at least one client process")
     if plan.workload not in WORKLOADS:
         raise InvalidRequest("invalid_config", f"workload {plan.workload!r} is none of {', '.join(WORKLOADS)}")
     return WORKLOADS[plan.workload]

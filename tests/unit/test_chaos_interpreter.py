@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -30,10 +31,11 @@ from jepsen_like.generators import (
 )
 from jepsen_like.history import Operation, calls, read
 from jepsen_like.history_file import HistoryFile
-from jepsen_like.interpreter import STARTS_MAX, Interpreter, RunFailed
-from jepsen_like.run_records import RunPlan
+from jepsen_like.interpreter import STARTS_MAX, Interpreter, RunFailed, interpret
+from jepsen_like.run_records import RunFolder, RunPlan
+from jepsen_like.workloads import workload
 from jepsen_like.workloads.workload import HEALED, UntilHealed
-from raftlog.errors import CODES, Applied, RaftlogError, RemoteProtocolError, RetriableError
+from raftlog.errors import CODES, Applied, InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 
 SECOND = 1_000_000_000
 
@@ -346,3 +348,25 @@ async def test_every_client_refuses_what_it_does_not_do_and_closes_without_a_clu
     told = await serving.do(Ask(0, "sing", ["k", 1], 1.0))
     await serving.close()
     assert told.kind == "info" and "exception" in told.error
+
+
+# --- A whole run that cannot be ---------------------------------------------------------------------------------------
+
+
+def plan(**changed: Any) -> RunPlan:
+    asked: dict[str, Any] = {"workload": "log", "seconds": 1.0, "rate": 10.0, "processes": 1, **changed}
+    return RunPlan(cell="", nemesis="none", nodes=1, seed=1, **asked)
+
+
+@pytest.mark.parametrize("wrong", [{"workload": "sing"}, {"seconds": 0.0}, {"rate": -1.0}, {"processes": 0}])
+async def test_a_plan_that_cannot_be_run_is_refused_and_leaves_nothing(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    """S11."""
+    with pytest.raises(InvalidRequest):
+        await interpret(plan(**wrong), ["127.0.0.1:1"], RunFolder(tmp_path), time.monotonic_ns(), asyncio.Event())
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_cluster_that_cannot_be_prepared_fails_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workload, "PREPARE_SECONDS", 0.1)
+    with pytest.raises(RunFailed, match="could not be prepared for log"):
+        await interpret(plan(), ["127.0.0.1:1"], RunFolder(tmp_path), time.monotonic_ns(), asyncio.Event())
