@@ -18,6 +18,9 @@ from .api import HttpApi
 
 OFFSETS_PER_REQUEST = 1_000
 CHANGE_TIMEOUT = 15.0
+HEDGE_AFTER = 1.5
+"""Seconds before another node is asked as well. There are many commits and heartbeats at once, and commits wait for the
+quorum: asked twice as soon as they are late, they would make a cluster that is behind fall back further."""
 
 
 class GroupPartition(NamedTuple):
@@ -106,7 +109,7 @@ class GroupApi:
             "released": [{"topic_id": topic_id, "partitions": numbers} for topic_id, numbers in by_topic.items()],
         }
         path = f"{self._path}/members/{quote(member_id, safe='')}/heartbeat"
-        return await self._api.post(path, MembershipInfo, body, timeout=timeout)
+        return await self._api.post(path, MembershipInfo, body, timeout=timeout, hedge_after=HEDGE_AFTER)
 
     async def leave(self, member_id: str, incarnation: int, *, timeout: float) -> None:
         path = f"{self._path}/members/{quote(member_id, safe='')}?incarnation={incarnation}"
@@ -142,7 +145,9 @@ class GroupApi:
                 "generation": generation,
                 "offsets": packed[first : first + OFFSETS_PER_REQUEST],
             }
-            await self._api.repeatable("POST", f"{self._path}/offsets", body=body, timeout=timeout)
+            await self._api.repeatable(
+                "POST", f"{self._path}/offsets", body=body, timeout=timeout, hedge_after=HEDGE_AFTER
+            )
 
 
 class _Member(msgspec.Struct, frozen=True):
