@@ -9,9 +9,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raftlog.record_batch import ControlKind
+from raftlog.model import Offset
+from raftlog.record_batch import ControlKind, parse_header
+from raftlog.record_batch_filter import hole
 from raftlog.transactions import TransactionKey
 from tests.support.compaction import seal
+from tests.support.storage import read_batches, settle
 from tests.support.transaction_logs import key
 from tests.support.transactional_log import Transactional
 
@@ -95,3 +98,58 @@ def test_a_compacted_log_with_transactions_amounts_to_what_it_did(steps: list[tu
         twin.records.append((int(log.log.log_end_offset) - 1, None, b"once more", b"x"))
         seal(log.log)
         log.compact()
+
+
+def copied(log: Transactional, end: int = 2**62) -> list[bytes]:
+    """Its batches, as a follower has them."""
+    return [data for data in read_batches(log.log, Offset(0)) if parse_header(data).base_offset < end]
+
+
+def come_back(had: list[bytes], leader: Transactional) -> Transactional:
+    """A replica that had these batches when it went away, and has copied the rest of its leader's by now."""
+    replica = Transactional()
+    for data in had:
+        replica._append(data)
+    for data in copied(leader):
+        header, end = parse_header(data), replica.log.log_end_offset
+        if header.end_offset <= end:
+            continue
+        # Where it ends within a hole it gets the rest of it.
+        rest = header.base_offset < end
+        replica._append(bytes(hole(end, header.end_offset, 0, header.max_timestamp)) if rest else data)
+    assert replica.log.log_end_offset == leader.log.log_end_offset
+    settle(replica.log)
+    return replica
+
+
+@settings(max_examples=80)
+@given(st.lists(step, min_size=5, max_size=40), st.integers(0, 30))
+def test_a_replica_that_missed_a_marker_leads_and_amounts_to_the_same_s13(
+    steps: list[tuple[str, object, object]], away_from: int
+) -> None:
+    """It finds open what has ended long ago, and aborts it: all that was committed of that is overwritten behind it, as
+    long as tombstones are kept."""
+    log, twin, had = Transactional(), Twin(), list[bytes]()
+    for number, (what, one, other) in enumerate(steps):
+        play(log, twin, number, what, one, other)
+        if number == away_from:
+            settle(log.log)
+            had = copied(log)
+    for number, one in enumerate(list(twin.first_open), len(steps)):
+        play(log, twin, number, "end", one, "abort")
+    for number in range(3):
+        log.plain(b"once more", b"%d" % number)
+        twin.records.append((int(log.log.log_end_offset) - 1, None, b"once more", b"%d" % number))
+        seal(log.log)
+        log.compact()
+    replica = come_back(had, log)
+    for one in list(replica.states.transactions.open_keys()):
+        replica.end(ControlKind.ABORT, one)
+    settle(replica.log)
+    expected = table(twin.committed(int(log.log.stable_end_offset)))
+    assert table(replica.committed()) == expected
+    for _ in range(2):
+        seal(replica.log)
+        replica.compact()
+        assert table(replica.committed()) == expected
+        replica.plain(b"once more", b"2")
