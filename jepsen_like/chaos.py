@@ -8,8 +8,8 @@
     raftlog chaos abilities                                     # what this machine can do to a cluster
 
 Real clusters run as root in network namespaces of their own (`--layout namespaces`), or behind proxies on loopback
-addresses (`--layout loopback`). Exit code 0: what ran is valid; 1: it is not; 2: nobody knows, which is no pass, or the
-call is wrong. What is *not* here: one run (`runner.py`), the table (`cells.py`, `scoreboard.py`).
+addresses (`--layout loopback`). Exit code 0: what ran is valid; 1: it is not, or could not be run; 2: a wrong call; 3:
+nobody knows, which is no pass. What is *not* here: one run (`runner.py`), the table (`cells.py`, `scoreboard.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .scoreboard import COLUMNS, append, due, read_results, row, scores
 from .scoreboard import table as as_csv
 from .workloads import WORKLOADS
 
-EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN = 0, 1, 2
+EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN = 0, 1, 3
 RUNS = Path("chaos-runs")
 RESULTS = RUNS / "results.jsonl"
 SCOREBOARD = Path(__file__).parent / "scoreboard.csv"

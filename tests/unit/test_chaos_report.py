@@ -135,7 +135,7 @@ def test_exit_codes_and_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         done = CliRunner().invoke(chaos.chaos, [*arguments, "--runs", runs])
         return done.exit_code, done.output
 
-    assert [call("run", "--seed", str(seed))[0] for seed in (1, 2, 3)] == [0, 1, 2]
+    assert [call("run", "--seed", str(seed))[0] for seed in (1, 2, 3)] == [0, 1, 3]
     code, told = call("run", "--cell", "R12", "--seed", "11", "--option", "x=1", "-o", "json")
     assert code == 0 and made[-1].options == {"nemeses": ["bitflip", "kill"]} and '"cell": "R12"' in told
     assert call("run", "--seed", "1", "--option", "hold=[1, 2]", "--option", "shapes=one")[0] == 0
