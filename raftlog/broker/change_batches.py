@@ -3,7 +3,7 @@
 So ten thousand changes a second are some hundred commands of bounded size, and what one node asks for stays in order.
 What waits is bounded. A change's answer comes when this node's view shows it, or, where whoever asks needs no more than
 the answer, as soon as it is decided: a view has to take over everything before it, and is late under load. So that what
-it has to take over stays bounded, no command goes out before the view shows the last but one.
+it has to take over stays bounded, no command goes out more than `MOST_AHEAD` of them ahead of it.
 
 The first change of a kind raises the cluster's feature level, which the quorum refuses while some broker is too old to
 know that kind. What no node could decode is refused before it can spoil the command of others (S11).
@@ -30,6 +30,8 @@ from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_f
 PROPOSAL_SECONDS = 5.0
 MAX_WAITING = 20_000
 MAX_WAITING_BYTES = 32 * MIB
+MOST_AHEAD = 16
+"""Commands that are decided and that this node's view does not show yet: two megabytes at most."""
 
 Change = TypeVar("Change")
 Decision = TypeVar("Decision")
@@ -92,8 +94,8 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         """Of the queue."""
         self._under_way: list[_Waiting[Change, Decision]] = []
         self._proposing = False
-        self._last_index = 0
-        """Of the last command's entry."""
+        self._decided: deque[int] = deque()
+        """Where the last commands are in the log."""
 
     # --- What a kind says --------------------------------------------------------------------------------------------
 
@@ -186,8 +188,9 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
             later = [(waiting, answer) for waiting, answer in told if waiting.shown]
             if later:
                 self._when_view_reaches(outcome.index, lambda: _tell(later))
-            before, self._last_index = self._last_index, outcome.index
-            self._when_view_reaches(before, self._next)
+            self._decided.append(outcome.index)
+            due = self._decided.popleft() if len(self._decided) > MOST_AHEAD else 0
+            self._when_view_reaches(due, self._next)
         elif isinstance(result, Refused):
             self._fail(result.error())
         elif outcome.fate is Fate.REFUSED:
