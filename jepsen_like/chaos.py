@@ -35,6 +35,7 @@ from .product import is_here
 from .run_records import Outcome, RunFolder, RunPlan
 from .scoreboard import COLUMNS, append, due, read_results, row, scores
 from .scoreboard import table as as_csv
+from .simulated_rows import Row, planted, simulated
 from .workloads import WORKLOADS
 
 EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN = 0, 1, 3
@@ -173,13 +174,16 @@ def _violation(verdict: Any) -> str:
 
 @chaos.command()
 @click.option("--write", is_flag=True, help="Write the table beside this program, as CSV.")
+@click.option(
+    "--shards", multiple=True, type=click.Path(exists=True, dir_okay=False), help="Results of simulated worlds."
+)
 @_runs_option
 @output_option
-def board(write: bool, runs: Path, output: str) -> None:
-    """What was accumulated of each cell, and what was never tested."""
+def board(write: bool, shards: Sequence[str], runs: Path, output: str) -> None:
+    """What was accumulated of each cell, and what was never tested. What was simulated goes into the CSV."""
     found = _scores(runs)
     if write:
-        SCOREBOARD.write_text(as_csv(found), encoding="utf-8")
+        SCOREBOARD.write_text(as_csv(found, _simulated(shards)), encoding="utf-8")
         click.echo(SCOREBOARD, err=True)
     rows = [dict(zip(COLUMNS, map(str, row(CELLS[name], score)), strict=True)) for name, score in found.items()]
     show(output, rows, lambda wide: _board(runs, list(CELLS), wide=wide))
@@ -291,6 +295,17 @@ def _told(found: Outcome) -> str:
 def _scores(runs: Path) -> Any:
     results = runs / RESULTS.name
     return scores(read_results([results] if results.exists() else []), is_here)
+
+
+def _simulated(shards: Sequence[str]) -> list[Row]:
+    from .planted.catalogue import BUGS, load_detections
+    from .planted.stories import STORIES
+    from .simulator.shard import summarize
+    from .simulator.shard_code import ROOTS, SameCode
+
+    same = {kind: SameCode(kind) for kind in ROOTS}
+    summaries = summarize(shards, lambda kind, commit: same[kind](commit))
+    return [*simulated(summaries), planted(list(BUGS), load_detections(), STORIES)]
 
 
 def _board(runs: Path, names: Sequence[str], *, wide: bool = False) -> str:

@@ -101,13 +101,15 @@ def scores(results: Iterable[Outcome], is_now: Callable[[str], bool]) -> dict[st
     return found
 
 
-def table(found: Mapping[str, Score]) -> str:
-    """As CSV."""
+def table(found: Mapping[str, Score], others: Iterable[Mapping[str, object]] = ()) -> str:
+    """As CSV. `others`: rows that are no cell's, by column."""
     written = io.StringIO()
     lines = csv.writer(written, lineterminator="\n")
     lines.writerow(COLUMNS)
     for name, score in found.items():
         lines.writerow(row(CELLS[name], score))
+    for other in others:
+        lines.writerow([other.get(column, "") for column in COLUMNS])
     return written.getvalue()
 
 

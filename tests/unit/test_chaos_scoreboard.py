@@ -17,6 +17,8 @@ from jepsen_like.nemeses.nemesis import NAMES, make
 from jepsen_like.run_records import Fault, Outcome
 from jepsen_like.runner import Worked, count, outcome
 from jepsen_like.scoreboard import COLUMNS, append, due, read_results, row, scores, table
+from jepsen_like.simulated_rows import planted, simulated
+from jepsen_like.simulator.shard import Summary
 from jepsen_like.workloads import WORKLOADS
 from raftlog.errors import InvalidRequest
 
@@ -93,6 +95,16 @@ def test_results_are_only_appended_to(tmp_path: Path) -> None:
     other.write_text('{"my": "notes"}\n')
     with pytest.raises(InvalidRequest, match="line 1: no result of a run"):
         list(read_results([other]))
+
+
+def test_what_was_simulated_has_rows_of_its_own() -> None:
+    whole = Summary("quorum", 60.0, seeds={1, 2, 3}, virtual_seconds=183.0, violations={2: "S7.1"})
+    rows = simulated([whole, Summary("cluster", 2.0, seeds={1})])
+    assert [one["cell"] for one in rows] == ["Sim1", "Sim2", "Sim3"]
+    assert (rows[0]["runs"], rows[0]["passed"], rows[0]["anomalies_now"], rows[2]["runs"]) == (3, 2, 1, 3)
+    told = planted(["a", "b", "c", "d"], ["a", "b", "old"], ["b", "c"])
+    assert (told["workload"], told["passed"], told["anomalies_now"]) == ("2 by a seed, 1 by a story", 3, "d")
+    assert table({}, [*rows, told]).splitlines()[-1].startswith('P,"2 by a seed, 1 by a story",planted bugs,')
 
 
 FINE = {"kafka": Verdict(True), "recovery": Verdict(True, {}, {"recovery_s": 2.5})}
