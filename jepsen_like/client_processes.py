@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,10 @@ class ClientPort(Protocol):
 
     async def ask(self, asked: Ask) -> Told:
         """What became of it. Raises `ClientGone`. Whoever gives up waiting must `kill`."""
+        ...
+
+    async def stall(self, seconds: float) -> None:
+        """It does nothing at all for so long, heartbeats included, and then goes on as if nothing had been."""
         ...
 
     async def kill(self) -> None:
@@ -85,6 +90,14 @@ class ClientProcess:
 
     async def ask(self, asked: Ask) -> Told:
         return await self._exchange(encode(asked))
+
+    async def stall(self, seconds: float) -> None:
+        try:
+            self._process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(seconds)
+            self._process.send_signal(signal.SIGCONT)
+        except ProcessLookupError:
+            raise ClientGone("the client's process ended") from None
 
     async def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -5,7 +5,7 @@
 There is one worker a client process of the operating system (`plan.processes`). Workers are shared out over the nodes.
 An operation begins when its line is written, and ends when its answer is here; `info` where nobody knows. After `info`
 the worker goes on as another process of the history, with a client made anew. `crash` kills the worker's process and
-starts another.
+starts another, `stall` stops it for so many seconds and lets it go on.
 
 Nothing of the cluster can hold this up: a client tells in time what became of an operation, and one that does not is
 killed a little later. What is under way when time is over is waited for that long. `healed` is awaited after the last
@@ -263,6 +263,8 @@ class Interpreter:
         if wanted.f == "crash":
             await worker.client.kill()
             return Told("info", error="killed on purpose"), True
+        if wanted.f == "stall":
+            return await self._stalled(worker.client, float(wanted.value))
         timeout = option(self.plan.options, "operation_timeout_s", OPERATION_SECONDS)
         asked = Ask(wanted.process, wanted.f, wanted.value, timeout, dict(wanted.hint))
         try:
@@ -274,6 +276,14 @@ class Interpreter:
             error = str(gone)
         await worker.client.kill()
         return Told("info", error={"client": error}), True
+
+    async def _stalled(self, client: ClientPort, seconds: float) -> tuple[Told, bool]:
+        try:
+            await client.stall(seconds)
+        except ClientGone as gone:
+            await client.kill()
+            return Told("info", error={"client": str(gone)}), True
+        return Told("ok", seconds), False
 
     async def _started(self, worker: _Worker) -> None:
         """A client for this worker, which is free then. Never raises."""

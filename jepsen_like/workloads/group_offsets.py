@@ -1,13 +1,15 @@
 """`group-offsets`: committed offsets are registers that a commit never lowers, and only a current owner commits (S8).
 
-Members of one group poll (so that they keep what they own), commit, read what is committed, leave and are killed; a
-second group has no members, and anybody commits there. Offsets that are committed rise, with a few lower ones among
-them, which must change nothing. Resets, which may lower them, are not made.
+Members of one group poll (so that they keep what they own), commit, read what is committed, leave, are killed, and are
+stopped for so long that others get what they own. A second group has no members, and anybody commits there. Offsets that
+are committed rise, with a few lower ones among them, which must change nothing. Resets, which may lower them, are not
+made.
 
 | option | default | |
 |---|---|---|
 | `partitions` | 4 | |
 | `crash_every` | 300 | of so many operations one kills its client's process; 0: none |
+| `stall_every` | 120 | of so many one stops a member beyond its session; then it commits what it had; 0: none |
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Any
 
 from ..checkers import group_fencing, keyed, stats
 from ..clients.group_offsets import LONE
+from ..clients.log import SESSION_MS
 from ..clients.messages import option
 from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
 from ..history import Operation
@@ -30,6 +33,8 @@ from .workload import Checker, TopicPlan, Workload
 
 RECORDS = 3_000
 """In every partition: a member finds what is there at the offsets that are committed."""
+STALL_SECONDS = SESSION_MS / 1000 + 4
+"""A member's partitions are others' by then, where these poll."""
 LOWER = 0.1
 """Of the commits."""
 POLL_EVERY = 200_000_000
@@ -42,9 +47,12 @@ class OffsetOperations(Generator):
 
     keys: tuple[str, ...]
     crash_every: float = 300
+    stall_every: float = 0
     owned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """By process, as its last poll told."""
     next_offset: Mapping[str, int] = field(default_factory=dict)
+    zombies: frozenset[int] = frozenset()
+    """Processes that were stopped, and have not found out yet what became of what they owned."""
 
     def draw(self, context: Context) -> Drawn:
         if not context.free:
@@ -53,8 +61,12 @@ class OffsetOperations(Generator):
         process = chance.choice(context.free)
         if self.crash_every and chance.random() * self.crash_every < 1:
             return Wanted(process, "crash", None, now), self
-        drawn = chance.random()
         own = self.owned.get(process, ())
+        if process in self.zombies and own:
+            return self._commit(process, chance.choice(own), context)
+        if own and self.stall_every and chance.random() * self.stall_every < 1:
+            return Wanted(process, "stall", STALL_SECONDS, now), self
+        drawn = chance.random()
         if drawn < 0.4 or (drawn < 0.7 and not own):
             return Wanted(process, "poll", None, now), self
         if drawn < 0.7:
@@ -72,6 +84,10 @@ class OffsetOperations(Generator):
             return self
         if operation.kind == "invoke":
             return self._asked(operation)
+        if operation.f == "stall" and operation.kind == "ok":
+            return replace(self, zombies=self.zombies | {process})
+        if process in self.zombies and operation.f == "commit":
+            return replace(self, zombies=self.zombies - {process}, owned={**self.owned, process: ()})
         if operation.f == "poll" and isinstance(value, Mapping):
             return replace(self, owned={**self.owned, process: tuple(value["owned"])})
         if operation.kind == "info" or operation.f == "leave":
@@ -155,7 +171,8 @@ def _topics(plan: RunPlan) -> list[TopicPlan]:
 
 
 def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
-    return OffsetOperations(keys_of(options), option(plan.options, "crash_every", 300))
+    every = (option(plan.options, "crash_every", 300), option(plan.options, "stall_every", 120))
+    return OffsetOperations(keys_of(options), *every)
 
 
 def _recovery(plan: RunPlan, options: Mapping[str, Any]) -> Generator:

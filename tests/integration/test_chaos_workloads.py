@@ -22,7 +22,7 @@ from tests.support.cluster import running_cluster
 
 pytestmark = pytest.mark.integration
 
-FAST = {"crash_every": 60, "assign_every": 20}
+FAST = {"crash_every": 60, "assign_every": 20, "stall_every": 0}
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,9 @@ class LocalClient:
 
     async def ask(self, asked: Ask) -> Told:
         return await self._host.do(asked)
+
+    async def stall(self, seconds: float) -> None:
+        await asyncio.sleep(0)
 
     async def kill(self) -> None:
         await self._host.close()

@@ -27,6 +27,7 @@ from jepsen_like.generators import (
 from jepsen_like.history import Operation
 from jepsen_like.run_records import RunPlan
 from jepsen_like.workloads import WORKLOADS
+from jepsen_like.workloads.group_offsets import STALL_SECONDS, OffsetOperations
 from jepsen_like.workloads.log import LogOperations
 from jepsen_like.workloads.log_reads import ReadAll
 from jepsen_like.workloads.workload import HEALED, UntilHealed, UntilOk
@@ -240,6 +241,18 @@ def test_a_reader_that_does_not_get_there_is_killed_and_begins_again() -> None:
     driver.run(TimeLimit(25 * SECOND, EachWorker(reading)))
     names = [one.f for one in driver.invoked() if one.f != "poll"]
     assert names == ["assign", "assign", "crash"] * 2 + ["assign", "assign"]
+
+
+def test_a_member_that_was_stopped_commits_what_it_had_before_it_asks() -> None:
+    driver = Driver(workers=1)
+    owning: Generator = OffsetOperations(("t/0",), crash_every=0, stall_every=1)
+    owning = owning.told(told("ok", "poll", {"owned": ["t/0"]}))
+    assert drawn(owning, driver) == ("stall", STALL_SECONDS)
+    owning = owning.told(told("ok", "stall", STALL_SECONDS))
+    f, value = drawn(owning, driver)
+    assert (f, value[0]) == ("commit", "t/0")  # type: ignore[index]
+    after = owning.told(told("info", "commit", value))
+    assert all(drawn(after, Driver(workers=1, seed=seed))[0] != "stall" for seed in range(20)), "it owns nothing now"
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -90,6 +90,23 @@ async def test_one_that_makes_no_sense_or_dies_is_told_as_gone(tmp_path: Path, t
     assert is_gone(child.pid)
 
 
+async def test_one_that_stalls_does_nothing_and_goes_on(tmp_path: Path) -> None:
+    echo = '[print(sys.stdin.readline() and \'{"kind": "ok"}\', flush=True) for _ in range(9)]'
+    child = await ClientProcess.start(OPEN, tmp_path / "log", program(READY + echo))
+    try:
+        assert (await child.ask(WORK)).kind == "ok"
+        stalling = asyncio.create_task(child.stall(0.2))
+        await asyncio.sleep(0)
+        asking = asyncio.create_task(child.ask(WORK))
+        await asyncio.wait({stalling, asking}, return_when=asyncio.FIRST_COMPLETED)
+        assert stalling.done() and not asking.done()
+        assert (await asking).kind == "ok"
+    finally:
+        await child.kill()
+    with pytest.raises(ClientGone):
+        await child.stall(0)
+
+
 async def test_one_that_hangs_can_be_given_up_and_killed_and_killed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,9 @@ class FakeClient:
         assert answer is not None
         return answer
 
+    async def stall(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
     async def kill(self) -> None:
         self.killed += 1
 
