@@ -181,32 +181,26 @@ class _TransactionTask(_Task):
     async def _begin(self) -> None:
         options, work = self._options, self._work
         self._number = await self._claim()
-        block_name, index = place(work.work, self._number)
-        timeout_ms = options.transaction_timeout_ms
-        block = await self._api.open_block(block_name, IDS_PER_BLOCK, timeout_ms, timeout=REQUEST_TIMEOUT_S)
-        if block.count != IDS_PER_BLOCK:
-            raise RemoteProtocolError(f"the block {block_name} has {block.count} producer ids, not {IDS_PER_BLOCK}")
+        producer_id = await self._producer_id()
         # In this order: who publishes after this look retires the block, and so aborts whatever is written from now on.
         if isinstance(work, MicroBatch) and await self._published_until(work) >= work.batch_id:
             logger.warning("%s was published before: nothing of it is written again", work)
             self._was_published = True
             return
-        settings = ProducerSettings(
-            acks=Acks.ALL,
-            codec=parse_codec(options.compression),
-            linger=LINGER_S,
-            batch_bytes=BATCH_BYTES,
-            max_in_flight=MAX_IN_FLIGHT,
-            buffer_bytes=BUFFER_BYTES,
-            delivery_timeout=options.delivery_timeout_ms / 1000,
-            request_timeout=REQUEST_TIMEOUT_S,
-            idempotent=True,
-        )
-        self._manager = TransactionManager(self._http, settings, TransactionSettings(None, timeout_ms))
-        self._manager.api = _OneId(self._http, block.first_producer_id + index)
+        wanted = TransactionSettings(None, options.transaction_timeout_ms)
+        self._manager = TransactionManager(self._http, _producer_settings(options), wanted)
+        self._manager.api = _OneId(self._http, producer_id)
         transaction = Transaction(self._manager, LINGER_S, KeyPartitions(), "decided", DECISION_TIMEOUT)
         # Not as a block, whose end would commit it: the driver decides.
         self._transaction = await transaction.__aenter__()
+
+    async def _producer_id(self) -> int:
+        name, index = place(self._work.work, self._number)
+        timeout_ms = self._options.transaction_timeout_ms
+        block = await self._api.open_block(name, IDS_PER_BLOCK, timeout_ms, timeout=REQUEST_TIMEOUT_S)
+        if block.count != IDS_PER_BLOCK:
+            raise RemoteProtocolError(f"the block {name} has {block.count} producer ids, not {IDS_PER_BLOCK}")
+        return block.first_producer_id + index
 
     async def _claim(self) -> int:
         if not isinstance(self._work, MicroBatch):
@@ -219,6 +213,20 @@ class _TransactionTask(_Task):
     async def _published_until(self, work: MicroBatch) -> int:
         found = await self._api.position(work.position)
         return -1 if found is None else found
+
+
+def _producer_settings(options: SinkOptions) -> ProducerSettings:
+    return ProducerSettings(
+        acks=Acks.ALL,
+        codec=parse_codec(options.compression),
+        linger=LINGER_S,
+        batch_bytes=BATCH_BYTES,
+        max_in_flight=MAX_IN_FLIGHT,
+        buffer_bytes=BUFFER_BYTES,
+        delivery_timeout=options.delivery_timeout_ms / 1000,
+        request_timeout=REQUEST_TIMEOUT_S,
+        idempotent=True,
+    )
 
 
 class _OneId(TransactionApi):
