@@ -1,9 +1,9 @@
 """`group-offsets`: committed offsets are registers that a commit never lowers, and only a current owner commits (S8).
 
 Members of one group poll (so that they keep what they own), commit, read what is committed, leave, are killed, and are
-stopped for so long that others get what they own. A second group has no members, and anybody commits there. Offsets that
-are committed rise, with a few lower ones among them, which must change nothing. Resets, which may lower them, are not
-made.
+stopped for so long that others get what they own. A second group has no members, and anybody commits there. Offsets
+that are committed rise, with a few lower ones among them, which must change nothing. Resets, which may lower them, are
+not made.
 
 | option | default | |
 |---|---|---|
