@@ -124,8 +124,9 @@ class Journal:
 
     def term_at(self, index: int) -> int | None:
         """Term of the entry at `index`; None where the log does not have it."""
-        position = index - self.base_index
-        return self.entries[position][2] if 0 <= position < len(self.entries) else None
+        entries = self.entries
+        position = index - entries[0][1]
+        return entries[position][2] if 0 <= position < len(entries) else None
 
     def append(self, command: bytes, index: int, term: int) -> None:
         """Stage the next entry."""

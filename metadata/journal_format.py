@@ -64,6 +64,9 @@ class Kind(enum.IntEnum):
     """Nothing but its `synced`: what came before is durable."""
 
 
+_LAST_KIND = max(Kind)
+
+
 class Header(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """Payload of a HEADER. The log begins *after* `base_index`, whose entry had `base_term`."""
 
@@ -113,7 +116,7 @@ def decode(content: bytes, position: int) -> Record | None:
     head = content[position : position + _HEAD.size]
     magic, kind, length, sequence, synced, payload_crc = _HEAD.unpack(head)
     (head_crc,) = _CHECKSUM.unpack_from(content, position + _HEAD.size)
-    if magic != MAGIC or crc32c(head) != head_crc or length > MAX_PAYLOAD_BYTES or kind > max(Kind):
+    if magic != MAGIC or crc32c(head) != head_crc or length > MAX_PAYLOAD_BYTES or kind > _LAST_KIND:
         return None
     if start + length > len(content):
         return None

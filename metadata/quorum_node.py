@@ -348,7 +348,7 @@ class QuorumNode:
             self._led = (-1, 0)
         elif self._led[0] != self._engine.term:
             self._led = (self._engine.term, self._machine.given_index)
-        return self._engine.is_leader and self._machine.applied_index >= self._led[1]
+        return self._led[0] >= 0 and self._machine.applied_index >= self._led[1]
 
     def _notice_leader(self) -> None:
         if self._engine.leader != self._leader:

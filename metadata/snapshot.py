@@ -128,12 +128,14 @@ class SnapshotEncoder:
         return None
 
     def _pack(self) -> Generator[None, None, bytes]:
+        encode_one = _encoder.encode
         topics = yield from self._pack_topics()
         groups = yield from self._pack_groups()
         answers: list[msgspec.Raw] = []
-        for number, (key, answer) in enumerate(self._answers, start=1):
-            answers.append(msgspec.Raw(_encoder.encode(PackedAnswer(*key, *answer))))
-            if number % ANSWERS_PER_STEP == 0:
+        for start in range(0, len(self._answers), ANSWERS_PER_STEP):
+            some = self._answers[start : start + ANSWERS_PER_STEP]
+            answers += [msgspec.Raw(encode_one(PackedAnswer(*key, *answer))) for key, answer in some]
+            if len(some) == ANSWERS_PER_STEP:
                 yield
         yield
         whole = msgspec.structs.replace(self._body, topics=tuple(topics), answers=tuple(answers), groups=tuple(groups))
