@@ -47,7 +47,7 @@ class Detection:
     seed: int
     law: str
     seeds_tried: int
-    """From seed 1 on."""
+    """By the search that found it, from wherever that began."""
     virtual_seconds: float
     """Into the seed that found it."""
 

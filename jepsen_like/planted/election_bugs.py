@@ -18,7 +18,7 @@ from partitions.replica import Replica
 from partitions.replica_folders import OpenedReplica
 from raftlog.model import NO_BROKER, PartitionEpoch
 
-from .patches import CLUSTER, LONG_CLUSTER, Patch, Planted, original
+from .patches import CLUSTER, Patch, Planted, original
 
 _begin_role = original(Replica, "_begin_role")
 _electable = original(image_elections, "electable")
@@ -161,7 +161,7 @@ ELECTION_BUGS = (
         "an ISR is accepted with a member that has restarted since its leader heard it (KIP-903)",
         "alter_isr wants each member in the life that its leader knows",
         (Patch(image_partitions, "_no_isr", _isr_of_any_incarnation),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "a_move_ends_before_it_is_in_sync",

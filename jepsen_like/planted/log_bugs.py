@@ -10,18 +10,19 @@ from dataclasses import replace
 from operator import lt
 from typing import Any
 
-from partitions import compaction_run, recovery_scan
+from partitions import compaction_run, recovery_scan, scrubber_check
 from partitions.compaction import Choice
 from partitions.driver_log_start import LogStart
 from partitions.effects import AdvanceLogStart
 from partitions.log_job import LogJob
 from partitions.log_pending import PendingWork
 from partitions.recovery import _Recovery
+from partitions.replica_repair import LossAnswer, ReplicaRepairs
 from partitions.replica_shelf import ReplicaShelf
 from raftlog.ports import Disk
 from raftlog.record_batch import parse_header
 
-from .patches import CLUSTER, LONG_CLUSTER, Patch, Planted, original
+from .patches import CLUSTER, Patch, Planted, original
 
 _done = original(PendingWork, "done")
 _make_durable = original(_Recovery, "_make_durable")
@@ -97,6 +98,17 @@ def _take_what_is_there(shelf: Any, tp: Any, config: Any) -> Any:
     return _take(shelf, tp, config)
 
 
+def _repair_at_once(repairs: Any, repair: Any) -> None:
+    """What was damaged is cut before anybody knows that this replica does not have it any more."""
+    if repairs._goes_on(repair):
+        repairs._answered(repair, LossAnswer.ACCEPTED)
+
+
+def _read_nothing(check: Any) -> Any:
+    """Every segment is as it was written."""
+    yield from ()
+
+
 def _set_nothing_aside(shelf: Any, known: Any) -> None:
     """Strays stay where they are."""
 
@@ -121,7 +133,7 @@ LOG_BUGS = (
         "an fsync that began before a truncation counts for what was written since",
         "PendingWork.done holds up to the lowest truncation",
         (Patch(PendingWork, "done", _done_whatever_went),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "recovered_pages_count_as_synced",
@@ -135,6 +147,20 @@ LOG_BUGS = (
         "a flipped bit of a log is believed",
         "scan_segment checks the CRC of all that no index covers",
         (Patch(recovery_scan, "check_crc", parse_header),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "a_repair_asks_nobody",
+        "a replica whose disk rotted cuts what it is counted on to have",
+        "ReplicaRepairs withdraws a replica when the quorum has accepted its loss",
+        (Patch(ReplicaRepairs, "_ask", _repair_at_once),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "the_scrubber_looks_at_no_record",
+        "what rots under a running process is never found",
+        "the check of a segment reads all of it",
+        (Patch(scrubber_check._SegmentCheck, "run", _read_nothing),),
         found_by=CLUSTER,
     ),
     Planted(

@@ -24,9 +24,6 @@ from unittest import mock
 
 SHORT = "quorum simulation"
 CLUSTER = "cluster simulation"
-LONG_CLUSTER = "long cluster simulation"
-"""Needs so many things at once that dozens of seeds do not do; a soak looks for it."""
-
 GROUPS = "group simulation"
 TRANSACTIONS = "transaction simulation"
 
@@ -71,7 +68,7 @@ class Planted:
             return "groups"
         if self.found_by == TRANSACTIONS:
             return "transactions"
-        return "cluster" if self.found_by in (CLUSTER, LONG_CLUSTER) else "quorum"
+        return "cluster" if self.found_by == CLUSTER else "quorum"
 
 
 def pin_of(patch: Patch) -> str:

@@ -21,7 +21,7 @@ from partitions.producer_state import IN_SEQUENCE, Duplicate, ProducerStates
 from partitions.progress import FollowerProgress
 from raftlog.model import Acks, LeaderEpoch, Offset
 
-from .patches import CLUSTER, LONG_CLUSTER, Patch, Planted, original
+from .patches import CLUSTER, Patch, Planted, original
 
 _advance = original(Deletions, "advance")
 _ask = original(Follower, "_ask")
@@ -163,7 +163,7 @@ REPLICATION_BUGS = (
         "an acknowledgement of an earlier epoch counts in this one (KIP-320's first try)",
         "Followers.fence wants exactly the leader's epoch",
         (Patch(Followers, "fence", _hear_every_epoch),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "acknowledgements_outlive_their_life",
@@ -222,7 +222,7 @@ REPLICATION_BUGS = (
         "a proposed ISR that nobody answered for is forgotten, and accepted later",
         "IsrState.on_answer keeps what is unknown",
         (Patch(IsrState, "on_answer", _unknown_is_refused),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
     Planted(
         "a_new_leader_exposes_at_once",
@@ -271,6 +271,6 @@ REPLICATION_BUGS = (
         "who joins the ISR still has what was deleted",
         "Deletions.admits",
         (Patch(Deletions, "admits", lambda deletions, start_offset: True),),
-        found_by=LONG_CLUSTER,
+        found_by=CLUSTER,
     ),
 )

@@ -8,16 +8,19 @@ A client asks the node that some node's view, chosen at random and perhaps out o
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from raftlog.errors import CorruptBatch
 from raftlog.model import PartitionRecord, TopicPartition
+from raftlog.record_batch import RecordBatch, check_crc, split_batches
 
 from .heap import EventHeap
 from .history import History
 from .invariants import Truth
 from .network import CLIENT
 from .node import SimNode
+from .violation import Violation
 
 REQUEST_TIMEOUT = 1.0
 
@@ -72,3 +75,14 @@ class Clients:
         """An answer is on its way: whether it arrives or not, what was asked for is done."""
         if (int(target.node_id), CLIENT) not in self.cuts:
             self.heap.schedule(self.latency(), hear)
+
+    def sound_batches(self, body: bytes) -> Iterator[RecordBatch]:
+        """Of an answer, up to the first that is damaged, as any client takes them: that one is asked for again (S3)."""
+        try:
+            for view in split_batches(body):
+                check_crc(view)
+                yield RecordBatch(view)
+        except CorruptBatch as error:
+            if not self.truth.rotting:
+                raise Violation(f"S3: a consumer was sent damaged bytes, and no disk rots: {error.detail}") from None
+            self.history.damaged_answers += 1

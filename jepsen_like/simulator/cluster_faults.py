@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from partitions.quarantine import QUARANTINED_SUFFIX
+from raftlog.model import PartitionRecord
 
 from .heap import EventHeap
 from .network import CLIENT, SimNetwork, Way
 from .node import REPLICATION, SimNode
 from .quorum_schedule import Fault
+from .replica_faults import ReplicaFaults, rot_in_service
 from .trace import Trace
 
 LOGS = "partitions/"
@@ -33,8 +35,12 @@ class World(Protocol):
 
     def kill(self, node: SimNode, *, power_loss: random.Random | None, restart_after: float) -> None: ...
     def stop_cleanly(self, node: SimNode, *, restart_after: float) -> None: ...
-    def leader_by(self, number: int) -> SimNode | None:
-        """The leader of some partition, chosen by the number."""
+    def led_partition(self, number: int) -> PartitionRecord | None:
+        """Some partition that has a leader, chosen by the number."""
+        ...
+
+    def rotted(self, node: SimNode) -> None:
+        """A file of the node's disk did, under its process."""
         ...
 
 
@@ -44,6 +50,7 @@ class ClusterFaults:
     def __init__(self, world: World) -> None:
         self._world = world
         self._active = True
+        self._of_replicas = ReplicaFaults(world.nodes, self._cut, self._kill, self._later)
         self._cuts: dict[Way, int] = {}
         """How many faults hold a way cut."""
         self.injected: dict[str, int] = {}
@@ -75,14 +82,21 @@ class ClusterFaults:
             "wall_clock_jump": self._wall_clock_jump,
             "rot": self._rot,
             "rot_leader": lambda fault, node: self._rot(fault, self._leader(fault, node)),
+            "rot_in_service": self._rot_in_service,
         }
 
     def inject(self, fault: Fault) -> None:
         """Now."""
-        if self._active:
-            self.injected[fault.kind] = self.injected.get(fault.kind, 0) + 1
-            self._world.trace.note(-1, f"fault {fault}")
+        if not self._active:
+            return
+        self.injected[fault.kind] = self.injected.get(fault.kind, 0) + 1
+        self._world.trace.note(-1, f"fault {fault}")
+        if fault.kind in self._acts:
             self._acts[fault.kind](fault, self._world.nodes[fault.node])
+            return
+        record = self._world.led_partition(int(fault.number))
+        if record is not None:
+            self._of_replicas.acts[fault.kind](fault, record)
 
     def mend(self) -> None:
         """No more faults; cuts heal, clocks of the wall stay as they are."""
@@ -100,7 +114,8 @@ class ClusterFaults:
         self._world.heap.schedule(seconds, lambda: undo() if self._active else None)
 
     def _leader(self, fault: Fault, otherwise: SimNode) -> SimNode:
-        return self._world.leader_by(int(fault.number)) or otherwise
+        record = self._world.led_partition(int(fault.number))
+        return self._world.nodes[record.leader] if record is not None else otherwise
 
     # --- Processes, power, disks -------------------------------------------------------------------------------------
 
@@ -165,6 +180,10 @@ class ClusterFaults:
             for suffix in (".index", ".timeindex"):
                 node.disk.remove(path.removesuffix(".log") + suffix)
             node.disk.fsync_directory(path.rpartition("/")[0])
+
+    def _rot_in_service(self, fault: Fault, node: SimNode) -> None:
+        if rot_in_service(node, int(fault.number)):
+            self._world.rotted(node)
 
     # --- Network -----------------------------------------------------------------------------------------------------
 

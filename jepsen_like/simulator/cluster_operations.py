@@ -11,9 +11,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-from metadata.commands import AddPartitions, AlterReassignments, AlterTopic, Command, CreateTopic, DeleteTopic
+from metadata.commands import (
+    AddPartitions,
+    AlterReassignments,
+    AlterTopic,
+    Command,
+    CreateTopic,
+    DeleteTopic,
+    Election,
+    ElectLeaders,
+)
 from metadata.commands_moves import Reassignment
 from raftlog.model import BrokerId, PartitionRecord, TopicId, TopicPartition
 from raftlog.wire import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
@@ -22,8 +30,10 @@ from .clients import FIRST_TIMESTAMP_MS, Clients
 from .cluster_schedule import Operation
 from .consumers import SimConsumer
 from .heap import EventHeap
+from .live_topic import LiveTopic
 from .node import SimNode
 from .producers import CarelessProducer, IdempotentProducer, ProducerPlan, SimProducer
+from .roles import led_partition, replica_at
 from .trace import Trace
 
 LOOK_SECONDS = 0.25
@@ -32,24 +42,13 @@ TOPICS_MAX = 2
 PARTITIONS_MAX = 4
 POLL_SECONDS = 0.1
 DELETE_TIMEOUT_MS = 800
+REST_SECONDS = 5.0
+PLACE_BITS = 20
 
 
-@dataclass(slots=True)
-class LiveTopic:
-    """A topic that is to be there, and whoever uses it."""
-
-    topic_id: TopicId
-    name: str
-    plan: ProducerPlan
-    factor: int
-    configs: tuple[tuple[str, str], ...]
-    producers: dict[int, SimProducer] = field(default_factory=dict)
-    """By partition."""
-    consumers: dict[int, SimConsumer] = field(default_factory=dict)
-
-    @property
-    def compacts(self) -> bool:
-        return ("cleanup.policy", "compact") in self.configs
+def about_place(partition: int, place: int) -> int:
+    """The number of an operation that is about one replica of one partition (`roles.py`)."""
+    return partition + (place << PLACE_BITS)
 
 
 class ClusterOperations:
@@ -66,6 +65,7 @@ class ClusterOperations:
         self._made = 0
         self._numbered = 0
         self.producing = True
+        self._resting_until = 0.0
         self.topics: dict[TopicId, LiveTopic] = {}
         self.pending: dict[str, None] = {}
         """What has to happen, and was not seen yet."""
@@ -83,14 +83,29 @@ class ClusterOperations:
             "alter_topic": self._alter_topic,
             "send_again": self._send_again,
             "seek": self._seek,
+            "rest": self._rest,
         }
+
+        self._acts_on_replicas: dict[str, Callable[[PartitionRecord, BrokerId], bool]] = {
+            "elect": self._elect,
+            "delete_from": self._delete_from,
+        }
+        """Of which the operation says whom they are about."""
 
     def carry_out(self, operation: Operation) -> None:
         """Now, if there is anything to do it to."""
-        rng = random.Random(f"{self._seed}/cluster/operation/{operation.number}")
-        if self._acts[operation.kind](rng):
+        if self._act(operation):
             self.done[operation.kind] = self.done.get(operation.kind, 0) + 1
             self._trace.note(-1, f"operation {operation}")
+
+    def _act(self, operation: Operation) -> bool:
+        """Whether there was anything to do it to."""
+        if operation.kind in self._acts:
+            return self._acts[operation.kind](random.Random(f"{self._seed}/cluster/operation/{operation.number}"))
+        record = led_partition(self._clients.truth.partitions, operation.number % (1 << PLACE_BITS))
+        if record is None:
+            return False
+        return self._acts_on_replicas[operation.kind](record, replica_at(record, operation.number >> PLACE_BITS))
 
     # --- Proposing ---------------------------------------------------------------------------------------------------
 
@@ -267,18 +282,36 @@ class ClusterOperations:
             self._propose(AlterReassignments(tuple(moving)))
         return bool(moving)
 
+    def _elect(self, record: PartitionRecord, candidate: BrokerId) -> bool:
+        """Leadership goes where somebody wants it."""
+        broker = self._rules.brokers.get(candidate)
+        if broker is None or record.leader == candidate:
+            return False
+        tp = record.topic_partition
+        election = Election(tp.topic_id, tp.partition, candidate, broker.incarnation, record.partition_epoch)
+        self._propose(ElectLeaders((election,)))
+        return True
+
     # --- Records -----------------------------------------------------------------------------------------------------
 
     def _delete_records(self, rng: random.Random) -> bool:
         records = [record for record in self._records() if not self.topics[record.topic_partition.topic_id].compacts]
         if not records:
             return False
-        clients, tp = self._clients, rng.choice(records).topic_partition
+        tp = rng.choice(records).topic_partition
+        before = rng.choice((-1, int(self._clients.truth.of(tp).log.end_offset * rng.random())))
+        return self._delete_before(tp, before)
+
+    def _delete_from(self, record: PartitionRecord, _: BrokerId) -> bool:
+        """All that is committed."""
+        topic = self.topics.get(record.topic_partition.topic_id)
+        return topic is not None and not topic.compacts and self._delete_before(record.topic_partition, -1)
+
+    def _delete_before(self, tp: TopicPartition, before: int) -> bool:
+        clients, truth = self._clients, self._clients.truth
         target = clients.leader_of(tp)
         if target is None:
             return False
-        truth = clients.truth
-        before = rng.choice((-1, int(truth.of(tp).log.end_offset * rng.random())))
 
         def deliver() -> None:
             assert target.broker is not None
@@ -310,6 +343,11 @@ class ClusterOperations:
             rng.choice(consumers).seek(FIRST_TIMESTAMP_MS + int(self._heap.now * 1000 * rng.random()))
         return bool(consumers)
 
+    def _rest(self, rng: random.Random) -> bool:
+        """Nobody produces for a while."""
+        self._resting_until = self._heap.now + REST_SECONDS
+        return True
+
     def _employ(self, topic: LiveTopic) -> None:
         """A producer and a consumer for each partition that has none."""
         known = self._rules.topics.get(topic.topic_id)
@@ -329,7 +367,8 @@ class ClusterOperations:
 
         def produce() -> None:
             if self.producing and not producer.stopped:
-                producer.produce()
+                if self._heap.now >= self._resting_until:
+                    producer.produce()
                 self._heap.schedule(rng.expovariate(1 / producer.plan.pause), produce)
 
         self._heap.schedule(0.1, produce)

@@ -59,6 +59,8 @@ class ClusterSchedule:
     replica_lag_max_ms: int = 5_000
     compaction_check_seconds: float = 15.0
     """How often a node looks for a log to compact."""
+    scrub_seconds: float = 0.0
+    """Between two passes of a node over its disk; 0: as seldom as in production, which is never in a run."""
     transactions: bool = False
     """Applications write transactions, beside the others (`transaction_run.py`)."""
 
@@ -97,6 +99,9 @@ def _row(item: Any) -> dict[str, object]:
     return {f.name: getattr(item, f.name) for f in fields(item)}
 
 
+ROT = ("rot", "rot_leader")
+"""Faults that take a part of a disk for good."""
+
 OPERATIONS = (
     "create",
     "delete",
@@ -133,7 +138,15 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
         return schedule
     faults = _faults(random.Random(f"{seed}/cluster/faults"), schedule)
     faults += _full_disks(random.Random(f"{seed}/cluster/full-disks"), schedule)
-    return replace(schedule, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+    rng = random.Random(f"{seed}/cluster/rot-in-service")
+    rots = _rots_in_service(rng, schedule)
+    if rots:
+        faults = (*(fault for fault in faults if fault.kind not in ROT), *rots)
+    return replace(
+        schedule,
+        faults=tuple(sorted(faults, key=lambda fault: fault.at)),
+        scrub_seconds=rng.choice((0.5, 2.0, 5.0)) if rots else 0.0,
+    )
 
 
 def _operations(rng: random.Random, seconds: float) -> tuple[Operation, ...]:
@@ -158,6 +171,16 @@ def _full_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, .
     return tuple(
         Fault(round(at, 4), "full_disk", (node + n) % schedule.nodes, 0, seconds) for n, at in enumerate(times)
     )
+
+
+def _rots_in_service(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
+    """In a fifth of the schedules a disk rots under the running process, again and again, and no other does: the data
+    is on others (S1)."""
+    if rng.random() >= 0.2:
+        return ()
+    node = rng.randrange(schedule.nodes)
+    times = sorted(rng.uniform(2 * SETTLE_SECONDS, schedule.seconds) for _ in range(rng.choice((2, 5, 10))))
+    return tuple(Fault(round(at, 4), "rot_in_service", node, number=rng.randrange(1 << 30)) for at in times)
 
 
 def _faults(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:

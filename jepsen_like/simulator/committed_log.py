@@ -1,34 +1,29 @@
-"""The truth of one partition: what was ever committed, as the world has seen it, and how a replica looks beside it.
+"""The truth of one partition: what was ever committed, as the world has seen it.
 
 `CommittedLog` grows with whatever any leader ever had below its high watermark or acknowledged. Nothing takes from it,
 with one exception: records of a topic with `flush=os`, when all who had them lost power (`lose_from`).
 
-`Mirror` is what was last seen of one replica's log, batch by batch, read from its real bytes; each batch is read once a
-life. Truncations, moved starts and emptied logs are followed, so that comparing costs what changed and no more.
-
-What is *not* here: when to look, and which laws apply (`invariants.py`).
+What is *not* here: replicas (`mirror.py`), when to look, and which laws apply (`invariants.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from partitions.driver import PartitionDriver
-from raftlog.errors import CorruptBatch
 from raftlog.model import Offset
 from raftlog.ports import Part
-from raftlog.record_batch import BatchHeader, RecordBatch, check_crc, split_batches
+from raftlog.record_batch import BatchHeader, RecordBatch, split_batches
 
-from .durable import DurableMark
 from .network import bytes_of
 from .violation import Violation
 
 READ_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What identifies a committed batch."""
 
     base_offset: int
@@ -146,73 +141,6 @@ class CommittedLog:
                 f"{header.base_sequence}, due is epoch {epoch} sequence {expected}"
             )
         self._producers[header.producer_id] = epoch, expected + header.last_offset_delta + 1
-
-
-@dataclass(slots=True)
-class Mirror:
-    """One replica's log as it was last seen.
-
-    Invariant: `batches` follow one another; the first `verified` of them are what was committed.
-    """
-
-    driver: PartitionDriver | None = None
-    leader: object = None
-    leader_mark: tuple[int, int] = (0, 0)
-    """High watermark and partition epoch of that leader, as it was last seen."""
-    shape: tuple[object, ...] = ()
-    start_offset: int = 0
-    batches: list[Batch] = field(default_factory=list)
-    verified: int = 0
-    durable: DurableMark = field(default_factory=DurableMark)
-    """How far its disk was looked at."""
-
-    @property
-    def end_offset(self) -> int:
-        return self.batches[-1].end_offset if self.batches else self.start_offset
-
-    @property
-    def verified_end(self) -> int:
-        return self.batches[self.verified - 1].end_offset if self.verified else self.start_offset
-
-    def refresh(self, driver: PartitionDriver, seen: Callable[[Batch], None], *, compacts: bool) -> None:
-        """Follow the log to where it is now. `seen` is told of each batch that is new here."""
-        log = driver.log
-        start, end = log.log_start_offset, log.log_end_offset
-        if self.driver is not driver or start > self.end_offset or start < self.start_offset:
-            self.driver = driver
-            self.batches, self.verified, self.start_offset = [], 0, start
-        while self.batches and self.batches[-1].end_offset > end:
-            self.batches.pop()
-        self.verified = min(self.verified, len(self.batches))
-        if start > self.start_offset:
-            gone = next((i for i, batch in enumerate(self.batches) if batch.end_offset > start), len(self.batches))
-            del self.batches[:gone]
-            self.verified = max(0, self.verified - gone)
-            self.start_offset = start
-        for view in batches_of(driver, self.end_offset, end):
-            try:
-                batch = Batch.of(check_crc(view), compacts=compacts)
-            except CorruptBatch as error:
-                raise Violation(f"S9: {driver} has a damaged batch in service: {error.detail}") from None
-            before = self.batches[-1] if self.batches else None
-            if before is not None and (
-                batch.base_offset != before.end_offset or batch.leader_epoch < before.leader_epoch
-            ):
-                raise Violation(f"S2: {batch} follows {before} in {driver}")
-            self.batches.append(batch)
-            seen(batch)
-
-    def compare(self, truth: CommittedLog, end_offset: int) -> str:
-        """Compare with the truth up to there. Returns what is wrong, or nothing."""
-        while self.verified < len(self.batches) and self.batches[self.verified].end_offset <= end_offset:
-            mine = self.batches[self.verified]
-            committed = truth.by_base.get(mine.base_offset)
-            if committed != mine and not mine.hole:
-                return f"has {mine}, committed is {committed}"
-            self.verified += 1
-        if self.verified_end < end_offset:
-            return f"lacks [{self.verified_end}, {end_offset})"
-        return ""
 
 
 def batches_of(driver: PartitionDriver, start: int, end: int) -> Iterator[memoryview]:

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from raftlog.model import TopicPartition
 from raftlog.ports import Part
-from raftlog.record_batch import RecordBatch, split_batches
 from raftlog.wire import (
     FetchedPartition,
     FetchPartition,
@@ -106,8 +105,7 @@ class SimConsumer:
     def _read(self, answer: FetchedPartition, body: bytes) -> None:
         position = self.position
         records: list[tuple[int, bytes | None]] = []
-        for view in split_batches(body):
-            batch = RecordBatch(view)
+        for batch in self._clients.sound_batches(body):
             if batch.header.is_control:
                 self.position = max(self.position, batch.header.end_offset)
                 continue

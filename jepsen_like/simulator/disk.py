@@ -1,13 +1,15 @@
 """A disk that forgets what nobody fsynced.
 
-Each file is an inode with a durable content and the operations since its last fsync; names live in folders whose
-changes are durable only after `fsync_directory`. A process crash keeps everything (the page cache outlives it). A
-power loss keeps, of every un-fsynced write, all, nothing or a prefix torn at 512 bytes, independently of the others
-(write-back has no order), and of the un-fsynced name changes a prefix in the order they were made (a journalled file
-system's metadata has one). Everything drawn comes from the generator given to `power_loss`.
+Each file is an inode with a durable content and the operations since its last fsync (`inode.py`); names live in folders
+whose changes are durable only after `fsync_directory` (`disk_names.py`). A process crash keeps everything (the page
+cache outlives it). A power loss keeps, of every un-fsynced write, all, nothing or a prefix torn at 512 bytes,
+independently of the others (write-back has no order), and of the un-fsynced name changes a prefix in the order they
+were made (a journalled file system's metadata has one). Everything drawn comes from the generator given to
+`power_loss`.
 
 Faults that a test or a nemesis switches on: `full`, `full_below` (ENOSPC), `fail_fsync` (EIO once; the data is dropped
-and marked clean, as Linux does), `flip` (bits rot in place).
+and marked clean, as Linux does), `flip` (bits rot in place), `rot` (the same, and who checks the world can look at what
+was written all the same).
 
 Paths and semantics are those of `raftlog.ports.Disk`; the same contract test runs on this and on the real one.
 """
@@ -15,89 +17,32 @@ Paths and semantics are those of `raftlog.ports.Disk`; the same contract test ru
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.ports import Buffer
 
-SECTOR = 512
+from .disk_names import Names
+from .inode import Inode
+
+__all__ = ["Inode", "SimDisk", "SimFile", "SimulatedCrash"]
 
 
 class SimulatedCrash(BaseException):
     """The process died in the middle of a disk operation. Nothing in the product may catch it."""
 
 
-@dataclass(slots=True)
-class Inode:
-    """A file's content: what is durable, what the page cache shows, and the operations between the two."""
-
-    durable: bytearray = field(default_factory=bytearray)
-    current: bytearray = field(default_factory=bytearray)
-    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
-    """(position, bytes) for a write, (length, None) for a truncation."""
-
-    def write(self, position: int, data: bytes) -> None:
-        _write(self.current, position, data)
-        self.pending.append((position, data))
-
-    def truncate(self, length: int) -> None:
-        _truncate(self.current, length)
-        self.pending.append((length, None))
-
-    def fsync(self) -> None:
-        for position, data in self.pending:
-            if data is None:
-                _truncate(self.durable, position)
-            else:
-                _write(self.durable, position, data)
-        self.pending.clear()
-
-    def forget(self) -> None:
-        """An fsync failed: the pages are marked clean, and what they held is gone."""
-        self.pending.clear()
-        self.current = bytearray(self.durable)
-
-    def lose_power(self, rng: random.Random) -> None:
-        for position, data in self.pending:
-            draw = rng.random()
-            if data is None:
-                if draw < 0.5:
-                    _truncate(self.durable, position)
-            elif draw < 0.4:
-                _write(self.durable, position, data)
-            elif draw < 0.7:
-                kept = rng.randrange(0, len(data) + 1)
-                sector_end = (position + kept) // SECTOR * SECTOR - position
-                _write(self.durable, position, data[: max(sector_end, 0)])
-        self.pending.clear()
-        self.current = bytearray(self.durable)
-
-
-def _write(content: bytearray, position: int, data: bytes) -> None:
-    if not data:
-        return
-    if position > len(content):
-        content.extend(bytes(position - len(content)))
-    content[position : position + len(data)] = data
-
-
-def _truncate(content: bytearray, length: int) -> None:
-    if length < len(content):
-        del content[length:]
-    else:
-        content.extend(bytes(length - len(content)))
-
-
 class SimDisk:
     """One node's data folder. Not the property of a life: it survives crashes."""
 
     def __init__(self) -> None:
-        self._names: dict[str, Inode | None] = {"": None}
+        self._names = Names({})
         """Path → inode; None is a folder."""
-        self._durable_names: dict[str, Inode | None] = {"": None}
+        self._durable_names = Names({})
         self._name_changes: list[tuple[str, dict[str, Inode | None], tuple[str, ...]]] = []
         """(folder, names added, names removed), in the order they were made."""
+        self.rotten: list[Inode] = []
+        """Files that rotted while somebody may have had them open, and perhaps are no more."""
         self.full = False
         self.full_below = ""
         """Files whose paths begin so get no more bytes; empty: all do."""
@@ -129,10 +74,8 @@ class SimDisk:
         return path in self._names
 
     def list(self, path: str) -> list[str]:
-        prefix = path + "/" if path else ""
-        return sorted(
-            n[len(prefix) :] for n in self._names if n.startswith(prefix) and n and "/" not in n[len(prefix) :]
-        )
+        before = len(path) + 1 if path else 0
+        return sorted(found[before:] for found in self._names.inside(path))
 
     def make_directory(self, path: str) -> None:
         if path and path not in self._names:
@@ -145,14 +88,14 @@ class SimDisk:
         moved = {target: self._names[source]}
         removed = [source]
         if self._names[source] is None:
-            for name in self._below(source):
+            for name in self._names.below(source):
                 moved[target + name[len(source) :]] = self._names[name]
                 removed.append(name)
         self._change(_parent(source), moved, tuple(removed))
 
     def remove(self, path: str) -> None:
         if path in self._names:
-            below = self._below(path) if self._names[path] is None else ()
+            below = self._names.below(path) if self._names[path] is None else ()
             self._change(_parent(path), {}, (path, *below))
 
     def fsync_directory(self, path: str) -> None:
@@ -161,7 +104,7 @@ class SimDisk:
         for change in self._name_changes:
             folder, added, removed = change
             if folder == path:
-                _apply(self._durable_names, added, removed)
+                self._durable_names.change(added, removed)
             else:
                 kept.append(change)
         self._name_changes = kept
@@ -194,30 +137,46 @@ class SimDisk:
         for inode in inodes.values():
             inode.lose_power(rng)
         for _, added, removed in self._name_changes[: rng.randrange(0, len(self._name_changes) + 1)]:
-            _apply(self._durable_names, added, removed)
+            self._durable_names.change(added, removed)
         self._name_changes.clear()
         # A name whose folder did not survive is gone with it.
-        self._durable_names = {
-            n: i for n, i in self._durable_names.items() if not n or _has_parents(n, self._durable_names)
-        }
-        self._names = dict(self._durable_names)
+        kept = {name: inode for name, inode in self._durable_names.items() if _has_parents(name, self._durable_names)}
+        self._durable_names, self._names = Names(kept), Names(kept)
 
     def flip(self, path: str, position: int, mask: int) -> None:
         """Bits rot: in the page cache and on the medium alike."""
-        inode = self._names[path]
-        assert inode is not None
-        inode.fsync()
-        inode.current[position] ^= mask
-        inode.durable[position] ^= mask
+        self._inode_at(path).flip(position, mask)
+
+    def rot(self, path: str, position: int, mask: int) -> None:
+        """As `flip`; `turn` shows what was written, and hides it again."""
+        inode = self._inode_at(path)
+        inode.rots(position, mask)
+        if inode not in self.rotten:
+            self.rotten.append(inode)
+
+    def turn(self) -> None:
+        """What rotted is as it was written, or rotten again."""
+        for inode in self.rotten:
+            inode.turn()
+
+    def rotten_files(self) -> Sequence[str]:
+        """Those that are still there."""
+        rotten = [inode for inode in self.rotten if inode.rot]
+        return sorted(name for name, inode in self._names.items() if inode is not None and inode in rotten)
 
     def is_durable(self, path: str) -> bool:
         """Whether a power loss now would leave the file as it is, under this name."""
         inode = self._names.get(path)
         return inode is not None and not inode.pending and self._durable_names.get(path) is inode
 
-    def durable_files(self, prefix: str) -> Sequence[tuple[str, Inode]]:
-        """Files that a power loss now would leave, under these names, with the content that is durable in each."""
-        return [(n, i) for n, i in self._durable_names.items() if i is not None and n.startswith(prefix)]
+    def durable_file(self, path: str) -> Inode | None:
+        """The file that a power loss now would leave under this name, with the content that is durable in it."""
+        return self._durable_names.get(path)
+
+    def durable_files(self, folder: str) -> Sequence[tuple[str, Inode]]:
+        """The same for all files in a folder, by their paths."""
+        names = self._durable_names
+        return [(path, inode) for path in names.inside(folder) if (inode := names[path]) is not None]
 
     def files(self) -> dict[str, int]:
         """Path → size, for tests and nemeses."""
@@ -232,12 +191,14 @@ class SimDisk:
             if not self.crash_countdown:
                 raise SimulatedCrash
 
-    def _below(self, folder: str) -> tuple[str, ...]:
-        return tuple(sorted(name for name in self._names if name.startswith(folder + "/")))
+    def _inode_at(self, path: str) -> Inode:
+        inode = self._names[path]
+        assert inode is not None, f"{path} is a folder"
+        return inode
 
     def _change(self, folder: str, added: dict[str, Inode | None], removed: tuple[str, ...]) -> None:
         self.operation()
-        _apply(self._names, added, removed)
+        self._names.change(added, removed)
         self._name_changes.append((folder, added, removed))
 
     def _fsync_fault(self) -> None:
@@ -256,19 +217,13 @@ class SimDisk:
         inode.fsync()
 
 
-def _apply(names: dict[str, Inode | None], added: dict[str, Inode | None], removed: tuple[str, ...]) -> None:
-    for name in removed:
-        names.pop(name, None)
-    names.update(added)
-
-
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _has_parents(path: str, names: dict[str, Inode | None]) -> bool:
+def _has_parents(path: str, names: Mapping[str, Inode | None]) -> bool:
     parent = _parent(path)
-    return parent in names and (not parent or _has_parents(parent, names))
+    return not path or (parent in names and _has_parents(parent, names))
 
 
 class SimFile:

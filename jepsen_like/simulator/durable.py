@@ -5,8 +5,9 @@ compared here with what a loss of power at this very moment would leave: durable
 batch after batch, each of the leader epoch that the log says is there. So an fsync that is left out, one that counts
 for what was written after it, and a name that nobody synced show at once, not only where power fails in time.
 
-Work is proportional to what became stable: a `DurableMark` remembers how far a log was found. Topics with `flush=os`
-promise nothing, and are not asked. What is *not* here: whether those batches are the right ones (`invariants.py`).
+Work is proportional to what became stable: a `DurableMark` remembers how far a log was found, and in which file. As
+long as that file is there under its name the look goes on in it. Topics with `flush=os` promise nothing, and are not
+asked. What is *not* here: whether those batches are the right ones (`invariants.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from partitions.leader_epochs import LeaderEpochHistory
-from partitions.segment import parse_segment_name
+from partitions.segment import parse_segment_name, segment_name
 from raftlog.errors import CorruptBatch
 from raftlog.model import Offset
 from raftlog.record_batch import HEADER_BYTES, parse_header
@@ -28,6 +29,8 @@ class DurableMark:
     """Up to where one log was found: the batch that begins at `offset` begins at `position` of this file."""
 
     inode: Inode | None = None
+    path: str = ""
+    """Of the file."""
     position: int = 0
     offset: int = -1
 
@@ -38,22 +41,24 @@ def missing_on_disk(
     """What of `[start, end)` a loss of power would take, for people; empty where nothing. Moves the mark."""
     if not start <= mark.offset <= end:
         mark.inode = None
+    elif mark.inode is not None and _goes_on(disk, folder, end, epochs, mark):
+        return ""
     offset = int(start) if mark.inode is None else mark.offset
     if offset >= end:
         return ""
     files = _segments(disk, folder)
-    bases = [base for base, _ in files]
+    bases = [base for base, _, _ in files]
     while offset < end:
         number = bisect_right(bases, offset) - 1
         if number < 0:
             return f"no file holds offset {offset}"
-        base, inode = files[number]
+        base, path, inode = files[number]
         if mark.inode is not inode or mark.offset != offset:
-            mark.inode, mark.position, mark.offset = inode, 0, base
+            mark.inode, mark.path, mark.position, mark.offset = inode, path, 0, base
         wrong = _walk(inode, offset, end, epochs, mark)
         if wrong:
             # The log was cut, and grew, between two looks: the mark says nothing. Once more from the file's start.
-            mark.inode, mark.position, mark.offset = inode, 0, base
+            mark.inode, mark.path, mark.position, mark.offset = inode, path, 0, base
             wrong = _walk(inode, offset, end, epochs, mark)
         if wrong or mark.offset <= offset:
             mark.inode = None
@@ -62,27 +67,46 @@ def missing_on_disk(
     return ""
 
 
-def _segments(disk: SimDisk, folder: str) -> list[tuple[int, Inode]]:
+def _goes_on(disk: SimDisk, folder: str, end: Offset, epochs: LeaderEpochHistory, mark: DurableMark) -> bool:
+    """Whether all is there up to `end`, in the file of the mark and in the next one: nearly always. What is wrong, if
+    anything, is told by who looks at the whole folder."""
+    while mark.offset < end:
+        inode, before = mark.inode, mark.offset
+        if inode is None or disk.durable_file(mark.path) is not inode or _walk(inode, before, end, epochs, mark):
+            return False
+        if mark.offset < end:
+            path = f"{folder}/{segment_name(Offset(mark.offset))}"
+            following = disk.durable_file(path)
+            if following is None:
+                return False
+            mark.inode, mark.path, mark.position = following, path, 0
+            if _walk(following, mark.offset, end, epochs, mark) or mark.offset <= before:
+                return False
+    return True
+
+
+def _segments(disk: SimDisk, folder: str) -> list[tuple[int, str, Inode]]:
     """Segments that a loss of power leaves, by their base offsets."""
-    prefix = f"{folder}/"
+    before = len(folder) + 1
     found = []
-    for name, inode in disk.durable_files(prefix):
-        base = parse_segment_name(name[len(prefix) :])
+    for path, inode in disk.durable_files(folder):
+        base = parse_segment_name(path[before:])
         if base is not None:
-            found.append((int(base), inode))
+            found.append((int(base), path, inode))
     return sorted(found, key=lambda one: one[0])
 
 
 def _walk(inode: Inode, offset: int, end: int, epochs: LeaderEpochHistory, mark: DurableMark) -> str:
     """From the mark on to `end` or the end of what is durable. What is wrong with a batch from `offset` on."""
-    while mark.offset < end and mark.position < len(inode.durable):
+    durable = inode.durable
+    while mark.offset < end and mark.position < len(durable):
         try:
-            header = parse_header(bytes(inode.durable[mark.position : mark.position + HEADER_BYTES]))
+            header = parse_header(durable[mark.position : mark.position + HEADER_BYTES])
         except CorruptBatch as error:
             return f"at offset {mark.offset} there is no batch: {error.detail}"
         if header.base_offset != mark.offset:
             return f"where offset {mark.offset} should be there is {header.base_offset}"
-        if mark.position + header.total_bytes > len(inode.durable):
+        if mark.position + header.total_bytes > len(durable):
             return f"the batch at offset {mark.offset} is cut"
         if header.end_offset > offset and header.leader_epoch != epochs.epoch_at(Offset(mark.offset)):
             return f"the batch at offset {mark.offset} is of epoch {header.leader_epoch}"

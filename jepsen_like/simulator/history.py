@@ -53,6 +53,8 @@ class History:
     """Offsets found by time."""
     deletions: int = 0
     """Answered `delete-records`."""
+    damaged_answers: int = 0
+    """Of which a consumer took what came before the damage."""
     duplicates: int = 0
     """Batches sent again after they were acknowledged, and answered with their first offset."""
 

@@ -24,22 +24,29 @@ moved. What is *not* here: liveness (`liveness.py`), a last look at everything (
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from metadata.view import ClusterView, MetadataEvent, TopicRemoved
+from metadata.view import BrokerChanged, ClusterView, MetadataEvent, TopicRemoved
 from partitions.driver import PartitionDriver
 from partitions.leader import Leader
 from raftlog.model import NO_BROKER, BrokerId, PartitionRecord, TopicPartition
 
-from .committed_log import CommittedLog, Mirror, batches_of
+from .client_truth import ClientTruth
+from .committed_log import CommittedLog, batches_of
+from .disk import SimDisk
 from .durable import missing_on_disk
 from .heap import Life
-from .history import Fate, History, Read, Send
+from .history import History
+from .mirror import LeaderMark, Mirror, Shape
 from .node import SimNode
 from .partition_truth import PartitionTruth
 from .quorum_probe import Mark, check_inside, mark_of
 from .record_rules import RecordRules
 from .violation import Violation
+from .watched import WatchedDriver
+
+NOTHING_ROTS = nullcontext()
 
 
 class Truth:
@@ -47,7 +54,7 @@ class Truth:
 
     def __init__(self, nodes: Sequence[SimNode], history: History) -> None:
         self._nodes = {node.node_id: node for node in nodes}
-        self._history = history
+        self.clients = ClientTruth(history, self.of)
         self.rules = RecordRules()
         self.partitions: dict[TopicPartition, PartitionTruth] = {}
         self.checks: Counter[str] = Counter()
@@ -61,9 +68,9 @@ class Truth:
         """Of each node's present life."""
         self._moved: dict[TopicPartition, None] = {}
         """Partitions whose truth or record moved during this event."""
-        self._sends_open: list[Send] = []
-        self._sends_seen = 0
-        self._reads_checked = 0
+        self._touched = WatchedDriver.touched
+        self.rotting: list[SimDisk] = []
+        """Disks of which parts rotted under a running process."""
         self._quorum_marks: dict[BrokerId, tuple[Life | None, Mark | None]] = {}
 
     # --- Hooks ---
@@ -84,18 +91,41 @@ class Truth:
 
         view.subscribe(applied)
 
-    def after_event(self, node: SimNode) -> None:
-        """`node` has just handled something."""
-        if node.running and node.broker is not None and node.quorum is not None:
-            quorum_ran, broker_ran = node.what_happened()
-            if quorum_ran:
+    def after_event(self, node: SimNode | None) -> None:
+        """`node` has just handled something, or the world has."""
+        if node is not None:
+            quorum = node.quorum
+            if quorum is not None and quorum.ran:
+                quorum.ran = False
                 self._check_quorum(node)
-            mirrors = self._mirrors[node.node_id]
-            for driver in node.broker.manager.drivers.values() if broker_ran else ():
-                self._look_at(node, driver, mirrors)
+        if self._touched or self._moved:
+            with self.as_written():
+                for driver in WatchedDriver.take_touched():
+                    owner = self._nodes[driver.node_id]
+                    served = owner.broker.manager.drivers if owner.broker is not None else {}
+                    if served.get(driver.topic_partition) is driver:
+                        self._look_at(owner, driver)
+                self._look_at_moved()
+
+    def _look_at_moved(self) -> None:
         moved, self._moved = self._moved, {}
         for topic_partition in moved:
             self._check_members(self.partitions[topic_partition])
+
+    def look_around(self) -> None:
+        """At everything, as if all of it had changed: nothing changes without being looked at soon."""
+        with self.as_written():
+            for node in self._nodes.values():
+                if node.running and node.broker is not None:
+                    for driver in node.broker.manager.drivers.values():
+                        driver.check_invariants()
+                        self._look_at(node, driver)
+            self._moved = dict.fromkeys(self.partitions)
+            self._look_at_moved()
+
+    def as_written(self) -> AbstractContextManager[object]:
+        """Meanwhile no disk shows what rotted on it: who has lost a record to rot has it until somebody notices."""
+        return _turned(self.rotting) if self.rotting else NOTHING_ROTS
 
     def acknowledged(self, node: SimNode, topic_partition: TopicPartition, end_offset: int) -> None:
         """The node acknowledges everything below this offset now, whatever becomes of its leadership next."""
@@ -103,7 +133,8 @@ class Truth:
             driver = node.broker.manager.drivers.get(topic_partition)
             if driver is None:
                 raise Violation(f"S1: node {node.node_id} acknowledges for {topic_partition}, which it does not have")
-            self._extend(self.of(topic_partition), driver, end_offset)
+            with self.as_written():
+                self._extend(self.of(topic_partition), driver, end_offset)
 
     def deleted(self, node: SimNode, topic_partition: TopicPartition, start_offset: int) -> None:
         """The node says that everything below this offset is deleted."""
@@ -112,18 +143,6 @@ class Truth:
             raise Violation(f"S1: node {node.node_id} deletes of {topic_partition}, which it does not have")
         self.of(topic_partition).deleted(driver.leader_epoch, start_offset)
         self._moved[topic_partition] = None
-
-    def check_clients(self) -> None:
-        """Acknowledgements and reads since the last call."""
-        self._sends_open += self._history.sends[self._sends_seen :]
-        self._sends_seen = len(self._history.sends)
-        for send in self._sends_open:
-            if send.fate is Fate.OK and send.acks == -1:
-                self._check_acknowledged(send)
-        self._sends_open = [send for send in self._sends_open if send.fate is None]
-        for read in self._history.reads[self._reads_checked :]:
-            self._check_read(read)
-        self._reads_checked = len(self._history.reads)
 
     def of(self, topic_partition: TopicPartition) -> PartitionTruth:
         """What is known of the partition."""
@@ -166,6 +185,9 @@ class Truth:
 
     def _learn(self, view: ClusterView, events: Sequence[MetadataEvent]) -> None:
         for event in events:
+            if isinstance(event, BrokerChanged):
+                self._moved |= dict.fromkeys(self.partitions)  # Who counts may be another process by now.
+                continue
             record = getattr(event, "record", None)
             if isinstance(record, PartitionRecord):
                 partition = self.of(record.topic_partition)
@@ -181,31 +203,38 @@ class Truth:
 
     # --- Replicas ---
 
-    def _look_at(self, node: SimNode, driver: PartitionDriver, mirrors: dict[PartitionDriver, Mirror]) -> None:
+    def _look_at(self, node: SimNode, driver: PartitionDriver) -> None:
+        """At one replica, as far as it is not what it was."""
         log, replica = driver.log, driver.replica
-        leader, high_watermark = replica.leader, replica.high_watermark
-        version = replica.record.partition_epoch if replica.record is not None else -1
-        shape = (log.log_start_offset, log.log_end_offset, log.stable_end_offset, high_watermark, version)
-        mirror = mirrors.get(driver)
-        if mirror is None:
-            mirror = mirrors[driver] = Mirror()
-        if shape == mirror.shape and mirror.leader is leader:
+        leader, record = replica.leader, replica.record
+        version = -1 if record is None else record.partition_epoch
+        shape = Shape(
+            log.log_start_offset, log.log_end_offset, log.stable_end_offset, replica.high_watermark, version, leader
+        )
+        mirror = self._mirror_of(node.node_id, driver)
+        before = mirror.shape
+        if shape == before or replica.offline or log.failed is not None:
             return
-        driver.check_invariants()
-        if replica.offline or log.failed is not None:
-            return
-        topic_partition = driver.topic_partition
-        partition = self.of(topic_partition)
-        mirror.refresh(driver, partition.name, compacts=partition.log.compacts)
-        if not partition.may_lose:
+        partition = self.of(driver.topic_partition)
+        if before is None or shape.covers_other_than(before):
+            mirror.refresh(driver, partition.name, compacts=partition.log.compacts)
+        if not partition.may_lose and (before is None or shape.promises_other_than(before)):
             self._check_durable(node, driver, mirror)
         if leader is not None:
             self._look_at_leader(node, partition, driver, leader, mirror)
-        mirror.shape, mirror.leader = shape, leader
-        wrong = mirror.compare(partition.log, min(high_watermark, partition.log.end_offset))
+        wrong = mirror.compare(partition.log, min(shape.high_watermark, partition.log.end_offset))
         if wrong:
-            raise Violation(f"S4: node {node.node_id} {wrong} of {topic_partition}")
-        self._moved[topic_partition] = None
+            raise Violation(f"S4: node {node.node_id} {wrong} of {driver.topic_partition}")
+        mirror.shape = shape
+        if before is None or shape.may_lack(before):
+            self._moved[driver.topic_partition] = None
+
+    def _mirror_of(self, node_id: BrokerId, driver: PartitionDriver) -> Mirror:
+        mirrors = self._mirrors[node_id]
+        mirror = mirrors.get(driver)
+        if mirror is None:
+            mirror = mirrors[driver] = Mirror()
+        return mirror
 
     def _check_durable(self, node: SimNode, driver: PartitionDriver, mirror: Mirror) -> None:
         """S1: a replica acknowledges, and is counted, by what it calls stable."""
@@ -221,8 +250,10 @@ class Truth:
         self, node: SimNode, partition: PartitionTruth, driver: PartitionDriver, leader: Leader, mirror: Mirror
     ) -> None:
         epoch, record = leader.leader_epoch, leader.record
+        before, mark = mirror.leader_mark, LeaderMark(leader, leader.high_watermark, record.partition_epoch)
+        mirror.leader_mark = mark
         newest = partition.led_by(epoch, (record.leader, record.leader_incarnation))
-        if mirror.leader is not leader:
+        if before is None or before.leader is not leader:
             if partition.losing is not None and epoch >= partition.losing:
                 self.lost += partition.lose(mirror)
             if newest and partition.losing is None:
@@ -231,14 +262,14 @@ class Truth:
                 if wrong:
                     raise Violation(f"S6: the elected node {node.node_id} {wrong} of {partition.topic_partition}")
         else:
-            self.checks["below the minimum"] += partition.check_floor(leader, mirror.leader_mark)
-        mirror.leader_mark = leader.high_watermark, record.partition_epoch
+            self.checks["below the minimum"] += partition.check_floor(leader, before)
         exposed = leader.exposed_high_watermark
         if exposed is not None:
             partition.exposes(epoch, exposed)
             partition.begins_at(epoch, driver.log.log_start_offset)
-        self._check_counted(node, partition, leader)
-        self._extend(partition, driver, leader.high_watermark)
+        if mark != before:
+            self._check_counted(node, partition, leader)
+            self._extend(partition, driver, leader.high_watermark)
 
     def _extend(self, partition: PartitionTruth, driver: PartitionDriver, end_offset: int) -> None:
         truth = partition.log
@@ -263,13 +294,19 @@ class Truth:
         return None if driver.replica.offline or driver.log.failed is not None else driver
 
     def _check_counted(self, node: SimNode, partition: PartitionTruth, leader: Leader) -> None:
-        """S6: what is below the high watermark is on the disk of everybody who is, or may be, in the ISR."""
+        """S6: what is below the high watermark is on the disk of everybody who is, or may be, in the ISR; and nobody
+        counts in an epoch of which it has not heard."""
         for member in leader.maximal_isr:
-            driver = self._counts(node, member, partition.topic_partition)
-            if driver is None or driver.leader_epoch != leader.leader_epoch:
-                continue
             if leader._followers.stable_end_of(member) is None:
                 continue  # Whatever it said was in an earlier life: it does not count until it is heard in this one.
+            driver = self._counts(node, member, partition.topic_partition)
+            if driver is None or driver.leader_epoch > leader.leader_epoch:
+                continue
+            if driver.leader_epoch < leader.leader_epoch:
+                raise Violation(
+                    f"S6: node {member} counts for {leader} of {partition.topic_partition}, and is in epoch "
+                    f"{driver.leader_epoch}"
+                )
             self.checks["counted beyond the ISR"] += member not in leader.record.isr
             if driver.log.stable_end_offset < leader.high_watermark:
                 raise Violation(
@@ -288,7 +325,11 @@ class Truth:
             return
         for member in sorted(set(record.isr) - set(before.isr)):
             joined = self._counts(leading, member, record.topic_partition)
-            if joined is None or joined.leader_epoch != record.leader_epoch:
+            if joined is None:
+                continue
+            if leader._followers.stable_end_of(member) is None:
+                raise Violation(f"S6: node {member} joined the ISR of {record}, and was not heard in this life")
+            if joined.leader_epoch != record.leader_epoch:
                 continue
             self.checks["joined"] += leader.epoch_start_offset > 0
             if joined.log.stable_end_offset < leader.epoch_start_offset:
@@ -299,7 +340,7 @@ class Truth:
         record, truth = partition.record, partition.log
         if record is None:
             return
-        self._check_maximal_isr(record)
+        self._check_maximal_isr(partition, record)
         if not truth.batches or partition.losing is not None:
             return
         below = len([m for m in record.isr if m not in record.not_eligible]) < record.min_insync_replicas
@@ -320,13 +361,13 @@ class Truth:
                     f"S1: node {member} may be elected by {record}, and would begin at "
                     f"{driver.log.stable_start_offset}: all below {partition.promised_start} was said to be deleted"
                 )
-            mirror = self._mirrors[member].setdefault(driver, Mirror())
+            mirror = self._mirror_of(member, driver)
             mirror.refresh(driver, partition.name, compacts=truth.compacts)
             wrong = mirror.compare(truth, truth.end_offset)
             if wrong:
                 raise Violation(f"S6: node {member} may be elected by {record}, and {wrong}")
 
-    def _check_maximal_isr(self, record: PartitionRecord) -> None:
+    def _check_maximal_isr(self, partition: PartitionTruth, record: PartitionRecord) -> None:
         """S6: a leader that has not been deposed counts on everybody whom the quorum takes to be in sync."""
         node = self._nodes.get(record.leader)
         driver = (
@@ -337,33 +378,16 @@ class Truth:
             uncounted = set(record.isr) - set(leader.maximal_isr)
             if uncounted:
                 raise Violation(f"S6: the leader of {record} does not count on {sorted(uncounted)}, only on {leader}")
+            assert node is not None
+            self._check_counted(node, partition, leader)
 
-    # --- Clients ---
 
-    def _check_acknowledged(self, send: Send) -> None:
-        truth = self.of(send.topic_partition).log
-        for position, value in enumerate(send.values):
-            offset = send.base_offset + position
-            if not truth.holds(offset, value):
-                raise Violation(
-                    f"S1: {value!r} was acknowledged at {send.topic_partition} offset {offset}; committed there is "
-                    f"{truth.told(offset)}"
-                )
-
-    def _check_read(self, read: Read) -> None:
-        truth = self.of(read.topic_partition).log
-        due = read.position
-        for offset, value in read.records:
-            if not truth.holds(offset, value):
-                raise Violation(
-                    f"S3: consumer {read.consumer} saw {value!r} at {read.topic_partition} offset {offset}; the truth "
-                    f"there is {truth.told(offset)}"
-                )
-            while due in truth.controls:
-                due += 1
-            if offset >= read.high_watermark or offset < due or (offset > due and not truth.compacts):
-                raise Violation(
-                    f"S3: consumer {read.consumer} of {read.topic_partition} was at {due} and saw {offset}, the high "
-                    f"watermark is {read.high_watermark}"
-                )
-            due = offset + 1
+@contextmanager
+def _turned(disks: Sequence[SimDisk]) -> Iterator[None]:
+    for disk in disks:
+        disk.turn()
+    try:
+        yield
+    finally:
+        for disk in disks:
+            disk.turn()

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from partitions.driver import PartitionDriver
 from raftlog.record_batch import RecordBatch
 
-from .committed_log import CommittedLog, Mirror, batches_of
+from .committed_log import CommittedLog, batches_of
 from .invariants import Truth
+from .mirror import Mirror
 from .node import SimNode
 from .partition_truth import PartitionTruth
 from .violation import Violation
@@ -23,11 +24,16 @@ from .violation import Violation
 
 def look_at_everything(truth: Truth, nodes: Sequence[SimNode]) -> None:
     """Raises `Violation`."""
-    for node in nodes:
-        if node.running and node.broker is not None:
-            for topic_partition, driver in node.broker.manager.drivers.items():
-                if not driver.replica.offline:
-                    _look_at(node, truth.of(topic_partition), driver)
+    found = [
+        (node, topic_partition, driver)
+        for node in nodes
+        if node.running and node.broker is not None
+        for topic_partition, driver in node.broker.manager.drivers.items()
+        if not driver.replica.offline
+    ]
+    with truth.as_written():
+        for node, topic_partition, driver in found:
+            _look_at(node, truth.of(topic_partition), driver)
 
 
 def _look_at(node: SimNode, partition: PartitionTruth, driver: PartitionDriver) -> None:

@@ -2,8 +2,7 @@
 
 Each partition leads with a full ISR of eligible members and no move under way; no replica is out of service; every
 idempotent batch ever sent is acknowledged; every consumer has read all that is committed; what was deleted is gone
-everywhere. The world asks again and again, up to
-`LIVENESS_SECONDS` after everything healed.
+everywhere, and what rotted was found. The world asks again and again, up to `LIVENESS_SECONDS` after everything healed.
 
 What is *not* here: safety (`invariants.py`), which is checked all the while.
 """
@@ -11,6 +10,8 @@ What is *not* here: safety (`invariants.py`), which is checked all the while.
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from partitions.segment import SEGMENT_SUFFIXES
 
 from .cluster_operations import ClusterOperations
 from .invariants import Truth
@@ -49,8 +50,20 @@ def _missing_at(node: SimNode, operations: ClusterOperations, truth: Truth) -> l
     found += [f"node {node.node_id} has {tp} of a deleted topic" for tp in drivers if tp.topic_id in removed]
     found += [f"node {node.node_id}: {line}" for line in node.broker.manager.out_of_service()]
     found += [f"node {node.node_id}: {line}" for line in node.broker.manager.repairs.status()]
+    found += [f"node {node.node_id} has not noticed the rot in {path}" for path in _rotten(node)]
     for record in view.partitions():
         whole = record.has_leader and len(record.isr) == len(record.replicas) and not record.not_eligible
         if not whole or record.target_replicas:
             found.append(f"node {node.node_id}: {record} {view.explain_offline(record.topic_partition) or ''}")
     return found
+
+
+def _rotten(node: SimNode) -> list[str]:
+    """Files of replicas in service in which bits have flipped."""
+    assert node.broker is not None
+    served = {driver.log.path for driver in node.broker.manager.drivers.values()}
+    return [
+        path
+        for path in node.disk.rotten_files()
+        if path.rpartition("/")[0] in served and path.endswith(SEGMENT_SUFFIXES)
+    ]

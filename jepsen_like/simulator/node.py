@@ -8,11 +8,10 @@ fsynced. Nothing here knows what is right: that is `invariants.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from metadata.commands import Command, RegisterBroker
 from metadata.engine import Outcome
-from metadata.image_events import MetadataEvent
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
@@ -38,19 +37,14 @@ HAND_OVER_SECONDS = 1.5
 
 
 class SimQuorum:
-    """The quorum as the broker sees it, and the shell that ticks it after every input.
+    """The quorum as the broker sees it, and the shell that ticks it after every input."""
 
-    It knows what an event was, so that nothing is checked which that event cannot have changed: a message or a tick of
-    the quorum touches the broker by what is applied and by outcomes, and every other event leaves the quorum alone."""
-
-    def __init__(self, node: QuorumNode, dialing: QuorumDialing, told: Callable[[], None]) -> None:
-        """`told()`: the broker is being told something."""
+    def __init__(self, node: QuorumNode, dialing: QuorumDialing) -> None:
         self.node = node
         self._dialing = dialing
-        self._told = told
         self._beats: Beats
         self.ran = True
-        """The event that is just over was the quorum's: a message or a tick."""
+        """A message came or a tick passed since somebody looked: nothing else changes it."""
         self.registration: RegisterBroker | None = None
         """What the broker said of itself when it took its place."""
 
@@ -73,21 +67,17 @@ class SimQuorum:
 
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
         self.registration = command
-        self.node.register(command, self._telling(done))
+        self.node.register(command, done)
         self._beats.soon()
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
-        self.node.propose(command, self._telling(done), timeout=timeout)
+        self.node.propose(command, done, timeout=timeout)
         self._beats.soon()
 
     def stop_broker(self, done: Callable[[bool], None]) -> None:
         """Have the broker's leaderships moved away."""
 
-        def over(fenced: bool) -> None:
-            self._told()
-            done(fenced)
-
-        self.node.stop_broker(over, timeout=HAND_OVER_SECONDS)
+        self.node.stop_broker(done, timeout=HAND_OVER_SECONDS)
         self._beats.soon()
 
     def on_input(self) -> None:
@@ -99,13 +89,6 @@ class SimQuorum:
         self.ran = True
         self.node.tick()
         self._dialing.set_lost(not self.node.reaches_leader)
-
-    def _telling(self, done: Callable[[Outcome], None]) -> Callable[[Outcome], None]:
-        def tell(outcome: Outcome) -> None:
-            self._told()
-            done(outcome)
-
-        return tell
 
 
 class SimNode:
@@ -139,8 +122,6 @@ class SimNode:
         self.broker: Broker | None = None
         self.quorum: SimQuorum | None = None
         self.starts = 0
-        self.broker_touched = True
-        """By the quorum or by the world, since the broker was looked at last."""
         self.stopping = False
         """An orderly stop has begun."""
         self.expected_stop = False
@@ -199,14 +180,14 @@ class SimNode:
             random=self.random,
             timing=self._config.timing,
             send=links.send,
-            on_events=self._on_events,
+            on_events=broker.on_events,
             on_leader=links.set_leader,
             on_configuration=configured,
             limits=QuorumLimits(snapshot_entries=self.random.randrange(20, 400)),
         )
         links.attach(node)
         self.broker = broker
-        quorum = self.quorum = SimQuorum(node, peers, self._tell_broker)
+        quorum = self.quorum = SimQuorum(node, peers)
         quorum.begin(self.heap, life, self.clock, self._config.timing)
         self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, quorum.on_input))
         self.network.listen(self.node_id, REPLICATION, life, broker.manager.accepted)
@@ -221,23 +202,6 @@ class SimNode:
 
     def _log_latency(self) -> float:
         return self.random.uniform(0.0001, 0.003) + self.slow_disk_seconds
-
-    def what_happened(self) -> tuple[bool, bool]:
-        """Since the last event of this node: whether the quorum may have changed, and whether the broker may have.
-        Asked once after each event."""
-        if self.quorum is None:
-            return False, False
-        ran, told = self.quorum.ran, self.broker_touched
-        self.quorum.ran = self.broker_touched = False
-        return ran, told or not ran
-
-    def _tell_broker(self) -> None:
-        self.broker_touched = True
-
-    def _on_events(self, index: int, events: Sequence[MetadataEvent]) -> None:
-        assert self.broker is not None
-        self._tell_broker()
-        self.broker.on_events(index, events)
 
     def kill(self, *, power_loss: random.Random | None = None) -> None:
         """SIGKILL, or with a generator the loss of power."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from partitions.leader import Leader
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, PartitionRecord, TopicPartition
 
-from .committed_log import Batch, CommittedLog, Mirror
+from .committed_log import Batch, CommittedLog
+from .mirror import LeaderMark, Mirror
 from .violation import Violation
 
 
@@ -58,7 +59,9 @@ class PartitionTruth:
     def exposes(self, epoch: LeaderEpoch, exposed: int) -> None:
         """The high watermark that consumers see falls neither within an epoch nor from one to the next, whoever of two
         leaders has not heard yet that it is deposed."""
-        first, last = self._exposed.get(epoch, (exposed, exposed))
+        first, last = self._exposed.get(epoch, (exposed, -1))
+        if exposed == last:
+            return
         self._exposed[epoch] = first, exposed
         before = max((high for earlier, (_, high) in self._exposed.items() if earlier < epoch), default=0)
         after = min((low for later, (low, _) in self._exposed.items() if later > epoch), default=exposed)
@@ -96,12 +99,13 @@ class PartitionTruth:
         self._exposed.clear()
         return self.log.lose_from(mirror.verified_end, mirror.start_offset)
 
-    def check_floor(self, leader: Leader, mark: tuple[int, int]) -> bool:
-        """S6: the high watermark stands still below `min.insync.replicas`. `mark`: high watermark and partition epoch
-        before this event. An event may bring several records: then it is not known under which of them it moved.
-        Whether it is below."""
+    def check_floor(self, leader: Leader, before: LeaderMark) -> bool:
+        """S6: the high watermark stands still below `min.insync.replicas`. `before`: as it was before this event. An
+        event may bring several records: then it is not known under which of them it moved. Whether it is below."""
         record = leader.record
         short = len(record.isr) < record.min_insync_replicas
-        if short and leader.high_watermark > mark[0] and record.partition_epoch == mark[1]:
-            raise Violation(f"S6: the high watermark moved from {mark[0]} below the minimum: {leader} of {record}")
+        moved = leader.high_watermark > before.high_watermark and record.partition_epoch == before.partition_epoch
+        if short and moved:
+            was = before.high_watermark
+            raise Violation(f"S6: the high watermark moved from {was} below the minimum: {leader} of {record}")
         return short

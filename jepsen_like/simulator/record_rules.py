@@ -40,7 +40,7 @@ class RecordRules:
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
         self.topics: dict[TopicId, TopicRecord] = {}
         self.removed: set[TopicId] = set()
-        self._brokers: dict[BrokerId, BrokerRecord] = {}
+        self.brokers: dict[BrokerId, BrokerRecord] = {}
         self._reports: dict[tuple[BrokerId, int], dict[TopicPartition, Report]] = {}
         """By broker and start."""
         self._tickets: dict[TopicPartition, tuple[RecoveryTicket, ...]] = {}
@@ -67,10 +67,10 @@ class RecordRules:
         for event in events:
             match event:
                 case BrokerChanged(broker):
-                    known = self._brokers.get(broker.broker_id)
+                    known = self.brokers.get(broker.broker_id)
                     if known is None or known.incarnation != broker.incarnation:
                         registered.append(broker)
-                    self._brokers[broker.broker_id] = broker
+                    self.brokers[broker.broker_id] = broker
                 case TopicChanged(topic):
                     self.topics[topic.topic_id] = topic
                 case TopicRemoved(topic_id, _):
@@ -138,7 +138,7 @@ class RecordRules:
             raise Violation(f"S6: a smaller log was recovered than there was, {known}: {record}")
 
     def _live(self, broker_id: BrokerId) -> bool:
-        broker = self._brokers.get(broker_id)
+        broker = self.brokers.get(broker_id)
         return broker is not None and not broker.fenced
 
     def _end_of(self, ticket: RecoveryTicket, record: PartitionRecord) -> tuple[int, int] | None:
@@ -146,7 +146,7 @@ class RecordRules:
         reported since counts as an empty log."""
         if not ticket.stable_end_offset:
             return ticket.last_epoch, 0
-        broker = self._brokers[ticket.broker_id]
+        broker = self.brokers[ticket.broker_id]
         report = self._reports.get((ticket.broker_id, broker.start_number), {}).get(record.topic_partition)
         return None if report is None else (report.last_epoch, report.stable_end_offset)
 

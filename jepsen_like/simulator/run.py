@@ -13,31 +13,48 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 
-from partitions import compactor
+from partitions import compactor, replica_repair, scrubber
 from raftlog.config import NodeConfig, TimingConfig
 from raftlog.errors import DiskFailed, DiskFull, RaftlogError
+from raftlog.model import PartitionRecord
 
 from .clients import Clients
+from .cluster_directed import direct
 from .cluster_faults import ClusterFaults
 from .cluster_operations import ClusterOperations
 from .cluster_schedule import ClusterSchedule, draw
+from .collector import seldom_collected
 from .disk import SimulatedCrash
-from .heap import Event, EventHeap
-from .history import Fate, History
+from .heap import Event, EventHeap, Life
+from .history import History
 from .invariants import Truth
 from .last_look import look_at_everything
 from .liveness import LIVENESS_SECONDS, missing
 from .network import NetworkShape, SimNetwork
 from .node import SimNode
+from .roles import led_partition
 from .trace import Trace
 from .violation import Violation
+from .watched import watched_drivers
 
 CLIENT_CHECK_SECONDS = 0.05
+LOOK_AROUND_SECONDS = 0.25
 LOOK_EVERY = 0.5
 RESTART_AFTER_FAILURE = 0.2
+LOGGED = (
+    "segment compacted",
+    "scrubber found damage",
+    "damage found",
+    "replica repairs itself",
+    "replica offline",
+)
+"""Lines of the product that say that something rare has happened."""
+
 STOP_SECONDS = 4.0
 """A node that does not come to the end of an orderly stop by then is killed."""
 
@@ -104,10 +121,7 @@ class SimulatedWorld:
         shape = NetworkShape(slow_probability=schedule.slow_probability, slow_max=schedule.slow_max)
         self.network = SimNetwork(self.heap, random.Random(f"{seed}/cluster/network"), shape, self.trace.message)
         voters = tuple(range(schedule.voters))
-        config = NodeConfig(
-            retention_check_ms=schedule.retention_check_ms,
-            timing=TimingConfig(replica_lag_max_ms=schedule.replica_lag_max_ms),
-        )
+        config = _config(schedule)
         self.nodes = [
             SimNode(
                 node_id,
@@ -124,7 +138,7 @@ class SimulatedWorld:
         ]
         self.history = History()
         self.truth = Truth(self.nodes, self.history)
-        self._by_life: dict[str, SimNode] = {}
+        self._by_life: dict[Life, SimNode] = {}
         clients_rng = random.Random(f"{seed}/cluster/clients")
         clients = self.clients = Clients(
             self.heap, self.nodes, clients_rng, self.history, self.truth, self.network.cuts
@@ -139,6 +153,7 @@ class SimulatedWorld:
         for operation in schedule.operations:
             self.heap.schedule(operation.at, lambda operation=operation: self.operations.carry_out(operation))  # type: ignore[misc]
         self._check_clients_later()
+        self._look_around_later()
 
     # --- Nodes ---
 
@@ -157,7 +172,7 @@ class SimulatedWorld:
             self._died(node)
             return
         assert node.life is not None
-        self._by_life[node.life.name] = node
+        self._by_life[node.life] = node
         self.truth.follow(node)
 
     def kill(self, node: SimNode, *, power_loss: random.Random | None, restart_after: float) -> None:
@@ -181,14 +196,15 @@ class SimulatedWorld:
         node.stop_cleanly(stopped)
         self.heap.schedule(STOP_SECONDS, give_up)
 
-    def leader_by(self, number: int) -> SimNode | None:
-        """The leader of some partition, chosen by the number."""
-        known = self.truth.partitions
-        records = [record for tp in sorted(known) if (record := known[tp].record) is not None]
-        start = number % len(records) if records else 0
-        led = (record for record in records[start:] + records[:start] if record.has_leader)
-        first = next(led, None)
-        return self.nodes[first.leader] if first is not None else None
+    def led_partition(self, number: int) -> PartitionRecord | None:
+        """Some partition that has a leader, chosen by the number."""
+        return led_partition(self.truth.partitions, number)
+
+    def rotted(self, node: SimNode) -> None:
+        """A file of the node's disk did, under its process."""
+        self.truth.checks["rotted in service"] += 1
+        if node.disk not in self.truth.rotting:
+            self.truth.rotting.append(node.disk)
 
     def _died(self, node: SimNode) -> None:
         self.kill(node, power_loss=None, restart_after=RESTART_AFTER_FAILURE)
@@ -210,13 +226,13 @@ class SimulatedWorld:
         self.trace.note(-1, "healed")
         self._require_progress(seconds)
         look_at_everything(self.truth, self.nodes)
-        self._check_refused()
+        self.truth.clients.check_refused()
 
     def _run_until(self, end: float) -> None:
         self.heap.run_until(end, self._run_event)
 
     def _run_event(self, event: Event) -> None:
-        node = self._by_life.get(event.life.name) if event.life is not None else None
+        node = self._by_life.get(event.life) if event.life is not None else None
         try:
             event.callback()
         except SimulatedCrash:
@@ -229,15 +245,15 @@ class SimulatedWorld:
                 raise
             self.trace.note(int(node.node_id), f"stopped by its disk: {error}")
             self._died(node)
-        if node is not None:
-            self.truth.after_event(node)
-        else:
-            for touched in self.nodes:
-                touched.broker_touched = True
+        self.truth.after_event(node)
 
     def _check_clients_later(self) -> None:
-        self.truth.check_clients()
+        self.truth.clients.check()
         self.heap.schedule(CLIENT_CHECK_SECONDS, self._check_clients_later)
+
+    def _look_around_later(self) -> None:
+        self.truth.look_around()
+        self.heap.schedule(LOOK_AROUND_SECONDS, self._look_around_later)
 
     # --- Liveness ---
 
@@ -253,14 +269,7 @@ class SimulatedWorld:
                 text = "; ".join(lacking[:5])
                 raise Violation(f"S10: {LIVENESS_SECONDS:.0f} s after everything healed: {text}")
         self.recovered_after = at - healed
-        self.truth.check_clients()
-
-    def _check_refused(self) -> None:
-        """S1: what a producer was told to be refused is nowhere."""
-        for send in self.history.sends:
-            log = self.truth.of(send.topic_partition).log
-            if send.fate is Fate.FAIL and any(value in log.offsets for value in send.values if value is not None):
-                raise Violation(f"S1: {send} was refused, and is committed")
+        self.truth.clients.check()
 
     def counts(self) -> dict[str, int]:
         """What was done beside producing and reading."""
@@ -270,12 +279,40 @@ class SimulatedWorld:
             "deletions_answered": history.deletions,
             "duplicates_answered": history.duplicates,
             "lost_by_flush_os": self.truth.lost,
+            "damaged_answers": history.damaged_answers,
         }
 
     def checks(self) -> dict[str, int]:
         """What the invariants had to look at."""
-        counted = {name: self.trace.logged[name] for name in ("segment compacted", "damage found", "replica offline")}
-        return dict(self.truth.checks) | counted | {"losses reported": self.truth.rules.losses_reported}
+        counted = {name: self.trace.logged[name] for name in LOGGED}
+        counted["losses reported"] = self.truth.rules.losses_reported
+        return dict(self.truth.checks) | counted
+
+
+def _config(schedule: ClusterSchedule) -> NodeConfig:
+    timing = TimingConfig(replica_lag_max_ms=schedule.replica_lag_max_ms)
+    if not schedule.scrub_seconds:
+        return NodeConfig(retention_check_ms=schedule.retention_check_ms, timing=timing)
+    return NodeConfig(
+        retention_check_ms=schedule.retention_check_ms,
+        scrub_interval_ms=int(schedule.scrub_seconds * 1000),
+        timing=timing,
+    )
+
+
+@contextmanager
+def in_a_hurry(schedule: ClusterSchedule) -> Iterator[None]:
+    """What production does now and then, a run of a minute has to see: compaction, scrubbing, and a second question
+    after the damaged copy that was the last one."""
+    scrub = schedule.scrub_seconds
+    with ExitStack() as stack:
+        stack.enter_context(seldom_collected())
+        stack.enter_context(watched_drivers())
+        stack.enter_context(mock.patch.object(compactor, "CHECK_SECONDS", schedule.compaction_check_seconds))
+        if scrub:
+            stack.enter_context(mock.patch.object(scrubber, "FIRST_PASS_SECONDS", (scrub / 2, scrub)))
+            stack.enter_context(mock.patch.object(replica_repair, "LAST_COPY_SECONDS", 3.0))
+        yield
 
 
 def run_schedule(schedule: ClusterSchedule) -> Verdict:
@@ -288,7 +325,7 @@ def run_world(world: SimulatedWorld) -> Verdict:
     violation = ""
     schedule = world.schedule
     try:
-        with mock.patch.object(compactor, "CHECK_SECONDS", schedule.compaction_check_seconds):
+        with in_a_hurry(schedule):
             world.run()
     except Violation as found:
         violation = str(found)
@@ -314,4 +351,4 @@ def run_world(world: SimulatedWorld) -> Verdict:
 
 def run_seed(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
     """Draw a seed's schedule and run it."""
-    return run_schedule(draw(seed, seconds, faulty=faulty))
+    return run_schedule(direct(draw(seed, seconds, faulty=faulty)))

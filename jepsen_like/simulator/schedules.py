@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from . import cluster_schedule, group_schedule, quorum_schedule
+from .cluster_directed import direct as direct_cluster
 from .cluster_schedule import ClusterSchedule
 from .quorum_directed import direct
 from .quorum_run import run_schedule as run_quorum
@@ -23,10 +24,12 @@ AnySchedule: TypeAlias = Schedule | ClusterSchedule
 def draw(kind: str, seed: int, seconds: float) -> AnySchedule:
     """The schedule of a seed in this kind of world: `quorum`, `groups`, `cluster` or `transactions`."""
     if kind == "transactions":
-        return replace(cluster_schedule.draw(seed, seconds), transactions=True)
+        return replace(direct_cluster(cluster_schedule.draw(seed, seconds)), transactions=True)
     if kind == "groups":
         return group_schedule.draw(seed, seconds)
-    return cluster_schedule.draw(seed, seconds) if kind == "cluster" else direct(quorum_schedule.draw(seed, seconds))
+    if kind == "cluster":
+        return direct_cluster(cluster_schedule.draw(seed, seconds))
+    return direct(quorum_schedule.draw(seed, seconds))
 
 
 def from_json(text: str) -> AnySchedule:

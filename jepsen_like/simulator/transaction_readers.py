@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from raftlog.model import TopicPartition
 from raftlog.ports import Part
-from raftlog.record_batch import RecordBatch, split_batches
 from raftlog.wire import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
 
 from .clients import REQUEST_TIMEOUT, Clients
@@ -74,8 +73,8 @@ class CommittedReader:
     def _read(self, answer: FetchedPartition, body: bytes) -> None:
         if answer.error == "offset_out_of_range" and self.position < answer.log_start_offset:
             self.position = answer.log_start_offset
-        for view in split_batches(body):
-            header = RecordBatch(view).header
+        for batch in self._clients.sound_batches(body):
+            header = batch.header
             if not header.is_control:
                 self._truth.shown(self.topic_partition, header, answer.aborted)
             self.position = max(self.position, header.end_offset)

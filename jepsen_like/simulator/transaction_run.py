@@ -16,8 +16,9 @@ from metadata.groups.transaction_changes import TRANSACTIONS_FEATURE_LEVEL, Chan
 from metadata.groups.transaction_expiry import TransactionExpiry
 from raftlog.model import TopicPartition
 
-from .cluster_operations import LiveTopic
+from .cluster_directed import direct
 from .cluster_schedule import ClusterSchedule, draw
+from .live_topic import LiveTopic
 from .liveness import LIVENESS_SECONDS
 from .node import SimNode
 from .run import LOOK_EVERY, SimulatedWorld, Verdict, run_world
@@ -158,4 +159,4 @@ def run_schedule(schedule: ClusterSchedule) -> Verdict:
 
 def run_transaction_seed(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
     """Draw a seed's schedule and run it."""
-    return run_schedule(replace(draw(seed, seconds, faulty=faulty), transactions=True))
+    return run_schedule(replace(direct(draw(seed, seconds, faulty=faulty)), transactions=True))

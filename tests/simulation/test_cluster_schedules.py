@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from jepsen_like.simulator.cluster_directed import direct
 from jepsen_like.simulator.cluster_kinds import KINDS
 from jepsen_like.simulator.cluster_schedule import OPERATIONS, ClusterSchedule, draw
 from jepsen_like.simulator.quorum_schedule import Fault
@@ -34,7 +35,10 @@ def test_every_kind_of_fault_and_operation_is_drawn_before_long() -> None:
         "kill_and_back", "power_loss_all", "kill_all", "dark", "cut_one_way",
         "forgotten_tail", "tails_in_a_row", "lagging_successor", "last_member",
     }  # fmt: skip
-    others = {"cut", "stall_leader", "stall_all_replication", "power_loss_of_leader", "rot_leader", "full_disk"}
+    others = {
+        "cut", "stall_leader", "stall_all_replication", "power_loss_of_leader", "full_disk", "rot_leader",
+        "rot_in_service",
+    }  # fmt: skip
     kinds = {fault.kind for schedule in schedules for fault in schedule.faults}
     assert kinds == set(KINDS) - several | others
     assert {operation.kind for schedule in schedules for operation in schedule.operations} == set(OPERATIONS)
@@ -44,7 +48,34 @@ def test_every_kind_of_fault_and_operation_is_drawn_before_long() -> None:
 def test_one_disk_rots_at_most() -> None:
     """As many as `min.insync.replicas` would lose records by right (S1)."""
     for seed in range(1, 100):
-        assert sum(fault.kind.startswith("rot") for fault in draw(seed, SECONDS).faults) <= 1
+        rots = [fault for fault in direct(draw(seed, SECONDS)).faults if fault.kind.startswith("rot")]
+        assert len(rots) <= 1 or {(fault.kind, fault.node) for fault in rots} == {("rot_in_service", rots[0].node)}
+
+
+def test_what_rots_under_a_process_is_scrubbed() -> None:
+    for seed in range(1, 100):
+        schedule = draw(seed, SECONDS)
+        assert any(fault.kind == "rot_in_service" for fault in schedule.faults) == bool(schedule.scrub_seconds)
+
+
+def test_every_story_is_told_before_long_and_the_swarm_gives_way_to_it() -> None:
+    told = [(schedule, direct(schedule)) for seed in range(1, 60) if (schedule := draw(seed, SECONDS))]
+    kinds = {fault.kind for _, schedule in told for fault in schedule.faults} - {
+        fault.kind for schedule, _ in told for fault in schedule.faults
+    }
+    assert kinds == {
+        "kill_replica", "slow_replica", "starve_replica", "strand_proposals", "keep_news_from_replica",
+        "mute_leader_to_quorum",
+    }  # fmt: skip
+    operations = {one.kind for _, schedule in told for one in schedule.operations}
+    assert operations == {*OPERATIONS, "elect", "rest", "delete_from"}
+    shares = [schedule is not drawn for drawn, schedule in told]
+    assert 0.2 < sum(shares) / len(shares) < 0.5
+    for drawn, schedule in told:
+        begins = [fault.at for fault in schedule.faults if fault not in drawn.faults]
+        left = [fault.at for fault in schedule.faults if fault in drawn.faults]
+        assert not any(begin - 0.01 < at < begin + 0.3 for begin in begins for at in left)
+    assert direct(draw(2, SECONDS, faulty=False)) == draw(2, SECONDS, faulty=False)
 
 
 def test_leaving_a_fault_out_leaves_the_rest_as_it_is() -> None:

@@ -38,20 +38,23 @@ def test_a_hundred_seeds_keep_every_property() -> None:
     operations = {name for verdict in verdicts for name, count in verdict.operations.items() if count}
     assert operations >= {
         "create", "delete", "recreate", "add_partitions", "reassign", "drain", "delete_records",
-        "alter_topic", "send_again", "seek", "found_by_time", "deletions_answered", "duplicates_answered",
+        "alter_topic", "send_again", "seek", "elect", "rest", "delete_from",
+        "found_by_time", "deletions_answered", "duplicates_answered",
     }  # fmt: skip
     faults = {name for verdict in verdicts for name in verdict.faults}
     assert faults >= {
         "kill", "kill_leader", "power_loss", "crash_in_disk_operation", "failed_fsync", "slow_disk", "clean_stop",
         "stall", "cut", "isolate", "isolate_leader", "deafen", "cut_off_clients", "mute_to_clients",
         "reset_connections", "wall_clock_jump", "rot", "rot_leader", "full_disk", "stall_replication", "stall_leader",
-        "stall_all_replication", "power_loss_of_leader",
+        "stall_all_replication", "power_loss_of_leader", "rot_in_service", "kill_replica", "slow_replica",
+        "starve_replica", "strand_proposals", "keep_news_from_replica", "mute_leader_to_quorum",
     }  # fmt: skip
     # And no check had nothing to look at.
     checks = {name for verdict in verdicts for name, count in verdict.checks.items() if count}
     assert checks >= {
         "elected", "recovery elections", "losses reported", "joined", "below the minimum", "counted beyond the ISR",
         "members of the commit set alone", "members below a promised start", "segment compacted", "replica offline",
+        "rotted in service", "scrubber found damage", "damage found", "replica repairs itself",
     }  # fmt: skip
 
 

@@ -1,0 +1,109 @@
+"""A file of a simulated disk: what is durable, what the page cache shows, the operations between the two, and rot.
+
+A power loss keeps, of every write that was not fsynced, all, nothing or a prefix torn at 512 bytes. Everything drawn
+comes from the generator given. What is *not* here: names and folders (`disk_names.py`), faults (`disk.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+SECTOR = 512
+
+
+@dataclass(slots=True, eq=False)
+class Inode:
+    """A file's content.
+
+    Invariant: without `pending` operations both contents are the same.
+    """
+
+    durable: bytearray = field(default_factory=bytearray)
+    current: bytearray = field(default_factory=bytearray)
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    """(position, bytes) for a write, (length, None) for a truncation."""
+    rot: dict[int, int] = field(default_factory=dict)
+    """Position → bits that rotted there, in both contents."""
+
+    def write(self, position: int, data: bytes) -> None:
+        _write(self.current, position, data)
+        self.pending.append((position, data))
+        if self.rot:
+            self._rot_goes(position, position + len(data))
+
+    def truncate(self, length: int) -> None:
+        _truncate(self.current, length)
+        self.pending.append((length, None))
+        if self.rot:
+            self._rot_goes(length, max(self.rot) + 1)
+
+    def fsync(self) -> None:
+        for position, data in self.pending:
+            if data is None:
+                _truncate(self.durable, position)
+            else:
+                _write(self.durable, position, data)
+        self.pending.clear()
+
+    def forget(self) -> None:
+        """An fsync failed: the pages are marked clean, and what they held is gone."""
+        self.pending.clear()
+        self.current = bytearray(self.durable)
+
+    def lose_power(self, rng: random.Random) -> None:
+        for position, data in self.pending:
+            draw = rng.random()
+            if data is None:
+                if draw < 0.5:
+                    _truncate(self.durable, position)
+            elif draw < 0.4:
+                _write(self.durable, position, data)
+            elif draw < 0.7:
+                kept = rng.randrange(0, len(data) + 1)
+                sector_end = (position + kept) // SECTOR * SECTOR - position
+                _write(self.durable, position, data[: max(sector_end, 0)])
+        self.pending.clear()
+        self.current = bytearray(self.durable)
+
+    # --- Rot ---
+
+    def flip(self, position: int, mask: int) -> None:
+        """In the page cache and on the medium alike; what was pending is durable first."""
+        self.fsync()
+        self.current[position] ^= mask
+        self.durable[position] ^= mask
+
+    def rots(self, position: int, mask: int) -> None:
+        """As `flip`, and remembered: `turn` shows the file as it was."""
+        self.flip(position, mask)
+        self.rot[position] = self.rot.get(position, 0) ^ mask
+
+    def turn(self) -> None:
+        """Sound if it was rotten, rotten if it was sound."""
+        for position, mask in self.rot.items():
+            for content in (self.current, self.durable):
+                if position < len(content):
+                    content[position] ^= mask
+
+    def _rot_goes(self, start: int, end: int) -> None:
+        """What is written anew, or cut off, is what was written."""
+        for position in [position for position in self.rot if start <= position < end]:
+            mask = self.rot.pop(position)
+            if position < len(self.durable):
+                self.durable[position] ^= mask
+
+
+def _write(content: bytearray, position: int, data: bytes) -> None:
+    if not data:
+        return
+    if position > len(content):
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _truncate(content: bytearray, length: int) -> None:
+    if length < len(content):
+        del content[length:]
+    else:
+        content.extend(bytes(length - len(content)))
