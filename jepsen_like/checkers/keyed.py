@@ -83,7 +83,8 @@ def _topic(state: State, step: Step) -> State | Impossible:
         case "create":
             return IMPOSSIBLE if state else True
         case _:
-            return False if state else IMPOSSIBLE
+            # Of two who ask for it, one without an answer at first, both are told that it is done: gone it is.
+            return False
 
 
 def _topic_call(call: Call) -> tuple[Hashable, Step]:

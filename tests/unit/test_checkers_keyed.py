@@ -67,7 +67,14 @@ def overlapping(*parts: list[Operation]) -> list[Operation]:
         ),
         (
             "topic",
-            [done("create", "t", None), done("delete", "t", None, "info"), done("create", "t", None, process=1)],
+            [
+                done("create", "t", None),
+                done("delete", "t", None, "info"),
+                done("create", "t", None, process=1),
+                done("delete", "t", None),
+                done("delete", "t", None, process=2),
+                done("read", "t", False),
+            ],  # fmt: skip
             [done("create", "t", None), done("delete", "t", None, "fail"), done("read", "t", False)],
         ),
     ],
