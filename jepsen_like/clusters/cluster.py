@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
 import signal
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -25,7 +26,7 @@ from typing import TypeVar
 from jepsen_like.power_loss import Volume
 
 from .clocks import Clocks
-from .commands import to_the_end
+from .commands import in_thread, to_the_end
 from .links import Links
 from .node import START_SECONDS, NodeProcess
 from .proxy import ProxyLinks
@@ -51,6 +52,8 @@ class NodeCluster:
     clocks: Clocks | None = None
     exits: AsyncExitStack = field(default_factory=AsyncExitStack)
     """What removes it, after its processes: the last one first."""
+    cluster_id: str = ""
+    """Once it is prepared."""
     claimed: set[str] = field(default_factory=set)
     """What somebody breaks just now, such as a node's process: others leave it alone."""
 
@@ -94,8 +97,15 @@ class NodeCluster:
         ordered = list(self.processes.values())
         count = max(count for count in VOTER_COUNTS if count <= len(ordered))
         voters = {node.number: node.data for node in ordered[:count]}
-        cluster_id = secrets.token_urlsafe(16)
-        await to_the_end(_all_of([asyncio.to_thread(node.prepare, cluster_id, voters) for node in ordered]))
+        self.cluster_id = secrets.token_urlsafe(16)
+        await to_the_end(_all_of([asyncio.to_thread(node.prepare, self.cluster_id, voters) for node in ordered]))
+
+    async def prepare_anew(self, node: str, voters: Sequence[str]) -> None:
+        """A node that does not run loses all that it had, and is prepared to observe these voters, as one whose disk
+        was replaced. Raises `CommandFailed`."""
+        known = {self.processes[voter].number: self.processes[voter].data for voter in voters if voter != node}
+        await in_thread(shutil.rmtree, self.data_folder(node))
+        await in_thread(self.processes[node].prepare, self.cluster_id, known)
 
     async def start(self, nodes: Sequence[str] = (), within: float = START_SECONDS) -> None:
         """All, or those that are named; returns when their processes listen. Raises `NodeEnded` for the first that does

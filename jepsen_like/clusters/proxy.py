@@ -57,6 +57,8 @@ class ProxyLinks:
         self._servers: list[asyncio.Server] = []
         self._connections: dict[str, set[_Connection]] = {name: set() for name in self.conditions}
         """By who dialled whom."""
+        self._accepted: dict[asyncio.StreamWriter, str] = {}
+        """The near side of every connection there is, also of those that are not carried yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._cut: frozenset[str] = frozenset()
         self._stalled: list[tuple[str, _Connection]] = []
@@ -65,8 +67,13 @@ class ProxyLinks:
     async def listen(self, dialled: str, at: Endpoint, to: Endpoint) -> None:
         """Take connections at one address for the link, of who dials whom. Raises `OSError`."""
 
-        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._carry(dialled, reader, writer, to)
+        # Not a coroutine: asyncio would own its task, and complains of one that is cancelled.
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            if sum(name == dialled for name in self._accepted.values()) >= CONNECTIONS_MAX:
+                _reset(writer)
+                return
+            self._accepted[writer] = dialled
+            self._spawn(self._carry(dialled, reader, writer, to))
 
         self._servers.append(await asyncio.start_server(accept, at.host, at.port))
 
@@ -99,8 +106,9 @@ class ProxyLinks:
         for server in self._servers:
             server.close()
         for connection in self._all():
-            _reset(connection.near)
             _reset(connection.far)
+        for near in list(self._accepted):
+            _reset(near)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -183,20 +191,12 @@ class ProxyLinks:
         """One connection, from its first byte to its last."""
         task = asyncio.current_task()
         assert task is not None
-        if len(self._connections[dialled]) >= CONNECTIONS_MAX:
-            _reset(near)
-            return
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 far_reader, far = await asyncio.open_connection(to.host, to.port)
         except (OSError, TimeoutError):
-            _reset(near)
+            self._forget(near)
             return
-        except asyncio.CancelledError:
-            _reset(near)
-            raise
         source, target = ends(dialled)
         there = Pipe(reader, far, self.conditions[dialled])
         back = Pipe(far_reader, near, self.conditions[link(target, source)])
@@ -204,15 +204,16 @@ class ProxyLinks:
         self._connections[dialled].add(connection)
         try:
             await _until_one_breaks(there, back)
-        except asyncio.CancelledError:
-            if not connection.broken:
-                _reset(far)
-                raise
         finally:
             self._connections[dialled].discard(connection)
+            del self._accepted[near]
             if not connection.broken:
                 near.close()
                 far.close()
+
+    def _forget(self, near: asyncio.StreamWriter) -> None:
+        del self._accepted[near]
+        _reset(near)
 
 
 async def _until_one_breaks(there: Pipe, back: Pipe) -> None:

@@ -79,6 +79,7 @@ RECIPES: Mapping[str, Recipe] = {
     "read-only": _recipe("file systems refuse to be written", {DISKS, READ_ONLY}, plans.read_only),
     "fsync-error": _recipe("fsyncs fail", {STRACE}, plans.fail_sync),
     "slow-fsync": _recipe("fsyncs take long", {STRACE}, plans.slow_sync),
+    "replace-disk": _recipe("a node comes back on an empty disk", set(), plans.replace_disk),
     "membership": _recipe(
         "voters go, partitions move, brokers are drained", set(), plans.remove_voter, plans.reassign, plans.drain
     ),

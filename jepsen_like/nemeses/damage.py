@@ -36,10 +36,13 @@ HARD_STATE_BYTES = 160
 """The journal's first record: its head, whose it is, and the hard state of when the file was begun."""
 
 
-def chosen(what: str, files: Mapping[str, int], rng: Random) -> str | None:
+def chosen(what: str, files: Mapping[str, int], rng: Random, *, growing: bool = False) -> str | None:
     """One of this kind that is not empty, of paths below the data folder with their sizes; None where there is none. Of
-    a journal the newest generation counts."""
+    a journal the newest generation counts, and with `growing` of each partition the last segment: others do not change
+    any more."""
     fitting = sorted(path for path, size in files.items() if size and FILES[what].fullmatch(path))
+    if growing:
+        fitting = sorted({path.rpartition("/")[0]: path for path in fitting}.values())
     if not fitting:
         return None
     return fitting[-1] if what in {"journal", "hard-state"} else choice(rng, fitting)

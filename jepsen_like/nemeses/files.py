@@ -3,7 +3,8 @@
 A node is killed, one of its files is changed, what lies there is read again (the proof), and the node is started, which
 reads it. A node may refuse to start on what it finds, and should where its vote is at stake (S9); then the heal puts
 back what was taken, as a keeper who has it would. A node that runs keeps the damage: to find and repair it is the
-cluster's business; the heal asks the node to read all that it has.
+cluster's business; the heal asks the node to read all that it has. A voter that runs and is not taken back by those who
+remember gets a new disk.
 
 What is *not* here: which file and where (`damage.py`).
 """
@@ -25,6 +26,7 @@ from raftlog.errors import RaftlogError
 
 from . import damage, steps
 from .injection import Evidence, FaultNotMade
+from .replacement import is_taken_back, replace_disk
 
 COPY_BYTES_MAX = 64 * 1024 * 1024
 VERIFY_SECONDS = 30.0
@@ -72,8 +74,12 @@ class Damaging:
                 await in_thread(self._put_back)
             await self._start_or_put_back()
             return {}
-        if self._step.what in damage.PARTITION_FILES and self._undo:
-            return {"found": await self._verify()}
+        if self._step.what in damage.PARTITION_FILES:
+            return {"found": await self._verify()} if self._undo else {}
+        # A voter that started with less than it had promised is not taken back by those who remember.
+        if self._undo and not await is_taken_back(self._cluster, node):
+            await replace_disk(self._cluster, node)
+            return {"healed": "on a new disk"}
         return {}
 
     async def _start_or_put_back(self) -> None:
@@ -177,7 +183,7 @@ class RollingBack:
 
     def _copy(self) -> None:
         folder = self._cluster.data_folder(self._step.node)
-        name = damage.chosen(self._step.what, sizes_below(folder), self._rng)
+        name = damage.chosen(self._step.what, sizes_below(folder), self._rng, growing=True)
         if name is None:
             raise FaultNotMade(f"{self._step.node} has no {self._step.what} yet")
         self._path = folder / name

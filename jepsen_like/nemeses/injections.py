@@ -7,7 +7,7 @@ from typing import Any
 
 from jepsen_like.clusters.cluster import NodeCluster
 
-from . import disks, files, membership, networks, power, processes, steps, wall_clocks
+from . import disks, files, membership, networks, power, processes, replacement, steps, wall_clocks
 from .injection import Injection
 from .steps import Step
 
@@ -31,6 +31,7 @@ INJECTIONS: Mapping[type[Any], Callable[[Any, NodeCluster], Injection]] = {
     steps.ReadOnly: disks.TurningReadOnly,
     steps.FailSync: disks.TouchingSyncs,
     steps.SlowSync: disks.TouchingSyncs,
+    steps.ReplaceDisk: replacement.Replacing,
     steps.RemoveVoter: membership.RemovingVoter,
     steps.Reassign: membership.Reassigning,
     steps.Drain: membership.Draining,

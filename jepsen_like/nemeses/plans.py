@@ -226,11 +226,16 @@ def truncate(rng: Random, facts: Facts, options: Options) -> steps.Step:
 def roll_back(rng: Random, facts: Facts, options: Options) -> steps.Step:
     """Of a partition only: an old journal is whole, and no checksum tells it from a new one. A voter that forgot its
     vote so is what a replaced disk is, and has its own procedure."""
-    what = choice(rng, options.files or ("segment", "epoch-history", "checkpoint"))
+    what = choice(rng, options.files or ("segment", "segment", "checkpoint", "epoch-history"))
     return steps.RollBack(choice(rng, facts.minority), what, _seed(rng), age=round(rng.uniform(*options.hold), 2))
 
 
 # --- Membership -------------------------------------------------------------------------------------------------------
+
+
+def replace_disk(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    """Of those whose files may be damaged: it loses them all."""
+    return steps.ReplaceDisk(choice(rng, facts.minority))
 
 
 def remove_voter(rng: Random, facts: Facts, options: Options) -> steps.Step | None:

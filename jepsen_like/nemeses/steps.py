@@ -285,6 +285,22 @@ class RollBack(OnFile):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplaceDisk:
+    """A node loses all that it had, and comes back on an empty disk by the operator's procedure."""
+
+    node: str
+    kind = "replace-disk"
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return (self.node,)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return process_claims((self.node,)) | {CLAIM_METADATA}
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveVoter:
     """The metadata quorum does without it for a while."""
 
@@ -332,4 +348,4 @@ class Drain:
         return frozenset({CLAIM_METADATA})
 
 
-Step = OnNodes | AmnesiaInTheMiddle | OnLinks | ClockFault | OnFile | RemoveVoter | Reassign | Drain
+Step = OnNodes | AmnesiaInTheMiddle | OnLinks | ClockFault | OnFile | ReplaceDisk | RemoveVoter | Reassign | Drain

@@ -225,6 +225,9 @@ def test_only_files_of_the_kind_that_have_bytes_are_chosen() -> None:
     assert names("index") == {TOPIC + "0" * 20 + ".index"}
     assert names("epoch-history") == {TOPIC + "leader-epochs"}
     assert names("journal") == names("hard-state") == {"quorum/journal-0000000002.log"}, "the newest counts"
+    last = TOPIC + "0" * 17 + "900.log"
+    growing = {damage.chosen("segment", {**FILES, last: 9}, random.Random(seed), growing=True) for seed in range(20)}
+    assert growing == {last}, "the others do not change any more"
     assert names("producers") == names("checkpoint") == {None}
     assert not any("node.json" in names(what) for what in damage.FILES)
 

@@ -1,0 +1,241 @@
+"""What this machine can do is tried and what it lacks is named; names tell whose things are; dead runs are cleaned up.
+
+What needs root or a program that is not here is skipped by the name of what is missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jepsen_like.clusters import __main__ as command
+from jepsen_like.clusters import capabilities, clocks, disk_faults, leftovers, ownership
+from jepsen_like.clusters.capabilities import CAPABILITIES, lack, require
+from jepsen_like.clusters.commands import CommandFailed, run
+from jepsen_like.clusters.node import NodeProcess
+from jepsen_like.clusters.ownership import Subnet, Tag, folder_owners, owner
+from jepsen_like.power_loss import Volumes
+from raftlog.config import load_node_config
+from raftlog.errors import InvalidRequest
+from raftlog.model import Endpoint
+
+DEAD = 2**22 + 1
+"""Nobody's process: above the kernel's limit."""
+
+
+def need(*names: str) -> None:
+    """Skips the test that calls it, and says what is missing."""
+    for name in names:
+        if (why := lack(name)) is not None:
+            pytest.skip(why)
+
+
+# --- What can be done -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_missing_is_named_with_the_package_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(clocks, "_PLACES", ())
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    lack.cache_clear()
+    try:
+        told = {capability.name: lack(capability.name) for capability in CAPABILITIES}
+        with pytest.raises(InvalidRequest, match=r"this machine lacks .*root"):
+            require(capabilities.NAMESPACES_NEED, capabilities.NAMESPACES_GIVE)
+        assert require([], ["links", "faketime", "strace"]) == {"links"}
+    finally:
+        lack.cache_clear()
+    for name, package in {"namespaces": "iproute2", "nftables": "nftables", "faketime": "faketime"}.items():
+        assert f"apt-get install {package}" in (told[name] or "")
+    assert "there is no strace here" in (told["strace"] or "")
+    assert told["power-loss"] is not None and told["root"] is not None
+
+
+def test_the_table_has_everything_and_a_missing_expectation_ends_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(one.name, one.means, "strace: gone" if one.name == "strace" else "") for one in CAPABILITIES]
+    monkeypatch.setattr(command, "table", lambda: rows)
+    assert command.main([]) == 0
+    assert command.main(["--expect", "faketime"]) == 0
+    assert command.main(["--expect", "all"]) == 1
+    told = capsys.readouterr()
+    assert "missing: strace" in told.err and "strace: gone" in told.out
+    assert all(one.name in told.out for one in CAPABILITIES)
+
+
+def test_layouts_need_and_give_what_exists() -> None:
+    names = {one.name for one in CAPABILITIES} | {capabilities.LINKS, capabilities.PROXIES, capabilities.DISKS}
+    for some in (capabilities.NAMESPACES_NEED, capabilities.NAMESPACES_GIVE):
+        assert some <= names
+    for some in (capabilities.LOOPBACK_NEED, capabilities.LOOPBACK_GIVE):
+        assert some <= names
+
+
+# --- Whose is what ----------------------------------------------------------------------------------------------------
+
+
+def test_names_carry_their_maker() -> None:
+    tag = Tag(4_194_304, 12)
+    assert owner(tag.namespace("n1")) == owner(tag.interface("br")) == 4_194_304
+    assert len(tag.interface("n1")) <= 15
+    assert owner("raftlog-power-77-a_b1") == owner("raftlog-cluster-77-x") == 77
+    for strange in ("eth0", "rl", "raftlog-test-x", "docker0", "raftlog-x-1-n1", "rl12", "lo"):
+        assert owner(strange) is None
+    assert folder_owners("python --config /tmp/raftlog-cluster-7-x/n1/node.toml /tmp/raftlog-power-8-y/data") == {7, 8}
+    assert folder_owners("python -m pytest") == set()
+
+
+def test_no_two_clusters_have_the_same_network() -> None:
+    one, other = Subnet(), Subnet()
+    assert one.number != other.number
+    number = one.number
+    one.close()
+    again = Subnet()
+    assert again.number == number or again.number != other.number
+    assert again.bridged(1) == f"10.77.{again.number}.1" and again.loopback(10) == f"127.77.{again.number}.10"
+    again.close()
+    other.close()
+
+
+# --- What dead runs leave ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def abandoned_folder() -> Iterator[Path]:
+    folder = Path(tempfile.gettempdir()) / f"{ownership.FOLDER_PREFIX}{DEAD}-{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    assert not folder.exists()
+
+
+def test_processes_and_folders_of_a_dead_run_go_and_those_of_a_living_one_stay(abandoned_folder: Path) -> None:
+    ours = ownership.new_folder()
+    sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with (
+        subprocess.Popen([*sleeper, str(abandoned_folder)]) as orphan,
+        subprocess.Popen([*sleeper, str(ours)]) as living,
+    ):
+        try:
+            orphan.send_signal(19)  # a paused node does not hear that its parent is gone
+            deadline = time.monotonic() + 20
+            while orphan.pid not in leftovers.abandoned_processes():  # its program has begun
+                assert time.monotonic() < deadline
+            removed = leftovers.remove_leftovers()
+            assert f"process {orphan.pid}" in removed and f"folder {abandoned_folder.name}" in removed
+            assert orphan.wait(20) == -9 and living.poll() is None
+            assert ours.exists()
+        finally:
+            orphan.kill()
+            living.kill()
+    ours.rmdir()
+
+
+def test_networks_of_a_dead_run_go() -> None:
+    need(capabilities.ROOT, capabilities.NAMESPACES)
+    tag = Tag(DEAD, os.getpid())
+    run("ip", "netns", "add", tag.namespace("n1"))
+    run("ip", "link", "add", f"rl{DEAD}x1n1", "type", "veth", "peer", "name", "eth0", "netns", tag.namespace("n1"))
+    removed = leftovers.remove_leftovers()
+    assert f"network namespace {tag.namespace('n1')}" in removed
+    assert not leftovers.abandoned(leftovers.NAMESPACES) and not leftovers.abandoned(leftovers.INTERFACES)
+    leftovers.remove_namespace(tag.namespace("n1"))
+    leftovers.remove_interface(f"rl{DEAD}x1n1")
+
+
+def test_what_goes_by_itself_is_no_failure_and_what_stays_is() -> None:
+    leftovers._unless_gone(Path("/nowhere"), "false")
+    with pytest.raises(CommandFailed):
+        leftovers._unless_gone(Path("/proc"), "false")
+
+
+# --- Disks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_refuses_and_takes_again_when_it_is_emptied() -> None:
+    need(capabilities.POWER_LOSS)
+    with Volumes() as volumes:
+        volume = volumes.add("disk", 8 * 1024 * 1024)
+        assert disk_faults.refusal(volume) is None
+        assert disk_faults.fill(volume) > 1024 * 1024
+        assert disk_faults.refusal(volume) == errno.ENOSPC
+        disk_faults.empty(volume)
+        disk_faults.empty(volume)
+        assert disk_faults.refusal(volume) is None
+        disk = disk_faults.device_of(volume)
+        assert disk.startswith("/dev/loop")
+    with pytest.raises(CommandFailed, match="not mounted"):
+        disk_faults.device_of(volume)
+
+
+def test_a_read_only_disk_refuses_files_that_are_open_and_is_whole_after_its_repair() -> None:
+    need(capabilities.READ_ONLY)
+    with Volumes() as volumes:
+        volume = volumes.add("disk", 8 * 1024 * 1024)
+        path = Path(volume.data, "file")
+        with path.open("wb", buffering=0) as file:
+            file.write(b"before")
+            os.fsync(file.fileno())
+            disk_faults.turn_read_only(volume)
+            with pytest.raises(OSError, match=r"Read-only|Input/output"):
+                file.write(b"after")
+                os.fsync(file.fileno())
+        assert disk_faults.refusal(volume) in {errno.EROFS, errno.EIO}
+        disk_faults.repair(volume)
+        assert disk_faults.refusal(volume) is None and path.read_bytes() == b"before"
+
+
+# --- Nodes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_nodes_settings_are_settings(tmp_path: Path) -> None:
+    node = NodeProcess(
+        "n1",
+        0,
+        tmp_path,
+        tmp_path / 'a "strange" folder',
+        Endpoint("127.77.1.10", 9640),
+        Endpoint("127.77.1.10", 9641),
+        {1: Endpoint("127.77.1.101", 9641), 2: Endpoint("127.77.1.102", 9641)},
+        settings={"retention_check_ms": "5000"},
+    )
+    read = load_node_config(node._settings_text())
+    assert read.data_folder == str(tmp_path / 'a "strange" folder') and read.retention_check_ms == 5000
+    assert read.api.listen.endpoint == node.api and read.data.listen.endpoint == node.data
+    assert {peer: config.data.endpoint for peer, config in read.peers.items()} == {
+        "1": node.peers[1],
+        "2": node.peers[2],
+    }
+
+
+def test_a_node_that_never_ran_is_no_process(tmp_path: Path) -> None:
+    here = Endpoint("127.0.0.1", 1)
+    node = NodeProcess("n1", 0, tmp_path, tmp_path, here, here, {})
+    assert node.pid is None and node.reap() is None and node.stop() is None and node.log_tail() == ""
+
+
+def test_clocks_are_files_that_are_old_or_new(tmp_path: Path) -> None:
+    wall = clocks.Clocks(tmp_path / "clocks", ["n1", "n2"], "/lib/faketime.so")
+    file = Path(wall.environment("n1")["FAKETIME_TIMESTAMP_FILE"])
+    assert file.read_text() == "+0.000000\n"
+    wall.set("n1", -288.5)
+    assert file.read_text() == "-288.500000\n"
+    assert Path(wall.environment("n2")["FAKETIME_TIMESTAMP_FILE"]).read_text() == "+0.000000\n"
+    assert wall.environment("n1")["LD_PRELOAD"] == "/lib/faketime.so"
+
+
+def test_the_memory_that_libfaketime_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clocks, "SHARED_MEMORY", tmp_path)
+    for name in ("faketime_shm_77", "sem.faketime_sem_77", "faketime_shm_777"):
+        (tmp_path / name).touch()
+    clocks.forget(77)
+    clocks.forget(77)
+    assert [path.name for path in tmp_path.iterdir()] == ["faketime_shm_777"]
