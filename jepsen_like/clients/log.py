@@ -24,7 +24,8 @@ POLL_SECONDS = 0.25
 """What a poll waits for records, of all topics together."""
 ANSWER_SECONDS = 2.0
 """What is left of an operation's time when a record's delivery ends: so that its error says what became of it."""
-START_SECONDS = 5.0
+START_PART = 0.25
+"""Of an operation's time: for finding one topic to read."""
 SESSION_MS, HEARTBEAT_MS = 6_000, 500
 """A member that died is found out within a run."""
 
@@ -188,7 +189,7 @@ class LogClient:
                 list(self._settings.bootstrap), topic, list(starts), starts, max_wait_ms=int(POLL_SECONDS * 1000)
             )
             self._readers[topic] = reader
-            await reader.start(START_SECONDS)
+            await reader.start(self._settings.timeout * START_PART)
             self._remember(topic, reader)
         if not keys:  # Nothing of what was read before is held against what comes.
             self._positions.clear()

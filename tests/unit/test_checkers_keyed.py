@@ -74,7 +74,7 @@ def overlapping(*parts: list[Operation]) -> list[Operation]:
                 done("delete", "t", None),
                 done("delete", "t", None, process=2),
                 done("read", "t", False),
-            ],  # fmt: skip
+            ],
             [done("create", "t", None), done("delete", "t", None, "fail"), done("read", "t", False)],
         ),
     ],
