@@ -137,7 +137,7 @@ class FetchSession:
             slot = self._slots[asked.slot] = Slot(self, asked)
             self._new[slot] = None
             self._last_slot = asked.slot
-        poll = Poll(done, request.min_bytes, max_bytes)
+        poll = Poll(done, min(request.min_bytes, max_bytes), max_bytes)
         self._polls[poll] = None
         if wait_seconds > 0:
             poll.timer = self._scheduler.call_later(wait_seconds, lambda: self._on_deadline(poll))
@@ -199,14 +199,14 @@ class FetchSession:
         """One turn's worth of looking and answering."""
         if self.closed:
             return
-        for slot in list(islice(self._new, LOOKS_A_TURN)):
-            del self._new[slot]
-            self._partial.pop(slot, None)
-            self._look(slot)
         for slot in self._partial:
             self._stop_waiting(slot)
+            self._new.pop(slot, None)
             self._ready[slot] = None
         self._partial.clear()
+        for slot in list(islice(self._new, LOOKS_A_TURN)):
+            del self._new[slot]
+            self._look(slot)
         budget = READS_A_TURN
         for poll in sorted(self._polls, key=lambda poll: not poll.over):
             if budget <= 0 or not (self._ready or poll.over) or self._partial or self.closed:
@@ -229,6 +229,7 @@ class FetchSession:
         assert read.driver is not None
         read.driver.wait_readable(slot)
         if (read.high_watermark, read.last_stable_offset) != slot.told:
+            read.ranges = None  # without batches there is nothing to tell of them
             self._moved[slot] = read
 
     def _answer(self, poll: Poll, budget: int) -> int:
@@ -239,6 +240,7 @@ class FetchSession:
         for slot in list(islice(self._ready, budget)):
             room = poll.max_bytes - total
             if room <= 0 and reads:
+                enough = True  # the answer is full, whatever was wanted
                 break
             read = read_partition(self._replicas, slot.asked, room, first=not total, committed=self._committed)
             looked_at += 1
@@ -250,12 +252,15 @@ class FetchSession:
                 enough = True
             elif read.piece is not None and read.piece.length:
                 total += read.piece.length
+                limit = read.last_stable_offset if self._committed else read.high_watermark
+                enough = enough or read.piece.next_offset < limit  # it gives no more at once
             elif not total:
                 # No whole batch ends below what may be read, though something begins there.
                 del self._ready[slot]
                 self._wait(slot, read)
                 continue
             else:
+                enough = True  # its first batch has no room any more
                 break
             reads.append((slot, read))
         if enough or (reads and total >= poll.min_bytes):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from partitions.fetch_session import FetchSession
 from raftlog.ports import Part
@@ -19,6 +19,8 @@ class Polled:
     slots: list[FetchedSlot] | None = None
     values: int = 0
     """Records in it."""
+    ends: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """Slot → base and end offset of each batch."""
 
     @property
     def by_slot(self) -> dict[int, FetchedSlot]:
@@ -71,7 +73,13 @@ class SessionReader:
             polled.slots = answers
             body = b"".join(bytes_of(part) for part in parts)
             assert len(body) == sum(answer.length for answer in answers)
-            polled.values = sum(len(RecordBatch(batch).values()) for batch in split_batches(body))
+            start = 0
+            for answer in answers:
+                piece = body[start : start + answer.length]
+                start += answer.length
+                batches = [RecordBatch(batch) for batch in split_batches(piece)]
+                polled.values += sum(len(batch.values()) for batch in batches)
+                polled.ends[answer.slot] = [(b.header.base_offset, b.header.end_offset) for b in batches]
 
         self.session = self.sessions.fetch(self.session, request, done)
         return polled

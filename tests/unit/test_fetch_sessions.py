@@ -114,6 +114,25 @@ def test_min_bytes_waits_for_enough_and_the_deadline_takes_what_there_is() -> No
     assert late.values == 1
 
 
+def test_who_wants_more_than_one_answer_may_hold_gets_a_full_one() -> None:
+    cluster = ReplicationCluster(2)
+    reader = SessionReader(cluster)
+    poll = reader.poll({1: (0, 0), 2: (1, 0)}, min_bytes=1 << 20, max_bytes=6000, wait_ms=60_000)
+    for partition in (0, 1):
+        assert poll.slots is None, "not so many are there"
+        cluster.produce(0, partition, size=5000)
+        cluster.settle()
+        cluster.scheduler.advance(0.1)
+    assert (poll.values, poll.over) == (1, {1: ""}), "the next one has no room"
+    poll = reader.poll({3: (0, 1)}, dropped=(2,), min_bytes=1 << 20, max_bytes=6000, wait_ms=60_000)
+    for _ in range(2):
+        assert poll.slots is None
+        cluster.produce(0, 0, size=5000)
+        cluster.settle()
+        cluster.scheduler.advance(0.1)
+    assert (poll.values, poll.over) == (1, {3: ""})
+
+
 def test_max_bytes_bounds_an_answer_and_who_got_none_comes_first() -> None:
     cluster = ReplicationCluster(3)
     for partition in range(3):
