@@ -2,9 +2,9 @@
 
 A **named** producer initialises its name once, with its first transaction: from then on every end is answered with the
 key of the next transaction. Where that cannot be had it initialises again, as whoever had the last transaction. So a
-producer that was replaced learns of it (`producer_fenced`) and can never fence the one that replaced it. An end whose
-answer was lost is asked for again before anything else begins; the first answer comes again. A producer **without a
-name** takes a fresh id for each transaction out of blocks that it asks for now and then.
+producer that was replaced learns of it (`producer_fenced`) and can never fence the one that replaced it. A commit
+whose answer was lost is asked for again before anything else begins; the first answer comes again. A producer **without
+a name** takes a fresh id for each transaction out of blocks that it asks for now and then.
 
 Ends are tasks of their own: whoever waits for one may be cancelled, it goes on, and the next transaction waits for it.
 
@@ -77,8 +77,6 @@ class TransactionManager:
         self._current: OpenTransaction | None = None
         self._key: TransactionKey | None = None
         """With which a named producer goes on."""
-        self._unended: TransactionKey | None = None
-        """Of a named producer: it is to be aborted, and nobody has said that it is."""
         self._unknown: TransactionKey | None = None
         """Of a named producer: it was to be committed, and nobody has said whether it is."""
         self._last_key: TransactionKey | None = None
@@ -139,21 +137,18 @@ class TransactionManager:
     def go_on(self, key: TransactionKey | None) -> None:
         """The last transaction is decided. `key`: what a named producer was answered; None: that was not said, so it
         begins anew. The former one is used up in any case."""
-        self._unended = self._unknown = None
+        self._unknown = None
         self._key = key
 
     def lost(self, key: TransactionKey) -> None:
         """Whether this one is committed is not known."""
-        self._unended = None
         if self.is_named:
             self._unknown = key
 
     async def end(self, key: TransactionKey) -> bool:
         """Have it aborted. False: nobody answered, and where nobody was asked to commit it the cluster aborts it when
         its time is over. Raises `InvalidRequest` (`producer_fenced`, `transaction_committed`)."""
-        self._unknown = None
-        if self.is_named:
-            self._unended = key
+        self._unknown = self._key = None
         try:
             await self._end(key, ABORT_TIMEOUT)
         except InvalidRequest:
@@ -208,12 +203,6 @@ class TransactionManager:
                 "`abort`; or make a new producer of the same name, and begin at what is committed"
             )
             raise RetriableError("outcome_unknown", told)
-        if self._unended is not None:
-            try:
-                await self._end(self._unended, BEGIN_TIMEOUT)
-            except InvalidRequest:
-                if self._fenced is not None:
-                    raise
         if self._key is None:
             self._key = await self._initialize(self._wanted.transactional_id)
         return self._key
@@ -235,10 +224,8 @@ class TransactionManager:
         try:
             keys = await self.api.abort([key], timeout=timeout)
         except InvalidRequest as error:
-            if self.is_named:
-                self._unended = None
-                # Who is fenced stays fenced. In all other cases the name is still this producer's.
-                self._key, self._fenced = None, error if error.code == "producer_fenced" else None
+            if self.is_named and error.code == "producer_fenced":
+                self._fenced = error  # for good
             raise
         self.go_on(keys[0] if keys else None)
 

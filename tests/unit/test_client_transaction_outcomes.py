@@ -222,6 +222,26 @@ async def test_who_begins_anew_when_it_was_replaced_is_fenced_and_fences_nobody_
     assert seen(topic) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.usefixtures("impatient")
+async def test_a_name_that_was_forgotten_begins_anew(cluster: FakeCluster) -> None:
+    """Nobody used it for so long that nothing is known of its last transaction: that must not hold it up for ever."""
+    topic = cluster.create_topic("t")
+    async with Producer(cluster.bootstrap, transactional_id="p", linger_ms=0) as producer:
+        async with producer.transaction() as transaction:
+            transaction.send("t", b"a")
+        cluster.nodes[1].on_produce = lambda _: Fate(error="producer_ids_expired")
+        cluster.transactions.refuse = {"abort": "outcome_unknown"}
+        cluster.transactions.names.clear()
+        with pytest.raises(InvalidRequest, match="producer_ids_expired"):
+            async with producer.transaction() as transaction:
+                transaction.send("t", b"refused")
+        assert transaction.state is TransactionState.ABORTED
+        cluster.nodes[1].on_produce = lambda _: Fate()
+        async with producer.transaction() as transaction:
+            transaction.send("t", b"b")
+    assert seen(topic) == [b"a", b"b"]
+
+
 # --- What would be left out ------------------------------------------------------------------------------------------
 
 
