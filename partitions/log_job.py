@@ -73,6 +73,8 @@ class SegmentWrite:
     file: File | None
     """The open file, held for the job; None: the job opens it (and makes it where absent)."""
     sync: bool
+    alone: bool = False
+    """All that the file has is stable: only these batches need to become so, which one call can do."""
     index_files: tuple[bytes, bytes] | None = None
     seals_at: Offset | None = None
     """The index files are complete, for the segment does not grow any more: it ends here."""
@@ -124,7 +126,7 @@ class LogJob:
         for write in self.writes:
             self._write(write)
         for write in self.writes:
-            if write.sync:
+            if write.sync and not write.alone:
                 self._file_of(write).fsync()
         if any(write.opened is not None and not write.position for write in self.writes):
             self.disk.fsync_directory(self.path)
@@ -202,7 +204,10 @@ class LogJob:
             )
         if buffers:
             try:
-                file.pwritev(buffers, write.position)
+                if write.sync and write.alone:
+                    file.pwritev_stable(buffers, write.position)
+                else:
+                    file.pwritev(buffers, write.position)
             except DiskFull:
                 # What was written of it is cut off again; where even that fails the log has failed.
                 file.truncate(write.position)

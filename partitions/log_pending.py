@@ -250,6 +250,7 @@ class PendingWork:
             batches=[(batch.header, batch.buffers) for batch in batches],
             file=segment.file.acquire() if segment.pinned else None,
             sync=sync,
+            alone=bool(batches) and segment.on_disk and not segment.unsynced and not self.again,
             index_files=(index.offsets.encode(), index.times.encode()) if due else None,
             seals_at=segment.end_offset if seals else None,
         )

@@ -16,6 +16,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 from .errors import DiskFailed, DiskFull, InvariantViolation
 from .ports import Buffer, File
@@ -28,6 +29,8 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOWAIT_UNKNOWN = (errno.EOPNOTSUPP, errno.EINVAL)
+_DSYNC_UNKNOWN = (errno.EOPNOTSUPP, errno.ENOSYS)
+"""Told before anything is written."""
 
 TEMPORARY_SUFFIX = ".tmp"
 """Of a file that `replace` was writing when the process died; it holds nothing that anybody was told of."""
@@ -53,6 +56,9 @@ def _translated(what: str, path: str) -> Iterator[None]:
 class LocalFile:
     """One open file. May be used from several threads at once, as `pread` and `pwrite` may."""
 
+    _dsync: ClassVar[int] = getattr(os, "RWF_DSYNC", 0)
+    """Write and fsync in one call: Linux 4.7 and later; 0 where the kernel or the file system has no such thing."""
+
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
         self._path = path
@@ -61,19 +67,45 @@ class LocalFile:
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         self._refuse_if_lost()
-        views = [view for view in map(_bytes_view, buffers) if view.nbytes]
-        total = 0
         with _translated("write", self._path):
-            first = 0
-            while first < len(views):
-                written = os.pwritev(self._descriptor, views[first : first + _IOV_MAX], position + total)
-                total += written
-                # Usually all of them; a short write is followed by one that says what is wrong.
-                while first < len(views) and written >= views[first].nbytes:
-                    written -= views[first].nbytes
-                    first += 1
-                if written:
-                    views[first] = views[first][written:]
+            return self._write(_views(buffers), position)
+
+    def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
+        self._refuse_if_lost()
+        views = _views(buffers)
+        if not LocalFile._dsync or len(views) > _IOV_MAX:
+            return self._write_then_fsync(views, position)
+        try:
+            written = os.pwritev(self._descriptor, views, position, LocalFile._dsync)
+        except OSError as error:
+            if error.errno in _DSYNC_UNKNOWN:
+                LocalFile._dsync = 0
+                return self._write_then_fsync(views, position)
+            # One call, two ways to fail. Where the file did not grow nothing was written, so nothing was lost either.
+            if error.errno in _NO_ROOM and self.size() <= position:
+                raise _ours(error, "write", self._path) from error
+            raise self._lose("write and fsync", error) from error
+        left = _behind(views, written)
+        return written + (self._write_then_fsync(left, position + written) if left else 0)
+
+    def _write_then_fsync(self, views: list[memoryview], position: int) -> int:
+        with _translated("write", self._path):
+            written = self._write(views, position)
+        self.fsync()
+        return written
+
+    def _write(self, views: list[memoryview], position: int) -> int:
+        """Raises `OSError`."""
+        total = first = 0
+        while first < len(views):
+            written = os.pwritev(self._descriptor, views[first : first + _IOV_MAX], position + total)
+            total += written
+            # Usually all of them; a short write is followed by one that says what is wrong.
+            while first < len(views) and written >= views[first].nbytes:
+                written -= views[first].nbytes
+                first += 1
+            if written:
+                views[first] = views[first][written:]
         return total
 
     def pread(self, length: int, position: int) -> bytes:
@@ -108,8 +140,10 @@ class LocalFile:
         return bytes(buffer[:found]) if at_end else None
 
     def size(self) -> int:
-        with _translated("stat", self._path):
+        try:
             return os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise _ours(error, "stat", self._path) from error
 
     def truncate(self, length: int) -> None:
         self._refuse_if_lost()
@@ -122,13 +156,7 @@ class LocalFile:
             # The data, and of the inode what is needed to find it again: its size.
             os.fdatasync(self._descriptor)
         except OSError as error:
-            self._lost = f"fsync {self._path}: {error.strerror}"
-            # What did not reach the disk may stay in the page cache, marked clean: the next process would read it, and
-            # an fsync of it would succeed.
-            if hasattr(os, "posix_fadvise"):
-                with contextlib.suppress(OSError):
-                    os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            raise DiskFailed(self._lost) from error
+            raise self._lose("fsync", error) from error
 
     def fileno(self) -> int:
         return self._descriptor
@@ -139,6 +167,16 @@ class LocalFile:
             # What has to last was fsynced before: an error has nothing to add to that.
             with contextlib.suppress(OSError):
                 os.close(descriptor)
+
+    def _lose(self, what: str, error: OSError) -> DiskFailed:
+        """Nothing more can be said of this file."""
+        self._lost = f"{what} {self._path}: {error.strerror}"
+        # What did not reach the disk may stay in the page cache, marked clean: the next process would read it, and an
+        # fsync of it would succeed.
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        return DiskFailed(self._lost)
 
     def _refuse_if_lost(self) -> None:
         if self._lost:
@@ -241,6 +279,20 @@ class LocalDisk:
         if path.startswith("/") or ".." in parts or "\0" in path:
             raise InvariantViolation(f"path {path!r} leads out of the data folder")
         return os.path.join(self.root, path)
+
+
+def _views(buffers: Sequence[Buffer]) -> list[memoryview]:
+    return [view for view in map(_bytes_view, buffers) if view.nbytes]
+
+
+def _behind(views: Sequence[memoryview], written: int) -> list[memoryview]:
+    """What is left of them without the first bytes."""
+    left = []
+    for view in views:
+        if written < view.nbytes:
+            left.append(view[written:])
+        written = max(0, written - view.nbytes)
+    return left
 
 
 def _bytes_view(buffer: Buffer) -> memoryview:

@@ -75,6 +75,12 @@ class File(Protocol):
         """Write all buffers one after the other from `position`; returns the bytes written, which is all of them."""
         ...
 
+    def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
+        """As `pwritev`, and these bytes survive a power loss once it returns, as after `fsync`; what was written before
+        need not. `DiskFull` only where it is certain that no room was the reason; else the file is lost, as by a failed
+        `fsync`."""
+        ...
+
     def pread(self, length: int, position: int) -> bytes:
         """Up to `length` bytes from `position`; fewer only at the end of the file."""
         ...

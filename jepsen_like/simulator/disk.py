@@ -32,6 +32,76 @@ class SimulatedCrash(BaseException):
     """The process died in the middle of a disk operation. Nothing in the product may catch it."""
 
 
+<<<<<<< HEAD
+=======
+@dataclass(slots=True)
+class Inode:
+    """A file's content: what is durable, what the page cache shows, and the operations between the two."""
+
+    durable: bytearray = field(default_factory=bytearray)
+    current: bytearray = field(default_factory=bytearray)
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    """(position, bytes) for a write, (length, None) for a truncation."""
+
+    def write(self, position: int, data: bytes) -> None:
+        _write(self.current, position, data)
+        self.pending.append((position, data))
+
+    def truncate(self, length: int) -> None:
+        _truncate(self.current, length)
+        self.pending.append((length, None))
+
+    def fsync(self) -> None:
+        for position, data in self.pending:
+            if data is None:
+                _truncate(self.durable, position)
+            else:
+                _write(self.durable, position, data)
+        self.pending.clear()
+
+    def fsync_last_write(self) -> None:
+        """What was written before stays as it is: at a power loss it may go, and leave a hole."""
+        position, data = self.pending.pop()
+        assert data is not None
+        _write(self.durable, position, data)
+
+    def forget(self) -> None:
+        """An fsync failed: the pages are marked clean, and what they held is gone."""
+        self.pending.clear()
+        self.current = bytearray(self.durable)
+
+    def lose_power(self, rng: random.Random) -> None:
+        for position, data in self.pending:
+            draw = rng.random()
+            if data is None:
+                if draw < 0.5:
+                    _truncate(self.durable, position)
+            elif draw < 0.4:
+                _write(self.durable, position, data)
+            elif draw < 0.7:
+                kept = rng.randrange(0, len(data) + 1)
+                sector_end = (position + kept) // SECTOR * SECTOR - position
+                _write(self.durable, position, data[: max(sector_end, 0)])
+        self.pending.clear()
+        self.current = bytearray(self.durable)
+
+
+def _write(content: bytearray, position: int, data: bytes) -> None:
+    if not data:
+        return
+    if position > len(content):
+        content.extend(bytes(position - len(content)))
+    content[position : position + len(data)] = data
+
+
+def _truncate(content: bytearray, length: int) -> None:
+    if length < len(content):
+        del content[length:]
+    else:
+        content.extend(bytes(length - len(content)))
+
+
+>>>>>>> ffb6ce8 (wip2)
 class SimDisk:
     """One node's data folder. Not the property of a life: it survives crashes."""
 
@@ -208,6 +278,14 @@ class SimDisk:
             self.fail_fsync -= 1
             raise DiskFailed("simulated fsync failure")
 
+    def fsync_last_write(self, inode: Inode) -> None:
+        try:
+            self._fsync_fault()
+        except DiskFailed:
+            inode.forget()
+            raise
+        inode.fsync_last_write()
+
     def fsync_inode(self, inode: Inode) -> None:
         try:
             self._fsync_fault()
@@ -245,6 +323,11 @@ class SimFile:
         data = b"".join(buffers)
         self._inode.write(position, data)
         return len(data)
+
+    def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
+        written = self.pwritev(buffers, position)
+        self._disk.fsync_last_write(self._inode)
+        return written
 
     def pread(self, length: int, position: int) -> bytes:
         self._check_open()

@@ -36,6 +36,17 @@ def check_many_buffers_are_written_in_order(disk: Disk) -> None:
     file.close()
 
 
+def check_a_stable_write_writes_as_others_do(disk: Disk) -> None:
+    file = disk.open("a", create=True)
+    assert file.pwritev_stable([b"hello ", b"", memoryview(b"wide "), bytearray(b"world")], 0) == 16
+    assert file.pwritev([b"!"], 16) == 1
+    assert file.pwritev_stable([b"W"], 6) == 1, "within the file, too"
+    assert file.pwritev_stable([memoryview(b"%d" % (n % 10)) for n in range(3000)], 17) == 3000
+    assert file.pread(18, 0) == b"hello Wide world!0"
+    assert file.size() == 3017
+    file.close()
+
+
 def check_a_read_is_short_only_at_the_end(disk: Disk) -> None:
     file = disk.open("a", create=True)
     file.pwritev([b"0123456789"], 0)

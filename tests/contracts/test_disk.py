@@ -166,3 +166,89 @@ def test_one_process_locks_the_folder(tmp_path: Path) -> None:
         disk.lock("lock")
     held.close()
     disk.lock("lock").close()
+
+
+# --- Write and fsync in one call -------------------------------------------------------------------------------------
+
+
+def with_flags(answer: Callable[[int, list[memoryview], int], int]) -> Callable[..., int]:
+    """`os.pwritev` whose calls with a flag `answer` takes."""
+    real = os.pwritev
+    return lambda fd, views, at, flags=0: answer(fd, views, at) if flags else real(fd, views, at)
+
+
+def refusing(number: int, *, after: int = 0) -> Callable[[int, list[memoryview], int], int]:
+    """Writes so many bytes into the page cache first, as if the fsync had failed."""
+    real = os.pwritev
+
+    def refuse(fd: int, views: list[memoryview], at: int) -> int:
+        if after:
+            real(fd, [views[0][:after]], at)
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_room_for_a_stable_write_is_a_full_disk_if_nothing_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    file = LocalDisk(str(tmp_path)).open("a", create=True)
+    file.pwritev([b"before"], 0)
+    monkeypatch.setattr(os, "pwritev", with_flags(refusing(number)))
+    with pytest.raises(DiskFull, match="write a"):
+        file.pwritev_stable([b"x"], 6)
+    monkeypatch.undo()
+    assert file.pwritev_stable([b"x"], 6) == 1, "the file is as good as before"
+    file.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "written"), [(errno.EIO, 0), (errno.EIO, 4), (errno.ENOSPC, 4), (errno.EDQUOT, 4), (errno.EROFS, 0)]
+)
+def test_a_stable_write_that_fails_otherwise_loses_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, written: int
+) -> None:
+    """S1: what the kernel may have dropped and marked clean is never vouched for, also when it says «no room»: who asks
+    again would be told that all is well."""
+    file = LocalDisk(str(tmp_path)).open("a", create=True)
+    file.pwritev([b"before"], 0)
+    advice: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda *args: advice.append(args))
+    monkeypatch.setattr(os, "pwritev", with_flags(refusing(number, after=written)))
+    with pytest.raises(DiskFailed, match="write and fsync a"):
+        file.pwritev_stable([b"lost"], 6)
+    monkeypatch.undo()
+    assert advice == [(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)]
+    for call in (file.fsync, lambda: file.pread(1, 0), lambda: file.pwritev_stable([b"y"], 6)):
+        with pytest.raises(DiskFailed, match="write and fsync a"):
+            call()
+    file.close()
+
+
+def test_the_rest_of_a_short_stable_write_is_written_and_fsynced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, synced = os.fdatasync, list[int]()
+    file = LocalDisk(str(tmp_path)).open("a", create=True)
+    monkeypatch.setattr(os, "pwritev", with_flags(lambda fd, views, at: os.pwrite(fd, views[0][:3], at)))
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(os.fstat(fd).st_size), real(fd))[1])
+    assert file.pwritev_stable([b"hello ", b"wide ", b"world"], 0) == 16
+    assert file.pread(99, 0) == b"hello wide world"
+    assert synced == [16]
+    file.close()
+
+
+def test_where_there_is_no_such_call_it_is_a_write_and_an_fsync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, synced = os.fdatasync, list[int]()
+    monkeypatch.setattr(disk_module.LocalFile, "_dsync", 1)
+    monkeypatch.setattr(os, "pwritev", with_flags(refusing(errno.EOPNOTSUPP)))
+    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(os.fstat(fd).st_size), real(fd))[1])
+    file = LocalDisk(str(tmp_path)).open("a", create=True)
+    assert file.pwritev_stable([b"abc"], 0) == 3
+    assert disk_module.LocalFile._dsync == 0, "nobody asks again"
+    assert file.pwritev_stable([b"def"], 3) == 3
+    assert (file.pread(9, 0), synced) == (b"abcdef", [3, 6])
+    file.close()

@@ -83,3 +83,26 @@ def test_a_full_disk_takes_nothing() -> None:
     with pytest.raises(DiskFull):
         file.pwritev([b"x"], 0)
     assert file.size() == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stable_write_vouches_for_its_own_bytes_only(seed: int) -> None:
+    disk = SimDisk()
+    file = disk.open("f", create=True)
+    disk.fsync_directory("")
+    file.pwritev([b"x" * 1000], 0)
+    file.pwritev_stable([b"y" * 1000], 1000)
+    disk.power_loss(random.Random(seed))
+    kept = disk.read("f")
+    assert kept[1000:] == b"y" * 1000
+    assert set(kept[:1000]) <= {ord("x"), 0}
+
+
+def test_a_stable_write_whose_fsync_fails_is_forgotten() -> None:
+    disk = SimDisk()
+    file = disk.open("f", create=True)
+    file.pwritev_stable([b"old"], 0)
+    disk.fail_fsync = 1
+    with pytest.raises(DiskFailed):
+        file.pwritev_stable([b"new"], 3)
+    assert disk.read("f") == b"old"

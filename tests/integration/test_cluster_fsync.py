@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import aiohttp
@@ -27,7 +27,7 @@ from raftlog.client.admin import TopicDescription
 from raftlog.config import load_node_config
 from raftlog.disk import LocalDisk
 from raftlog.model import TopicId, TopicPartition
-from raftlog.ports import File
+from raftlog.ports import Buffer, File
 from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, known_everywhere
 from tests.support.http_api_client import eventually as holds_soon
 
@@ -64,7 +64,7 @@ class Gate:
 
 
 class GatedFile:
-    """A file whose fsync passes the gate first; everything else is the file's own."""
+    """A file whose fsyncs pass the gate first; everything else is the file's own."""
 
     def __init__(self, file: File, gate: Gate) -> None:
         self._file = file
@@ -73,6 +73,10 @@ class GatedFile:
     def fsync(self) -> None:
         self._gate.pass_through()
         self._file.fsync()
+
+    def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
+        self._gate.pass_through()
+        return self._file.pwritev_stable(buffers, position)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._file, name)
