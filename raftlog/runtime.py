@@ -1,7 +1,8 @@
 """The scheduler and worker ports on an asyncio loop and on threads.
 
 A hand-off costs: a future per call through `run_in_executor` is three times the price of a queue and one wake-up of
-the loop. So `ThreadWorker` keeps its own threads, and results that become ready together share one wake-up.
+the loop. So `ThreadWorker` keeps its own threads, results that become ready together share one wake-up, and that goes
+by a descriptor of its own (`LoopWaker`).
 
 What is *not* here: coroutines. Whoever needs one lives above the ports.
 """
@@ -11,12 +12,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from .loop_events import events_of
 from .ports import Timer
 
 T = TypeVar("T")
@@ -32,13 +35,12 @@ class LoopScheduler:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.call_soon = events_of(loop).call_soon
+        """See the port. An attribute: it is called for each record that comes alone."""
         self._instant = 0.0
         """When the last timer was meant to be due."""
         self._last_due = 0.0
         """When it is: a step of the clock after the one before, where both were meant for one instant."""
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self._loop.call_soon(callback)
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         # asyncio's heap has no order among equal times; the port promises the order of the calls.
@@ -48,6 +50,59 @@ class LoopScheduler:
         else:
             self._instant = self._last_due = due
         return self._loop.call_at(self._last_due, callback)
+
+
+class LoopWaker:
+    """Has `callback` called on a loop's thread, as asked from another one.
+
+    An eventfd of its own, where there is such a thing, costs both threads one short system call; the loop's own
+    `call_soon_threadsafe` costs three, and an object.
+
+    Invariant: the descriptor is closed by `close` only, after which nobody wakes: its number may be another file's.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._descriptor = -1
+        if hasattr(os, "eventfd"):
+            self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            loop.add_reader(self._descriptor, self._woken)
+
+    def wake(self) -> None:
+        """From any thread. However often, the callback may be called just once."""
+        if self._descriptor >= 0:
+            os.eventfd_write(self._descriptor, 1)
+        else:
+            self._call_soon(self._callback)
+
+    def close(self) -> None:
+        """From any thread, when no other will wake any more. The callback is called once more, if the loop goes on."""
+        if not self._call_soon(self._last_call):
+            self._let_go()
+
+    def _woken(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # `close` was faster, or a poll that told of it twice
+            os.eventfd_read(self._descriptor)
+        self._callback()
+
+    def _call_soon(self, callback: Callable[[], None]) -> bool:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            return False  # A loop that has closed takes no more calls: the program is ending, and nobody waits.
+        return True
+
+    def _last_call(self) -> None:
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+        self._let_go()
+        self._callback()
+
+    def _let_go(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 class ThreadWorker:
@@ -62,6 +117,8 @@ class ThreadWorker:
         self._work: SimpleQueue[tuple[Callable[[], Any], _Done] | None] = SimpleQueue()
         self._results: deque[tuple[_Done, Any, BaseException | None]] = deque()
         self._waking = False
+        self._events = events_of(loop)
+        self._waker = LoopWaker(loop, self._take_results)
         self._lock = threading.Lock()
         self._closed = False
         self._threads = [
@@ -75,6 +132,11 @@ class ThreadWorker:
         assert not self._closed, "the worker is closed"
         self._work.put((work, done))
 
+    @property
+    def native_ids(self) -> list[int]:
+        """Of its threads, as the kernel names them."""
+        return [thread.native_id for thread in self._threads if thread.native_id is not None]
+
     def close(self) -> None:
         """Finish what was submitted, then end the threads. Blocks. Results that are not delivered yet still are, if
         the loop goes on."""
@@ -85,6 +147,7 @@ class ThreadWorker:
             self._work.put(None)
         for thread in self._threads:
             thread.join()
+        self._waker.close()
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None:
@@ -102,14 +165,13 @@ class ThreadWorker:
             if self._waking:
                 return
             self._waking = True
-        # A loop that has closed takes no more calls: the program is ending, and nobody waits for the result.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._take_results)
+        self._waker.wake()
 
     def _take_results(self) -> None:
         with self._lock:
             ready, self._results = self._results, deque()
             self._waking = False
+        self._events.begin()
         until = self._loop.time() + RESULTS_SECONDS
         try:
             while ready and self._loop.time() < until:
@@ -120,6 +182,7 @@ class ThreadWorker:
             # the loop reports it.
             if ready:
                 self._put_back(ready)
+            self._events.end()
 
     def _put_back(self, ready: deque[tuple[_Done, Any, BaseException | None]]) -> None:
         with self._lock:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from .errors import DiskFailed, RetriableError
-from .ports import FileRegion, Part
+from .ports import Buffer, FileRegion, Part
 
 GATHER_PARTS = 512
 """Buffers in one `sendmsg`; Linux takes at most 1024."""
@@ -96,6 +96,31 @@ class SocketWriter:
         self._queue.extend(parts)
         for part in parts:
             self.backlog += part.length if isinstance(part, FileRegion) else len(part)
+
+    def send(self, parts: list[Part]) -> None:
+        """`extend` and `flush`. Where nothing waits and all are buffers it is one system call, and no queue."""
+        if self._queue or self._closed or FileRegion in map(type, parts) or len(parts) > GATHER_PARTS:
+            self.extend(parts)
+            self.flush()
+            return
+        buffers: list[Buffer] = parts  # type: ignore[assignment]
+        try:
+            if len(buffers) == 1:
+                size = len(buffers[0])
+                sent = self._sock.send(buffers[0])
+            else:
+                size = sum(map(len, buffers))
+                sent = self._sock.sendmsg(buffers)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError as error:
+            self.close()
+            self._failed(str(error))
+            return
+        self.total_sent += sent
+        if sent < size:
+            self.extend(_behind(buffers, sent))
+            self.flush()
 
     def flush(self) -> None:
         """Send what the socket takes now; the rest goes by itself when it takes more."""
@@ -261,6 +286,16 @@ async def _send_region(transport: asyncio.WriteTransport, region: FileRegion) ->
     finally:
         loop.remove_writer(sock.fileno())
         sock.close()
+
+
+def _behind(buffers: Sequence[Buffer], sent: int) -> list[Part]:
+    """What is left of them without the first bytes."""
+    rest: list[Part] = []
+    for buffer in buffers:
+        if sent < len(buffer):
+            rest.append(memoryview(buffer)[sent:] if sent else buffer)
+        sent = max(0, sent - len(buffer))
+    return rest
 
 
 def _release(parts: Sequence[Part]) -> None:

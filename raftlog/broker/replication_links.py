@@ -8,12 +8,12 @@ mean is the partition manager's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from raftlog.http2 import Http2Stream, ReconnectingDialer, StreamAcceptor
 from raftlog.http2.tls import DialTls
 from raftlog.model import BrokerId, Endpoint
-from raftlog.ports import Link, LinkHandler, Part, Random
+from raftlog.ports import Link, LinkHandler, Random
 
 REPLICATION_PATH = "/raftlog.replication"
 
@@ -24,13 +24,12 @@ class StreamLink:
     def __init__(self, stream: Http2Stream, peer: int) -> None:
         self._stream = stream
         self._peer = peer
+        self.send = stream.send
+        """See the port. An attribute: it is called for each record that comes alone."""
 
     @property
     def peer(self) -> int:
         return self._peer
-
-    def send(self, parts: Sequence[Part]) -> None:
-        self._stream.send(parts)
 
     def close(self) -> None:
         self._stream.connection.close("the link is closed")
@@ -52,7 +51,7 @@ class LinkStream:
         return self._link
 
     def on_message(self, stream: Http2Stream, message: memoryview) -> None:
-        self._handler.on_message(self.open(stream), message)
+        self._handler.on_message(self._link or self.open(stream), message)
 
     def on_ended(self, stream: Http2Stream) -> None:
         stream.connection.close("the peer ended the link")

@@ -23,6 +23,7 @@ from functools import partial
 
 from raftlog.config import MAX_BATCH_BYTES, MIB
 from raftlog.errors import RaftlogError, RetriableError, error_from_code
+from raftlog.loop_events import events_of
 from raftlog.model import Acks
 from raftlog.partitioner import partition_for_key
 from raftlog.wire import ProducedPartition
@@ -62,6 +63,7 @@ class Sender:
         self._api = api
         self._settings = settings
         self._loop = asyncio.get_running_loop()
+        self._events = events_of(self._loop)
         self.accumulator: Accumulator[DeliveryFuture] = Accumulator(
             batch_bytes=settings.batch_bytes,
             max_batch_bytes=MAX_BATCH_BYTES,
@@ -90,8 +92,7 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._asked_late_at = self._looked_at = self._loop.time()
-        self._pumping = False
-        self._closed = False
+        self._pumping = self._closed = False
         if settings.idempotent:
             self._ask_identity()
 
@@ -102,12 +103,12 @@ class Sender:
         if self._pumping or self._closed:
             return
         self._pumping = True
+        self._events.begin()  # all requests of a connection go out together, at its end
         try:
             now = self._loop.time()
             self.accumulator.seal_due(now, self.sequencer.sendable)
-            if self.accumulator.has_sealed:
-                for batch in self.accumulator.take_sealed(self.sequencer.choose_partition):
-                    self.sequencer.enqueue(batch)
+            for batch in self.accumulator.take_sealed(self.sequencer.choose_partition):
+                self.sequencer.enqueue(batch)
             self.sequencer.wake(now)
             for leader in self.sequencer.leaders():
                 self._serve(leader, now)
@@ -115,6 +116,7 @@ class Sender:
             self._arm(now)
         finally:
             self._pumping = False
+            self._events.end()
 
     def arm(self, due: float) -> None:
         """A batch was opened that is to be sealed at `due`, in loop time."""
@@ -235,9 +237,8 @@ class Sender:
             batch = outcome.batch
             self.accumulator.release(batch)
             if isinstance(outcome, Delivered):
-                appended_ms = outcome.log_append_time_ms
-                stamped = appended_ms >= 0
-                timestamp_ms = appended_ms if stamped else batch.timestamp_ms
+                stamped = outcome.log_append_time_ms >= 0
+                timestamp_ms = outcome.log_append_time_ms if stamped else batch.timestamp_ms
                 batch.delivery.deliver(
                     Delivery(batch.topic, batch.partition, outcome.base_offset, batch.count, timestamp_ms, stamped)
                 )
@@ -282,8 +283,7 @@ class Sender:
         self.pump()
 
     def _topic_described(self, topic: str, description: TopicDescription) -> None:
-        known_id = self._topic_ids.get(topic)
-        self._topic_ids[topic] = description.id_bytes
+        known_id, self._topic_ids[topic] = self._topic_ids.get(topic), description.id_bytes
         if known_id is not None and known_id != description.id_bytes:
             logger.warning(
                 "topic %s was deleted and created again; what is not acknowledged goes to the new one", topic

@@ -222,15 +222,15 @@ class ConnectionCore:
     def get_buffer(self) -> memoryview:
         """Where to put the next bytes. Never empty, and valid until `received`."""
         try:
-            return self._inbound.get_buffer()
+            return self._inbound.reader.get_buffer()
         except Http2Error as error:
             self.fail(error.code, error.detail)
-            return self._inbound.get_buffer()
+            return self._inbound.reader.get_buffer()
 
     @property
     def behind(self) -> bool:
         """That was much at once: call `received(0, now)` after a while, and `get_buffer` only when this is false."""
-        return self._inbound.behind
+        return self._inbound.reader.behind
 
     def received(self, count: int, now: float) -> None:
         """`count` bytes were put there."""

@@ -80,12 +80,14 @@ class Inbound:
         self._owner = owner
         self._client = client
         self._limits = limits
-        self._reader = FrameReader(limits, self)
+        self.reader = FrameReader(limits, self)
         self._budget = PartialBudget(limits.max_partial_bytes)
         self._control = RateLimit(limits.control_frames_per_second, limits.control_frames_burst, now)
         self._now = now
         self._preface = b"" if client else PREFACE
         """What the peer must send before any frame."""
+        self.awaits_preface = bool(self._preface)
+        """It is not known yet whether the peer speaks HTTP/2 at all."""
         self._settings_seen = False
         self._header_stream = 0
         """Whose header block is being received; 0: nobody's."""
@@ -102,46 +104,33 @@ class Inbound:
         return MessageAssembler(self._limits.max_message_bytes, self._budget)
 
     @property
-    def awaits_preface(self) -> bool:
-        """It is not known yet whether the peer speaks HTTP/2 at all."""
-        return bool(self._preface)
-
-    @property
     def partial_bytes(self) -> int:
         """Held for unfinished messages."""
         return self._budget.used
-
-    @property
-    def behind(self) -> bool:
-        """See `FrameReader.behind`."""
-        return self._reader.behind
-
-    def get_buffer(self) -> memoryview:
-        return self._reader.get_buffer()
 
     def received(self, count: int, now: float) -> None:
         """Raises `Http2Error`."""
         self._now = now
         if self._preface:
-            self._reader.stage(count)
+            self.reader.stage(count)
             if not self._take_preface():
                 return
             count = 0
         elif self._client and not self._settings_seen:
-            self._reader.stage(count)
+            self.reader.stage(count)
             self._check_first_frame()
             count = 0
-        self._reader.received(count)
+        self.reader.received(count)
 
     def ignore(self) -> None:
         """The connection is over: forget what was put into the buffer."""
-        self._reader.drop_all()
+        self.reader.drop_all()
 
     def forget(self, stream: StreamState) -> None:
         """The stream is over."""
         self._drop_early(stream)
         stream.assembler.discard()
-        self._reader.forget(stream)
+        self.reader.forget(stream)
 
     def accepted(self, stream: StreamState) -> None:
         """The request was answered: what came with it is messages. Raises `Http2Error`."""
@@ -216,7 +205,7 @@ class Inbound:
         except PartialOverflow:
             self.overflow(stream)
             return False
-        self._reader.worked(len(messages))
+        self.reader.worked(len(messages))
         for message in messages:
             self._owner.events.append(MessageReceived(stream, message))
         return True
@@ -269,20 +258,20 @@ class Inbound:
     # --- Details -----------------------------------------------------------------------------------------------------
 
     def _take_preface(self) -> bool:
-        staged = bytes(self._reader.staged()[:NOT_HTTP2_BYTES])
+        staged = bytes(self.reader.staged()[:NOT_HTTP2_BYTES])
         if staged[: len(self._preface)] != self._preface[: len(staged)]:
             self._owner.events.append(NotHttp2(staged))
             self._owner.abandon("the peer does not speak HTTP/2")
             return False
         if len(staged) < len(self._preface):
             return False
-        self._reader.drop_staged(len(self._preface))
-        self._preface = b""
+        self.reader.drop_staged(len(self._preface))
+        self._preface, self.awaits_preface = b"", False
         return True
 
     def _check_first_frame(self) -> None:
         """Whoever dials a port of something else is told so, not what its bytes would mean as frames."""
-        staged = bytes(self._reader.staged()[:NOT_HTTP2_BYTES])
+        staged = bytes(self.reader.staged()[:NOT_HTTP2_BYTES])
         if len(staged) >= HEADER_BYTES and staged[3] != SETTINGS:
             said = f"the peer does not speak HTTP/2, its first bytes are {staged[:60]!r}"
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, said)

@@ -162,15 +162,15 @@ def normalize(parts: Sequence[Part]) -> tuple[list[Part], int]:
     normal: list[Part] = []
     total = 0
     for part in parts:
-        if isinstance(part, FileRegion):
+        if type(part) is FileRegion:
             length = part.length
             if not length:
                 part.release()
                 continue
         else:
-            if isinstance(part, memoryview) and (part.itemsize != 1 or part.ndim != 1):
+            if type(part) is memoryview and (part.itemsize != 1 or part.ndim != 1):
                 part = part.cast("B")
-            length = len(part)
+            length = len(part)  # type: ignore[arg-type]  # not a region: nobody inherits from that class
             if not length:
                 continue
         normal.append(part)

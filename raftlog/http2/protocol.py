@@ -77,7 +77,6 @@ class Http2Connection(ConnectionShell):
         self._first_request = True
         self._muted = False
         """We closed it: messages that had arrived before are not handed on."""
-        self._dispatching = False
         self._gone = asyncio.Event()
 
     # --- For users ---------------------------------------------------------------------------------------------------
@@ -166,7 +165,7 @@ class Http2Connection(ConnectionShell):
         if not events:
             self._close_if_finished()
         self._dispatching = True
-        turn_ends = clock() + TURN_S
+        turn_ends = 0.0
         try:
             while events and self._move_to is None:
                 event = events.popleft()
@@ -174,8 +173,11 @@ class Http2Connection(ConnectionShell):
                     self._on_message(event)
                 else:
                     self._on_event(event)
-                if clock() > turn_ends and self._phase is not Phase.CLOSED:
-                    return  # `_handled` sees that there is more
+                if events:
+                    now = clock()
+                    turn_ends = turn_ends or now + TURN_S
+                    if now > turn_ends and self._phase is not Phase.CLOSED:
+                        return  # `_handled` sees that there is more
         except BaseException as error:
             self.abort(f"a handler failed: {error!r}")
             raise

@@ -14,11 +14,11 @@ from typing import Protocol
 
 from .frames import (
     DATA,
-    DATA_AND_PREFIX,
     FLAG_END_STREAM,
     FLAG_PADDED,
     FRAME_HEADER,
     HEADER_BYTES,
+    PREFIX,
     PREFIX_BYTES,
     STREAM_ID_MASK,
     WINDOW_UPDATE,
@@ -96,11 +96,8 @@ class FrameReader:
         self._ends_stream = False
         self._direct = False
         self._work_left = WORK
-
-    @property
-    def behind(self) -> bool:
+        self.behind = False
         """There is more in the buffer to be looked at: call `received(0)`, and no `get_buffer` before."""
-        return self._work_left <= 0 and self._start < self._end
 
     def get_buffer(self) -> memoryview:
         """Where the next bytes go; then call `received`, or this again when there were none. Never empty."""
@@ -116,6 +113,9 @@ class FrameReader:
                 else:
                     self._direct = True
                     return room
+        if self._start == self._end:
+            self._start = self._end = 0
+            return self._view
         if self._start:
             self._compact()
         return self._view[self._end :]
@@ -127,6 +127,7 @@ class FrameReader:
             self._end += count
             full = self._end == len(self._staging)
             self._parse()
+            self.behind = self._work_left <= 0 and self._start < self._end
             if full and len(self._staging) < STAGING_BYTES:
                 self._compact(bytearray(STAGING_BYTES))
             return
@@ -160,6 +161,7 @@ class FrameReader:
         """Nobody is interested any more."""
         self._start = self._end = self._data_left = self._skip_left = 0
         self._stream, self._direct, self._ends_stream = None, False, False
+        self.behind = False
 
     def forget(self, stream: StreamState) -> None:
         """The stream is over: the rest of its frame is of no use. Not to be called between `get_buffer` and
@@ -219,6 +221,8 @@ class FrameReader:
         if kind == DATA:
             if length > self._limits.max_frame_bytes:
                 raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, f"DATA frame of {length} bytes")
+            if not flags and PREFIX_BYTES <= length <= available - HEADER_BYTES:
+                return self._plain_frame(stream_id, length)
             return self._data_frame(stream_id, length, flags, available)
         if length > self._limits.max_control_frame_bytes:
             raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, f"frame of type {kind} with {length} bytes")
@@ -229,6 +233,25 @@ class FrameReader:
         if kind != WINDOW_UPDATE:
             self._work_left -= CONTROL_WORK + length // 64
         self._sink.frame(kind, flags, stream_id, bytes(self._view[start:end]))
+        return True
+
+    def _plain_frame(self, stream_id: int, length: int) -> bool:
+        """A whole DATA frame without flags: mostly just one message."""
+        sink, start = self._sink, self._start + HEADER_BYTES
+        stream = sink.data_begins(stream_id, length, 0)
+        self._start = start
+        if stream is None or (stream.content_left is not None and not sink.data_counted(stream, length, False)):
+            self._skip_left = length
+            return True
+        if stream.answered and stream.assembler.at_boundary:
+            (prefix,) = PREFIX.unpack_from(self._staging, start)
+            if prefix == length - PREFIX_BYTES:
+                if prefix > self._limits.max_message_bytes:
+                    stream.assembler.check_length(prefix)
+                self._start = start + length
+                sink.message(stream, memoryview(bytes(self._view[start + PREFIX_BYTES : self._start])))
+                return True
+        self._stream, self._data_left, self._ends_stream = stream, length, False
         return True
 
     def _data_frame(self, stream_id: int, length: int, flags: int, available: int) -> bool:
@@ -250,15 +273,6 @@ class FrameReader:
         if padded:
             self._start += 1
             self._skip_left = padding - 1
-        elif PREFIX_BYTES <= length <= available - HEADER_BYTES and stream.answered and stream.assembler.at_boundary:
-            (*_, prefix) = DATA_AND_PREFIX.unpack_from(self._staging, start - HEADER_BYTES)
-            if prefix == length - PREFIX_BYTES:  # the frame is the message
-                stream.assembler.check_length(prefix)
-                self._start = start + length
-                self._sink.message(stream, memoryview(bytes(self._view[start + PREFIX_BYTES : self._start])))
-                if ends:
-                    self._sink.data_ended(stream)
-                return True
         self._stream, self._data_left = stream, content
         self._ends_stream = ends
         if not content:

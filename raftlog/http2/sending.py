@@ -66,7 +66,7 @@ class Outbox:
         self.room -= size
         self.framed_bytes += size
         header = DATA_AND_PREFIX.pack(size << 8 | DATA, 0, stream.id, total)
-        if size <= JOIN_BYTES and not any(isinstance(part, FileRegion) for part in parts):
+        if size <= JOIN_BYTES and FileRegion not in map(type, parts):
             self.output.append(b"".join((header, *parts)))  # type: ignore[arg-type]
         else:
             self.output.append(header)

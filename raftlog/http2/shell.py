@@ -1,14 +1,10 @@
-"""The asyncio half of one HTTP/2 connection: reading, writing, timers, closing, and moving to another loop.
+"""The asyncio half of one HTTP/2 connection: reading, timers, closing, and moving to another loop.
 
 Reading is asyncio's (`BufferedProtocol`, into buffers that the core names); writing is `SocketWriter`'s on a plain
-connection and `TransportWriter`'s under TLS. What is sent while received bytes are handled goes out together, at the
-end; otherwise the first `send` of a turn of the loop goes out at once and the others of that turn together.
+connection and `TransportWriter`'s under TLS, at the end of each event (`output.py`).
 
 What arrived in one read is handled in slices (`TURN_S`, `receiving.WORK`), and nothing more is read before that is
 done: thousands of tiny frames do not hold the loop.
-
-The writer holds about `HIGH_WATER_BYTES` of frames, the rest waits in the core's per-stream queues: so a PING's answer
-and another stream's message overtake bulk, and a reset stream's queue need not be sent.
 
 Closing: the last output (a GOAWAY) is sent, then the sending direction is shut, then input is read and ignored until
 the peer closes or `linger_s` is over; closing at once would make the kernel send a RST that overtakes the GOAWAY.
@@ -22,62 +18,41 @@ What is *not* here: what bytes mean (`connection.py`), streams and their handler
 from __future__ import annotations
 
 import asyncio
-import enum
 import socket
-from collections.abc import Callable
 from typing import Any
 
+from ..loop_events import events_of
 from ..ports import Part
 from ..zero_copy import SocketWriter, duplicate_socket
 from .connection import ConnectionCore
 from .limits import Http2Limits
 from .messages import release_regions
+from .output import ConnectionOutput, Phase
 from .tls import TransportWriter, speaks_h2
 
-HIGH_WATER_BYTES = 1024 * 1024
 TURN_S = 0.01
 """After so long the loop's other callbacks have their turn; one call of a handler's may take longer."""
 SHORTEST_TICK_S = 0.01
 
 
-class Phase(enum.Enum):
-    """How far closing has come."""
-
-    OPEN = enum.auto()
-    FLUSHING = enum.auto()
-    """The last output is on its way."""
-    LINGERING = enum.auto()
-    """All is said; the peer's end is awaited."""
-    CLOSED = enum.auto()
-
-
-class ConnectionShell(asyncio.BufferedProtocol):
+class ConnectionShell(ConnectionOutput):
     """Moves bytes between a transport and a `ConnectionCore`. Subclasses handle the core's events in `_dispatch`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, core: ConnectionCore, limits: Http2Limits) -> None:
-        self._loop = loop
-        self._core = core
-        self.limits = limits
+        super().__init__(loop, core, limits)
         self.peer_address = ""
-        self.on_drained: Callable[[], None] | None = None
-        """Called in a later turn when most of what had to wait was taken by the kernel."""
-        self._phase = Phase.OPEN
         self._aborted = False
         self._reason = ""
         self.peer_said = ""
         """In its GOAWAY."""
         self._transport: asyncio.Transport | None = None
-        self._writer: SocketWriter | TransportWriter | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._corked = False
-        """Output waits: received bytes are being handled, or this turn of the loop has flushed already."""
-        self._wake_due = False
+        self._reading = True
+        """As the transport was told last."""
         self._reading_wanted = True
         """By the user, see `pause_reading`."""
         self._catching_up = False
         """What was received waits to be handled; nothing is read meanwhile."""
-        self._behind = False
-        """Something had to wait, and `on_drained` is owed."""
         self._progress: tuple[int, int] | None = None
         self._progress_at = loop.time()
         self._move_to: asyncio.AbstractEventLoop | None = None
@@ -109,11 +84,6 @@ class ConnectionShell(asyncio.BufferedProtocol):
         """Whose thread all calls belong to."""
         return self._loop
 
-    @property
-    def queued_bytes(self) -> int:
-        """Everything that waits to be sent, of all streams."""
-        return self._core.outbox.queued_bytes + (self._writer.backlog if self._writer else 0)
-
     def get_extra_info(self, name: str) -> Any:
         """As the transport's: `peername`, `ssl_object`, `peercert`."""
         return self._transport.get_extra_info(name) if self._transport else None
@@ -141,7 +111,7 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport, self._reading = transport, True
         if self._aborted:
             transport.abort()
             return
@@ -166,16 +136,20 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._set_timer(self._progress_at)
         self._dispatch()
         self._handled()
+        self._write()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._core.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._corked, corked_before = True, self._corked
-        self._core.received(nbytes, self._loop.time())
-        self._dispatch()
-        self._corked = corked_before
-        self._handled()
+        events = self._events
+        events.begin()
+        try:
+            self._core.received(nbytes, self._loop.time())
+            self._dispatch()
+            self._handled()
+        finally:
+            events.end()
 
     def eof_received(self) -> bool:
         return False
@@ -202,42 +176,32 @@ class ConnectionShell(asyncio.BufferedProtocol):
         finally:
             self._lost(self._reason)
 
-    # --- Output ------------------------------------------------------------------------------------------------------
-
-    def _flush(self) -> None:
-        """After a call of the user's: send now, or with the others of this turn. Events wait for the next one."""
-        if not self._corked:
-            self._corked = True
-            self._wake()
-            self._write()
-            return
-        if self._core.events:
-            self._wake()
-        if self._core.outbox.room <= 0:
-            self._write()  # what waits for the end of this turn is bounded, too
-
-    def _wake(self) -> None:
-        if not self._wake_due:
-            self._wake_due = True
-            self._loop.call_soon(self._on_turn, self._loop)
+    # --- Turns of the loop --------------------------------------------------------------------------------------------
 
     def _on_turn(self, loop: asyncio.AbstractEventLoop) -> None:
         if loop is not self._loop:
             return  # the connection has left this loop
-        self._wake_due = self._corked = False
-        if self._core.behind and not self._core.events:
-            self._core.received(0, loop.time())
+        self._wake_due = False
+        events = self._events
+        events.begin()
         try:
-            self._dispatch()
+            if self._core.behind and not self._core.events:
+                self._core.received(0, loop.time())
+            try:
+                self._dispatch()
+            finally:
+                self._handled()
         finally:
-            self._handled()
+            events.end()
 
     def _handled(self) -> None:
         """Events were handled, for now: answer, and go on reading if those were all."""
         if self._move_to is not None:
             self._leave(self._move_to)
             return
-        self._write()
+        outbox = self._core.outbox
+        if outbox.output or outbox.queued_bytes or self._phase is Phase.FLUSHING:
+            self._flush_later()
         self._catching_up = self._phase is not Phase.CLOSED and bool(self._core.events or self._core.behind)
         if self._catching_up:
             self._wake()
@@ -245,49 +209,13 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     def _set_reading(self) -> None:
         transport, wanted = self._transport, self._reading_wanted and not self._catching_up
-        if transport is None or transport.is_closing() or transport.is_reading() == wanted:
+        if wanted is self._reading or transport is None or transport.is_closing():
             return
+        self._reading = wanted
         if wanted:
             transport.resume_reading()
         else:
             transport.pause_reading()
-
-    def _write(self) -> None:
-        writer, core = self._writer, self._core
-        if writer is None:
-            return
-        if core.outbox.output or core.outbox.queued_bytes:
-            self._refill()
-            writer.flush()
-            if writer.backlog + core.outbox.queued_bytes > self.limits.max_queued_bytes:
-                self.abort(f"the peer reads too slowly: {self.queued_bytes} bytes wait for it")
-                return
-            if (pieces := writer.pieces + core.outbox.queued_messages) > self.limits.max_queued_pieces:
-                self.abort(f"the peer reads too slowly: {pieces} frames and messages wait for it")
-                return
-        if self._phase is Phase.FLUSHING and not writer.backlog:
-            self._said_all()
-
-    def _refill(self) -> None:
-        """Frames from the core into the writer, as far as the writer wants them. The writer calls this, too."""
-        writer, outbox = self._writer, self._core.outbox
-        assert writer is not None
-        room = HIGH_WATER_BYTES - writer.backlog
-        if outbox.output or (outbox.queued_bytes and room > 0):
-            writer.extend(self._core.take_output(room))
-            room = HIGH_WATER_BYTES - writer.backlog
-        outbox.room = room
-        if room <= 0 or outbox.queued_bytes:
-            self._behind = True
-        elif self._behind and room >= HIGH_WATER_BYTES // 2:
-            self._behind = False
-            self._loop.call_soon(self._tell_drained)
-        if room == HIGH_WATER_BYTES and (self._phase is Phase.FLUSHING or self._core.closing):
-            self._wake()
-
-    def _tell_drained(self) -> None:
-        if self.on_drained is not None and not self._behind:
-            self.on_drained()
 
     # --- Time --------------------------------------------------------------------------------------------------------
 
@@ -365,8 +293,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         transport.set_protocol(asyncio.Protocol())  # it ends for itself; the duplicate keeps the connection
         transport.abort()
         self._transport = self._writer = self._timer = self._move_to = None
-        self._corked = self._wake_due = self._catching_up = False
-        self._loop = target
+        self._flush_due = self._wake_due = self._catching_up = False
+        self._loop, self._events = target, events_of(target)
         try:
             target.call_soon_threadsafe(self._arrive, sock)
         except RuntimeError:  # that loop is closed: its owner is shutting down

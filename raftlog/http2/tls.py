@@ -146,6 +146,11 @@ class TransportWriter:
         for part in parts:
             self._queued += part.length if isinstance(part, FileRegion) else len(part)
 
+    def send(self, parts: Sequence[Part]) -> None:
+        """`extend` and `flush`."""
+        self.extend(parts)
+        self.flush()
+
     def pause(self) -> None:
         """The transport holds enough."""
         self._paused = True

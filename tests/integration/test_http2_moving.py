@@ -12,6 +12,7 @@ import pytest
 
 from raftlog.http2 import Http2Connection, Http2Limits, Http2Stream
 from raftlog.http2.frames import PREFACE
+from raftlog.loop_events import events_of
 from tests.support.http2_peer import RawPeer as HpackPeer
 from tests.support.http2_peer import parse, raw_frame, settings_frame
 from tests.support.http2_server import PATIENCE_S, Recorder, Server, loop_of_another_thread, raw, until
@@ -84,7 +85,7 @@ async def test_what_was_not_sent_yet_moves_along(other_loop: asyncio.AbstractEve
         await until(lambda: connection._writer is not None and connection._writer.total_sent > 0)
         assert connection._writer is not None
         connection._writer.extend([raw_frame(6, 0, 0, b"waiting!")])  # as if the socket had been full
-        connection._corked = True
+        connection._flush_due = True
         writer.write(HpackPeer().headers(1, HpackPeer().request("/there")))
         frames: list[Any] = []
         data = b""
@@ -100,9 +101,12 @@ async def test_a_turn_of_the_old_loop_does_not_touch_a_connection_that_has_left(
     here, there = asyncio.get_running_loop(), asyncio.new_event_loop()
     connection = Http2Connection(here, Http2Limits(), acceptors={})
     connection._loop = there
-    connection._wake_due = connection._corked = True
+    events_here = connection._events
+    connection._events = events_of(there)
+    connection._wake_due = connection._flush_due = True
     connection._on_turn(here)
-    assert connection._wake_due and connection._corked
+    connection._flush_now(events_here)
+    assert connection._wake_due and connection._flush_due
     there.close()
 
 

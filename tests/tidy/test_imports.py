@@ -29,6 +29,7 @@ VOCABULARY = (
     "raftlog.clock",
     "raftlog.runtime",
     "raftlog.zero_copy",
+    "raftlog.loop_events",
     "raftlog.logs",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 
 import pytest
@@ -146,3 +147,40 @@ def test_system_clock_has_the_units_it_says() -> None:
     clock = SystemClock()
     assert clock.monotonic() <= clock.monotonic()
     assert clock.wall_ms() == pytest.approx(__import__("time").time() * 1000, abs=60_000)
+
+
+@pytest.mark.parametrize("eventfd", [True, False])
+async def test_results_are_delivered_after_the_end_with_and_without_an_eventfd(
+    eventfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not eventfd:
+        monkeypatch.delattr(os, "eventfd", raising=False)
+    worker = ThreadWorker(asyncio.get_running_loop(), threads=2)
+    seen: list[int | None] = []
+    finished = asyncio.Event()
+
+    def done(result: int | None, error: BaseException | None) -> None:
+        seen.append(result)
+        if len(seen) == 50:
+            finished.set()
+
+    for number in range(50):
+        worker.submit(lambda number=number: number, done)  # type: ignore[misc]
+    worker.close()
+    assert not seen, "the loop had no turn yet"
+    async with asyncio.timeout(10):
+        await finished.wait()
+    assert sorted(seen, key=str) == sorted(range(50), key=str)
+    assert worker._waker._descriptor == -1, "the descriptor is closed"
+
+
+@pytest.mark.skipif(not hasattr(os, "eventfd"), reason="Linux only")
+def test_a_worker_that_outlives_its_loop_lets_go_of_its_descriptor() -> None:
+    loop = asyncio.new_event_loop()
+    worker = ThreadWorker(loop, threads=1)
+    descriptor = worker._waker._descriptor
+    loop.close()
+    worker.submit(lambda: 1, lambda _, __: pytest.fail("there is no loop"))
+    worker.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
