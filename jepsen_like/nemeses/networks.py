@@ -122,6 +122,11 @@ class Repeating(OnProxies):
                 self._ended[name] = self._ended.get(name, 0) + count
             await asyncio.sleep(self._period)
 
+    async def prove(self) -> Evidence:
+        if self._again is not None and self._again.done():
+            self._again.result()  # It goes on until the heal: it failed.
+        return {}
+
     async def heal(self) -> Evidence:
         if self._again is not None:
             self._again.cancel()
@@ -139,6 +144,7 @@ class Resetting(Repeating):
         """The task does it."""
 
     async def prove(self) -> Evidence:
+        await super().prove()
         return counted(self._ended, "reset")
 
 
@@ -153,6 +159,7 @@ class Lingering(Repeating):
         links.linger(self._step.links, self._delay, self._seconds)
 
     async def prove(self) -> Evidence:
+        await super().prove()
         links = proxies(self._cluster)
         counts = {name: links.conditions[name].lingered_bytes for name in self._step.links}
         return {**counted(counts, "late"), "reset": dict(self._ended)}

@@ -5,13 +5,17 @@ What needs root or a program that is not here is skipped by the name of what is 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 
 import pytest
@@ -151,6 +155,25 @@ def test_networks_of_a_dead_run_go() -> None:
     leftovers.remove_interface(f"rl{DEAD}x1n1")
 
 
+def test_everything_of_a_killed_run_goes() -> None:
+    need(capabilities.ROOT, capabilities.NAMESPACES)
+    code = (
+        "import os, signal\n"
+        "from jepsen_like.clusters.namespaces import Network\n"
+        "from jepsen_like.clusters.ownership import Subnet, Tag, new_folder\n"
+        "new_folder(), Network(Tag.new(), Subnet(), ['n1', 'n2']).make()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    with subprocess.Popen([sys.executable, "-P", "-c", code]) as killed:
+        assert killed.wait(60) == -9
+    mine = f"{killed.pid}"
+    removed = [thing for thing in leftovers.remove_leftovers() if mine in thing]
+    assert len([thing for thing in removed if thing.startswith("network namespace")]) == 2
+    assert [thing for thing in removed if thing.startswith("interface")] and removed[-1].startswith("folder")
+    for folder in (leftovers.NAMESPACES, leftovers.INTERFACES, Path(tempfile.gettempdir())):
+        assert not [name for name in os.listdir(folder) if owner(name) == killed.pid]
+
+
 def test_what_goes_by_itself_is_no_failure_and_what_stays_is() -> None:
     leftovers._unless_gone(Path("/nowhere"), "false")
     with pytest.raises(CommandFailed):
@@ -230,6 +253,35 @@ def test_clocks_are_files_that_are_old_or_new(tmp_path: Path) -> None:
     assert file.read_text() == "-288.500000\n"
     assert Path(wall.environment("n2")["FAKETIME_TIMESTAMP_FILE"]).read_text() == "+0.000000\n"
     assert wall.environment("n1")["LD_PRELOAD"] == "/lib/faketime.so"
+
+
+@pytest.mark.parametrize("ahead", [-288, 0, 3600])
+async def test_a_nodes_own_word_tells_its_clock(ahead: int) -> None:
+    date = format_datetime(datetime.fromtimestamp(time.time() + ahead, UTC), usegmt=True)
+    async with answering(f"HTTP/1.1 503 No\r\nDATE: {date}\r\nContent-Length: 0\r\n\r\n".encode()) as api:
+        assert await clocks.offset_of(api) == pytest.approx(ahead, abs=3)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nDate: noon\r\n\r\n", b"x" * 100_000]
+)
+async def test_a_node_that_tells_no_time_is_no_proof(answer: bytes) -> None:
+    async with answering(answer) as api:
+        with pytest.raises(clocks.ClockUnreadable):
+            await clocks.offset_of(api)
+    with pytest.raises(clocks.ClockUnreadable):
+        await clocks.offset_of(api)  # nobody listens any more
+
+
+@contextlib.asynccontextmanager
+async def answering(content: bytes) -> AsyncIterator[Endpoint]:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(content)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        yield Endpoint("127.0.0.1", server.sockets[0].getsockname()[1])
 
 
 def test_the_memory_that_libfaketime_leaves_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
