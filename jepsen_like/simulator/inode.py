@@ -46,6 +46,12 @@ class Inode:
                 _write(self.durable, position, data)
         self.pending.clear()
 
+    def fsync_last_write(self) -> None:
+        """What was written before stays as it is: at a power loss it may go, and leave a hole."""
+        position, data = self.pending.pop()
+        assert data is not None
+        _write(self.durable, position, data)
+
     def forget(self) -> None:
         """An fsync failed: the pages are marked clean, and what they held is gone."""
         self.pending.clear()
