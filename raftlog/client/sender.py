@@ -92,7 +92,7 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._asked_late_at = self._looked_at = self._loop.time()
-        self._pumping = self._closed = False
+        self._pumping = self._pump_due = self._closed = False
         if settings.idempotent:
             self._ask_identity()
 
@@ -100,6 +100,7 @@ class Sender:
 
     def pump(self) -> None:
         """Do what is due now. Never blocks."""
+        self._pump_due = False
         if self._pumping or self._closed:
             return
         self._pumping = True
@@ -120,7 +121,11 @@ class Sender:
 
     def arm(self, due: float) -> None:
         """A batch was opened that is to be sealed at `due`, in loop time."""
-        if self._timer is None or self._timer.when() > due:
+        if self._settings.linger <= 0:
+            if not self._pump_due:  # a timer costs more
+                self._pump_due = True
+                self._loop.call_soon(self.pump)
+        elif self._timer is None or self._timer.when() > due:
             self._set_timer(due)
         if self._watch is None:
             self._watch_on()
@@ -175,9 +180,8 @@ class Sender:
         """Stop. What is not acknowledged fails before anything is waited for, as `shutting_down` or
         `outcome_unknown`."""
         self._closed = True
-        for timer in (self._timer, self._watch):
-            if timer is not None:
-                timer.cancel()
+        for timer in filter(None, (self._timer, self._watch)):
+            timer.cancel()
         self.drop(RetriableError("shutting_down", "the producer was closed before this was sent"))
         async with AsyncExitStack() as stack:
             for part in (self._identities, self._refresher, self._transport):
@@ -388,11 +392,7 @@ class Sender:
             self._watch_on()
 
     def _ask_for_late_answers(self, now: float) -> None:
-        late = [
-            connection.node_id
-            for connection in self._transport.connections()
-            if connection.oldest_sent_at is not None and now - connection.oldest_sent_at >= LATE_ANSWER
-        ]
+        late = self._transport.late(now - LATE_ANSWER)
         if late:
             self._asked_late_at = now
             self._refresher.ask(

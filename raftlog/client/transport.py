@@ -217,6 +217,11 @@ class Transport:
         """All that are open, those that finish included."""
         return list(self._all)
 
+    def late(self, since: float) -> list[int]:
+        """Brokers that have not answered what was sent to them before this loop time."""
+        asked = [(connection.node_id, connection.oldest_sent_at) for connection in self._all]
+        return [node_id for node_id, sent_at in asked if sent_at is not None and sent_at <= since]
+
     def dial(self, node_id: int, endpoint: Endpoint) -> None:
         """See that there will be a connection to this broker, at this address. Returns at once."""
         if self._closed or node_id in self._dialing:

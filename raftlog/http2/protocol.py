@@ -30,7 +30,8 @@ from .events import (
 )
 from .frames import DETAIL_HEADER, ERROR_HEADER, ErrorCode
 from .limits import Http2Limits
-from .shell import TURN_S, ConnectionShell, Phase
+from .output import Phase
+from .shell import TURN_S, ConnectionShell
 from .stream import Http2Stream, StreamAcceptor, StreamHandler
 from .streams import StreamState
 

@@ -189,6 +189,18 @@ def refusing(number: int, *, after: int = 0) -> Callable[[int, list[memoryview],
     return refuse
 
 
+def sizes_at_fsync(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of the file at each fsync from now on."""
+    real, sizes = os.fdatasync, list[int]()
+
+    def spy(descriptor: int) -> None:
+        sizes.append(os.fstat(descriptor).st_size)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", spy)
+    return sizes
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_no_room_for_a_stable_write_is_a_full_disk_if_nothing_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
@@ -229,10 +241,9 @@ def test_a_stable_write_that_fails_otherwise_loses_the_file(
 def test_the_rest_of_a_short_stable_write_is_written_and_fsynced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, synced = os.fdatasync, list[int]()
+    synced = sizes_at_fsync(monkeypatch)
     file = LocalDisk(str(tmp_path)).open("a", create=True)
     monkeypatch.setattr(os, "pwritev", with_flags(lambda fd, views, at: os.pwrite(fd, views[0][:3], at)))
-    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(os.fstat(fd).st_size), real(fd))[1])
     assert file.pwritev_stable([b"hello ", b"wide ", b"world"], 0) == 16
     assert file.pread(99, 0) == b"hello wide world"
     assert synced == [16]
@@ -242,10 +253,9 @@ def test_the_rest_of_a_short_stable_write_is_written_and_fsynced(
 def test_where_there_is_no_such_call_it_is_a_write_and_an_fsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, synced = os.fdatasync, list[int]()
+    synced = sizes_at_fsync(monkeypatch)
     monkeypatch.setattr(disk_module.LocalFile, "_dsync", 1)
     monkeypatch.setattr(os, "pwritev", with_flags(refusing(errno.EOPNOTSUPP)))
-    monkeypatch.setattr(os, "fdatasync", lambda fd: (synced.append(os.fstat(fd).st_size), real(fd))[1])
     file = LocalDisk(str(tmp_path)).open("a", create=True)
     assert file.pwritev_stable([b"abc"], 0) == 3
     assert disk_module.LocalFile._dsync == 0, "nobody asks again"
