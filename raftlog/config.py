@@ -293,6 +293,9 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     tls: TlsConfig | None = None
     """Of the data listener and of all links between nodes; none: plain text."""
     timing: TimingConfig = TimingConfig()
+    scheduling: Literal["batch", "other"] = "batch"
+    """`batch`: threads of this node that wake do not take a core from who has not finished (`SCHED_BATCH`, Linux only):
+    where cores are few, records that come alone are through sooner. `other`: as any process."""
     fsync_threads: _Threads = 2
     """For writing and fsyncing logs: a round of group commit goes over so many logs at once."""
     worker_threads: _Threads = 2

@@ -54,6 +54,7 @@ from .node_tls import QUORUM_NAME, NodeTls, RefusalLog
 from .replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
 from .routing import Router
 from .routing_leaders import resolve
+from .scheduling import schedule_in_batches
 from .topics import TopicAdministrator
 from .transactions import transactions_of
 from .wiring import Broker
@@ -85,12 +86,15 @@ def run_node(config_path: str) -> int:
 
 
 async def _run_node(config_path: str, stalls: LoopStalls, overdue: threading.Timer) -> int:
-    node = Node(*_read_config(config_path), stalls)
+    config, folder = _read_config(config_path)
+    node = Node(config, folder, stalls)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, node.stop_soon)
     try:
         await node.start()
+        if config.scheduling == "batch":
+            schedule_in_batches(node.workers)
         return await node.wait()
     finally:
         overdue.start()
@@ -156,6 +160,7 @@ class Node:
         self._random = random.Random()
         self._worker = ThreadWorker(self._loop, config.worker_threads)
         self._log_worker = ThreadWorker(self._loop, config.fsync_threads, name="fsync")
+        self.workers = (self._log_worker, self._worker)
         self._dialer = ReplicationDialer(self.data_address_of, self._random, dial)
         self.broker = Broker(
             self.identity,
@@ -202,8 +207,7 @@ class Node:
             self.router.own_problems = self._tls.problems
         self._listener: Http2Listener | None = None
         self._api: object | None = None
-        self.api = Endpoint("", 0)
-        self.data = Endpoint("", 0)
+        self.api = self.data = Endpoint("", 0)
 
     def _make_groups(self) -> Groups:
         view, quorum = self.broker.view, self._quorum
@@ -236,13 +240,8 @@ class Node:
             self._tls.watch()
         registered = asyncio.Event()
         self.broker.register(self._quorum, self.api, self.data, registered.set)
-        self._log.info(
-            "started",
-            api=str(self.api),
-            data=str(self.data),
-            start_number=self.identity.start_number,
-            clean=self.identity.clean,
-        )
+        start = {"start_number": self.identity.start_number, "clean": self.identity.clean}
+        self._log.info("started", api=str(self.api), data=str(self.data), **start)
         await self._first_of(registered)
         if not registered.is_set():
             return
