@@ -62,7 +62,8 @@ class PartitionDriver(DriverReads):
         self._incoming = IncomingBatches(surroundings.worker, self._performer.requests.is_waiting, self._on_checked)
         self.log_start = LogStart(self, self.replica, self._performer, self._run, self._now, surroundings.wants_tick)
         log.on_damage = lambda error: surroundings.damaged(self, error)
-        self._followed: tuple[BrokerId, Incarnation, LeaderEpoch] | None = None
+        self._followed: Follower | None = None
+        """As the links were told."""
         self._depth = 0
         self._closed = False
 
@@ -299,7 +300,8 @@ class PartitionDriver(DriverReads):
         self._performer.perform(self.replica.go_offline(reason))
         self._performer.requests.fail_all(RetriableError("leadership_lost", f"the replica went offline: {reason}"))
         self._performer.wake_waiters()
-        self._follow()
+        if self.replica.follower is not self._followed:
+            self._follow()
         if not self._depth:
             self._performer.requests.deliver()
         self._around.offline(self.topic_partition, reason)
@@ -323,8 +325,9 @@ class PartitionDriver(DriverReads):
             self.go_offline(str(error))
         finally:
             self._depth -= 1
-        self._follow()
-        if not self._depth:
+        if self.replica.follower is not self._followed:
+            self._follow()
+        if not self._depth and self._performer.requests.due:
             self._performer.requests.deliver()
 
     def _broken(self, violation: InvariantViolation) -> None:
@@ -336,18 +339,11 @@ class PartitionDriver(DriverReads):
 
     def _follow(self) -> None:
         """Let the links know whom this replica follows."""
-        follower = self.replica.follower
-        followed = None
-        if follower is not None:
-            record = follower.record
-            followed = (record.leader, record.leader_incarnation, record.leader_epoch)
-        if followed == self._followed:
-            return
-        self._followed = followed
-        if followed is None:
+        follower = self._followed = self.replica.follower
+        if follower is None:
             self._around.links.unfollow(self)
         else:
-            self._around.links.follow(self, followed[0], followed[1])
+            self._around.links.follow(self, follower.record.leader, follower.record.leader_incarnation)
 
     def check_invariants(self) -> None:
         """Raises `InvariantViolation`."""

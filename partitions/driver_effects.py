@@ -75,7 +75,9 @@ class EffectPerformer:
 
     def release_stable(self) -> None:
         """The log's stable end moved: what travelled inside a write up to there is due."""
-        self.perform(self._awaiting_stable.release(self._log.stable_end_offset))
+        due = self._awaiting_stable.release(self._log.stable_end_offset)
+        if due:
+            self.perform(due)
 
     def write(self) -> None:
         """The log has work for the disk."""
@@ -116,7 +118,9 @@ class EffectPerformer:
         for subscriber in self.subscribers.values():
             subscriber.on_grown()
         now = self._around.clock.monotonic()
-        self.perform(self._replica.on_appended(effect.leader_epoch, ProducerId(header.producer_id), now))
+        released = self._replica.on_appended(effect.leader_epoch, ProducerId(header.producer_id), now)
+        if released:
+            self.perform(released)
 
     def _acknowledge(self, effect: fx.Acknowledge) -> None:
         answer = Produced(effect.base_offset, effect.log_append_time_ms, self._log.log_start_offset)

@@ -49,7 +49,8 @@ class ProduceRequests:
         self._waiting: dict[RequestId, tuple[RequestDone, float]] = {}
         self._deadlines: list[tuple[float, RequestId]] = []
         self._last = 0
-        self._due: list[tuple[RequestDone, Answer]] = []
+        self.due: list[tuple[RequestDone, Answer]] = []
+        """Answers for `deliver`."""
 
     def add(self, done: RequestDone, deadline: float) -> RequestId:
         """A new request; `deadline` in monotonic seconds."""
@@ -63,7 +64,7 @@ class ProduceRequests:
         """The answer, unless it got one before (its deadline passed)."""
         entry = self._waiting.pop(request, None)
         if entry is not None:
-            self._due.append((entry[0], answer))
+            self.due.append((entry[0], answer))
 
     def deadline_of(self, request: RequestId) -> float:
         """Until when it may wait for its answer; the past where it has one."""
@@ -86,8 +87,8 @@ class ProduceRequests:
 
     def deliver(self) -> None:
         """Call back whoever has an answer."""
-        while self._due:
-            due, self._due = self._due, []
+        while self.due:
+            due, self.due = self.due, []
             for done, answer in due:
                 done(answer)
 

@@ -171,7 +171,7 @@ class Unsubscribe:
     leader_epoch: LeaderEpoch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReportStable:
     """Tell the leader how far our log is fsynced; may be merged with later ones."""
 
@@ -182,7 +182,7 @@ class ReportStable:
     """Where our log begins, as far as our disk knows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Matched:
     """The follower's log is a prefix of the leader's: batches follow, and its stable end counts from now on."""
 

@@ -32,7 +32,7 @@ MAX_BATCHES_A_JOB = 16
 """Checked in one go by a worker: others want it, too."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Arrival:
     """A batch as it came in. `wall_ms` is when, in milliseconds since 1970."""
 

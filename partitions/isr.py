@@ -44,9 +44,14 @@ def maximal_isr(accepted: Members, possible: Iterable[Members]) -> Members:
 
 def replicated_end_offset(isr: Members, stable_end: Callable[[BrokerId], Offset | None]) -> Offset | None:
     """Up to where every member has the log on disk; None where one of them is not known to have anything."""
-    ends = [stable_end(broker) for broker in isr]
-    known = [end for end in ends if end is not None]
-    return min(known) if known and len(known) == len(ends) else None
+    least: Offset | None = None
+    for broker in isr:
+        end = stable_end(broker)
+        if end is None:
+            return None
+        if least is None or end < least:
+            least = end
+    return least
 
 
 @dataclass(slots=True)

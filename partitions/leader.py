@@ -197,7 +197,9 @@ class Leader:
         if not self._followers[follower].matched:
             return []
         self._followers[follower].on_report(fetch_offset, stable_end_offset, self._log.log_end_offset, now)
-        return [*self._advance_high_watermark(), *self._revise_isr(now)]
+        effects = self._advance_high_watermark()
+        # What a member says lets nobody in. Who lags goes when time passes (`on_tick`), not when others speak.
+        return effects if follower in self._isr.accepted else [*effects, *self._revise_isr(now)]
 
     def on_follower_start(
         self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start_offset: Offset

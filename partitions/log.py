@@ -136,7 +136,9 @@ class PartitionLog(LogCompaction):
         """Whether `take_job` would give one, were none outstanding."""
         if self.failed is not None or self._closed:
             return False
-        return self._removable() or self._pending.is_due(self._durable_start, self.log_end_offset, self._segments.all)
+        durable_start, segments = self._durable_start, self._segments.all
+        removable = len(segments) > 1 and segments[1].base_offset <= durable_start
+        return removable or self._pending.is_due(durable_start, self.log_end_offset, segments)
 
     def __str__(self) -> str:
         state = f" failed: {self.failed}" if self.failed else " full" if self.full else ""
@@ -172,14 +174,16 @@ class PartitionLog(LogCompaction):
             raise InvariantViolation(f"{self.path}: {error.detail}") from None
         if self.epochs.assign(epoch, self.log_end_offset):
             self._pending.epochs_changed = True
-        if self._segments.active.must_roll_before(header, self.config.segment_bytes, self.config.segment_ms):
-            self._segments.roll(self.log_end_offset)
+        end_offset, length, timestamp = Offset(header.end_offset), header.total_bytes, header.max_timestamp
+        config = self.config
         active = self._segments.active
-        position = active.add(header)
-        batch = TailBatch(header, active.end_offset, buffers, header.total_bytes, active, position, self._tail)
-        self._tail.append(batch)
-        self._pending.appended(batch.length)
-        self.log_end_offset = active.end_offset
+        if active.must_roll_before(end_offset, length, timestamp, config.segment_bytes, config.segment_ms):
+            self._segments.roll(self.log_end_offset)
+            active = self._segments.active
+        position = active.add(end_offset, length, timestamp)
+        self._tail.append(TailBatch(header, end_offset, buffers, length, active, position, self._tail))
+        self._pending.appended(length)
+        self.log_end_offset = end_offset
 
     def truncate_to(self, end_offset: Offset) -> None:
         """Drop every batch that reaches beyond `end_offset`. `log_end_offset` is then at most that: less where it lies
@@ -265,10 +269,13 @@ class PartitionLog(LogCompaction):
         else:
             self.full = False
             stable = self._pending.done(job, self._cache, self._tail)
-            self.stable_end_offset = max(self.stable_end_offset, stable)
-            # Not before the files are gone: as long as a batch may be found on disk, it is checked by the history.
-            self.epochs.truncate_start(self._pending.first_base(self._segments.all))
-        self._distrust()
+            if stable > self.stable_end_offset:
+                self.stable_end_offset = stable
+            if job.remove or job.cut is not None:
+                # Not before the files are gone: as long as a batch may be found on disk, the history checks it.
+                self.epochs.truncate_start(self._pending.first_base(self._segments.all))
+        if self._suspect is not None:
+            self._distrust()
         if self._closed:
             self._segments.let_go()
 
@@ -311,11 +318,13 @@ class PartitionLog(LogCompaction):
 
     def _removable(self) -> bool:
         """Whether the first segment lies wholly below the start, and nothing of it still waits to be written."""
-        return len(self._segments) > 1 and self._segments.all[1].base_offset <= self._durable_start
+        segments = self._segments.all
+        return len(segments) > 1 and segments[1].base_offset <= self._durable_start
 
     @property
     def _durable_start(self) -> Offset:
-        return min(self.log_start_offset, self.stable_end_offset)
+        start, stable = self.log_start_offset, self.stable_end_offset
+        return start if start < stable else stable
 
     # --- Producers ---
 

@@ -43,7 +43,7 @@ from .segment import Hold, Segment, SegmentGone, SegmentIndex, segment_name
 from .time_search import CANDIDATES_MAX, SearchedSegment, TimeSearch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wanted:
     """What is read: whole batches of [start, end)."""
 

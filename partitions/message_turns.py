@@ -13,7 +13,7 @@ What is *not* here: what messages mean (`replication_server.py`, `replication_cl
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from raftlog.errors import RemoteProtocolError
@@ -36,23 +36,39 @@ def stepwise(items: Iterable[T], do: Callable[[T], None]) -> Iterator[None]:
         do(item)
 
 
+def fits_a_turn(items: Sequence[object]) -> bool:
+    """Whether nothing else has to wait while something is done for all of these."""
+    return len(items) <= ENTRIES_PER_TURN
+
+
+def in_turns_of(items: Sequence[T], do: Callable[[T], None]) -> Iterator[None] | None:
+    """`do` for each: now, where they are so few that nothing has to wait for it; else the steps."""
+    if not fits_a_turn(items):
+        return stepwise(items, do)
+    for item in items:
+        do(item)
+    return None
+
+
 class MessageTurns:
     """Those of one link."""
 
     def __init__(
         self,
         scheduler: Scheduler,
-        begin: Callable[[memoryview], Iterator[None]],
+        begin: Callable[[memoryview], Iterator[None] | None],
         failed: Callable[[RemoteProtocolError], None],
     ) -> None:
-        """`begin` handles a message in steps, and may raise `RemoteProtocolError`, which goes to `failed`: then, and
-        after `close`, nothing else is handled."""
+        """`begin` handles a message, or gives the steps in which it will be. It may raise `RemoteProtocolError`, which
+        goes to `failed`: then, and after `close`, nothing else is handled."""
         self._scheduler = scheduler
         self._begin = begin
         self._failed = failed
         self._waiting: deque[memoryview] = deque()
         self._work: Iterator[None] | None = None
         """The rest of the present message."""
+        self._handling = False
+        """Now, further down the stack."""
         self._closed = False
 
     def on_message(self, message: memoryview) -> None:
@@ -60,7 +76,7 @@ class MessageTurns:
         if self._closed:
             return
         self._waiting.append(message)
-        if self._work is None:
+        if self._work is None and not self._handling:
             self._go_on()
         elif len(self._waiting) > WAITING_MAX:
             self._fail(RemoteProtocolError(f"more than {WAITING_MAX} messages ahead of what was answered"))
@@ -72,10 +88,11 @@ class MessageTurns:
         self._work = None
 
     def _go_on(self) -> None:
+        self._handling = True
         try:
             while not self._closed and (self._work is not None or self._waiting):
                 work = self._work = self._work or self._begin(self._waiting.popleft())
-                if next(work, "done") != "done":
+                if work is not None and next(work, "done") != "done":
                     if not self._closed:
                         self._scheduler.call_soon(self._go_on)
                     return
@@ -86,6 +103,8 @@ class MessageTurns:
             # Whose fault it is, the loop will tell; the messages that follow are not to wait for ever.
             self._work = None
             raise
+        finally:
+            self._handling = False
 
     def _fail(self, error: RemoteProtocolError) -> None:
         if not self._closed:

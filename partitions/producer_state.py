@@ -154,8 +154,9 @@ class ProducerStates:
     def append(self, header: BatchHeader, control: Control | None = None) -> None:
         """The stamped batch is the next of the log; `control` is what a control batch says. The log is the truth:
         nothing is checked."""
-        for ended in self.transactions.append(header, control):
-            self._in_transaction.pop(ended, None)
+        if control is not None or header.is_transactional:
+            for ended in self.transactions.append(header, control):
+                self._in_transaction.pop(ended, None)
         if header.producer_id == NO_PRODUCER_ID:
             return
         producer_id, epoch = ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch)

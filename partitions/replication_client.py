@@ -13,31 +13,26 @@ What is *not* here: dialing (`Dialer`), what an answer means (`follower.py`), fr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Protocol
 
-from raftlog.errors import CorruptBatch, RemoteProtocolError
-from raftlog.model import NO_INCARNATION, BrokerId, Incarnation, LeaderEpoch, Offset
+from raftlog.errors import RemoteProtocolError
+from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
 from raftlog.ports import Link, Scheduler
-from raftlog.record_batch import check_crc, split_batches
 
-from .control_batches import control_of
 from .driver import PartitionDriver
 from .driver_ports import Logger
-from .effects import Answer, Diverged, FetchedBatch, Matched, Refused, ReportStable, StartAt, Subscribe
-from .message_turns import MessageTurns, stepwise
+from .effects import Answer, Diverged, Matched, Refused, ReportStable, StartAt, Subscribe
+from .leader_link import LeaderLink, LeaderSlot, ReceivedPush
+from .message_turns import MessageTurns, in_turns_of
 from .replication_protocol import (
     AckEntry,
     AckFrame,
-    AnswersFrame,
     DivergedSlot,
     Hello,
     MatchedSlot,
-    PushEntry,
     PushFrame,
-    PushLedger,
     SlotAnswer,
     StartAtSlot,
     SubscribeFrame,
@@ -63,67 +58,6 @@ class Dialer(Protocol):
     def disconnect(self, peer: BrokerId) -> None:
         """Close the link to this broker and dial no more."""
         ...
-
-
-@dataclass(slots=True)
-class LeaderSlot:
-    """One subscription of ours."""
-
-    driver: PartitionDriver
-    leader_epoch: LeaderEpoch
-
-
-class LeaderLink:
-    """What is known of one leading broker: who follows it, and the link while there is one.
-
-    Invariant: a driver has at most one slot.
-    """
-
-    def __init__(self, peer: BrokerId) -> None:
-        self.peer = peer
-        self.link: Link | None = None
-        self.incarnation = NO_INCARNATION
-        """Of the welcome; -1 before."""
-        self.wanted: dict[PartitionDriver, Incarnation] = {}
-        """Who follows, and the leader's incarnation that its record names."""
-        self.slots: dict[int, LeaderSlot] = {}
-        self.slot_of: dict[PartitionDriver, int] = {}
-        self.last_slot = 0
-        self.ledger = PushLedger()
-        self.subscriptions: dict[int, Subscription] = {}
-        self.over: list[int] = []
-        self.reports: dict[int, ReportStable] = {}
-        self.flush_due = False
-        self.turns: MessageTurns | None = None
-
-    def reset(self, link: Link | None) -> None:
-        """Another link, or none: nothing of the old one counts."""
-        self.link = link
-        if self.turns is not None:
-            self.turns.close()
-            self.turns = None
-        self.incarnation = NO_INCARNATION
-        self.slots.clear()
-        self.slot_of.clear()
-        self.last_slot = 0
-        self.ledger = PushLedger()
-        self.subscriptions.clear()
-        self.over.clear()
-        self.reports.clear()
-
-    def end_slot(self, number: int) -> LeaderSlot | None:
-        """The subscription is over, by whomever."""
-        slot = self.slots.pop(number, None)
-        if slot is not None:
-            del self.slot_of[slot.driver]
-            self.reports.pop(number, None)
-            self.ledger.on_slot_over(number)
-        return slot
-
-    def __str__(self) -> str:
-        state = "closed" if self.link is None else "asking" if self.incarnation < 0 else "open"
-        held = f"follows={len(self.wanted)} slots={len(self.slots)} {self.ledger}"
-        return f"to {self.peer}@{self.incarnation} {state} {held}"
 
 
 class ReplicationClient:
@@ -221,16 +155,15 @@ class ReplicationClient:
         if entry is not None and entry.link is link and entry.turns is not None:
             entry.turns.on_message(message)
 
-    def _handle(self, entry: LeaderLink, message: memoryview) -> Iterator[None]:
+    def _handle(self, entry: LeaderLink, message: memoryview) -> Iterator[None] | None:
         frame, body = decode_from_leader(message)
         if isinstance(frame, Welcome):
-            yield from self._on_welcome(entry, frame)
-        elif entry.incarnation < 0:
+            return self._on_welcome(entry, frame)
+        if entry.incarnation < 0:
             raise RemoteProtocolError(f"{type(frame).__name__} before the welcome")
-        elif isinstance(frame, AnswersFrame):
-            yield from stepwise(frame.answers, partial(self._on_answer, entry))
-        else:
-            yield from self._on_push(entry, frame, body)
+        if isinstance(frame, PushFrame):
+            return self._on_push(entry, frame, body)
+        return in_turns_of(frame.answers, partial(self._on_answer, entry))
 
     def _drop(self, entry: LeaderLink, link: Link, reason: str) -> None:
         self._logger.warning("replication link dropped", leader=entry.peer, reason=reason)
@@ -251,7 +184,7 @@ class ReplicationClient:
 
     # --- Frames ---
 
-    def _on_welcome(self, entry: LeaderLink, welcome: Welcome) -> Iterator[None]:
+    def _on_welcome(self, entry: LeaderLink, welcome: Welcome) -> Iterator[None] | None:
         if entry.incarnation >= 0:
             raise RemoteProtocolError("a second welcome")
         if welcome.cluster_id != self._cluster_id or welcome.broker_id != entry.peer:
@@ -263,7 +196,7 @@ class ReplicationClient:
             if entry.wanted.get(driver) == entry.incarnation and driver not in entry.slot_of:
                 driver.on_link_opened()
 
-        yield from stepwise(list(entry.wanted), tell)
+        return in_turns_of(list(entry.wanted), tell)
 
     def _on_answer(self, entry: LeaderLink, answer: SlotAnswer) -> None:
         slot = entry.slots.get(answer.slot)
@@ -274,48 +207,13 @@ class ReplicationClient:
         slot.driver.on_answer(slot.leader_epoch, _answer(answer))
         self._flush_soon(entry)
 
-    def _on_push(self, entry: LeaderLink, push: PushFrame, body: memoryview) -> Iterator[None]:
-        """Check all, then append all, then say so once it is stable."""
-        pieces: list[tuple[int, LeaderSlot, list[FetchedBatch], Matched]] = []
-        position = 0
+    def _on_push(self, entry: LeaderLink, push: PushFrame, body: memoryview) -> Iterator[None] | None:
+        return ReceivedPush(entry, push, body, lambda: self._flush_if_owed(entry)).take()
 
-        def check(item: PushEntry) -> None:
-            nonlocal position
-            piece = body[position : position + item.length]
-            position += item.length
-            slot = entry.slots.get(item.slot)
-            if slot is not None:
-                marks = Matched(Offset(item.high_watermark), Offset(item.log_start_offset))
-                pieces.append((item.slot, slot, self._checked(slot, piece), marks))
-
-        appended: list[tuple[int, LeaderSlot, int]] = []
-
-        def append(piece: tuple[int, LeaderSlot, list[FetchedBatch], Matched]) -> None:
-            number, slot, batches, marks = piece
-            if entry.slots.get(number) is slot:
-                slot.driver.on_pushed(slot.leader_epoch, batches, marks)
-                if batches:
-                    appended.append((number, slot, slot.driver.log.log_end_offset))
-
-        yield from stepwise(push.entries, check)
-        yield from stepwise(pieces, append)
-        # Only now: some may be stable by now, and what was is not told again.
-        alive = [(number, slot, end) for number, slot, end in appended if entry.slots.get(number) is slot]
-        ends = {number: end for number, slot, end in alive if slot.driver.log.stable_end_offset < end}
-        entry.ledger.on_push(push.sequence, ends)
-        self._flush_soon(entry)
-
-    def _checked(self, slot: LeaderSlot, piece: memoryview) -> list[FetchedBatch]:
-        """The batches of one partition. Raises `RemoteProtocolError` where one is damaged."""
-        batches = []
-        try:
-            for batch in split_batches(piece):
-                header = check_crc(batch)
-                batches.append(FetchedBatch(header, batch, control_of(header, batch)))
-        except CorruptBatch as error:
-            slot.driver.on_corrupt_push()
-            raise RemoteProtocolError(f"{slot.driver.name}: {error.detail}") from None
-        return batches
+    def _flush_if_owed(self, entry: LeaderLink) -> None:
+        """What is not stable yet is acknowledged when it is."""
+        if entry.ledger.owes_ack:
+            self._flush_soon(entry)
 
     # --- Inside ---
 
@@ -350,17 +248,17 @@ class ReplicationClient:
         link = entry.link
         if link is None:
             return
-        over, entry.over = entry.over[:ENTRIES_PER_FRAME], entry.over[ENTRIES_PER_FRAME:]
-        if over:
+        if entry.over:
+            over, entry.over = entry.over[:ENTRIES_PER_FRAME], entry.over[ENTRIES_PER_FRAME:]
             link.send(encode(UnsubscribeFrame(over)))
-        subscriptions = [entry.subscriptions.pop(number) for number in _first(entry.subscriptions)]
-        if subscriptions:
+        if entry.subscriptions:
+            subscriptions = [entry.subscriptions.pop(number) for number in _first(entry.subscriptions)]
             link.send(encode(SubscribeFrame(subscriptions)))
-        reports = {number: entry.reports.pop(number) for number in _first(entry.reports)}
-        if reports or entry.ledger.owes_ack:
+        if entry.reports or entry.ledger.owes_ack:
+            reports = ((number, entry.reports.pop(number)) for number in _first(entry.reports))
             entries = [
                 AckEntry(number, report.fetch_offset, report.stable_end_offset, report.stable_start_offset)
-                for number, report in reports.items()
+                for number, report in reports
             ]
             link.send(encode(AckFrame(entry.ledger.take_ack(), entries)))
         if entry.over or entry.subscriptions or entry.reports or entry.ledger.owes_ack:

@@ -217,18 +217,18 @@ def decode_from_leader(message: Buffer) -> tuple[FromLeader, memoryview]:
         frame: FromLeader = _from_leader.decode(head)
     except _MALFORMED as error:
         raise RemoteProtocolError(f"malformed frame from a leader: {error}") from None
-    expected = sum(entry.length for entry in frame.entries) if isinstance(frame, PushFrame) else 0
+    expected = sum([entry.length for entry in frame.entries]) if isinstance(frame, PushFrame) else 0
     if expected != body.nbytes or expected > PUSH_MESSAGE_BYTES:
         raise RemoteProtocolError(f"{body.nbytes} bytes of batches, {expected} announced, {PUSH_MESSAGE_BYTES} allowed")
     return frame, body
 
 
 def _split(message: Buffer) -> tuple[memoryview, memoryview]:
-    view = memoryview(message).cast("B")
-    start = _HEAD_LENGTH.size
-    length = _HEAD_LENGTH.unpack_from(view)[0] if view.nbytes >= start else 0
-    if not 0 < length <= min(view.nbytes - start, MAX_HEAD_BYTES):
-        raise RemoteProtocolError(f"a message of {view.nbytes} bytes with a head of {length}")
+    view, start = memoryview(message).cast("B"), _HEAD_LENGTH.size
+    size = view.nbytes
+    length = _HEAD_LENGTH.unpack_from(view)[0] if size >= start else 0
+    if not 0 < length <= size - start or length > MAX_HEAD_BYTES:
+        raise RemoteProtocolError(f"a message of {size} bytes with a head of {length}")
     return view[start : start + length], view[start + length :]
 
 

@@ -83,6 +83,8 @@ class FollowerSlot:
         self.sent_marks = (Offset(-1), Offset(-1))
         self.on_over: Callable[[], object] = lambda: None
         self._pusher = pusher
+        self._stable_start_offset = subscription.stable_start_offset
+        """As the leader was told last: by the subscription at first."""
         self.follower = follower
 
     @property
@@ -133,9 +135,11 @@ class FollowerSlot:
             return
         if entry.fetch_offset > self.next_offset:
             raise RemoteProtocolError(f"slot {self.number} has {entry.fetch_offset}, pushed was {self.next_offset}")
-        self.driver.log_start.on_follower(
-            self.follower, incarnation, self.leader_epoch, Offset(entry.stable_start_offset)
-        )
+        if entry.stable_start_offset != self._stable_start_offset:
+            self._stable_start_offset = entry.stable_start_offset
+            self.driver.log_start.on_follower(
+                self.follower, incarnation, self.leader_epoch, Offset(entry.stable_start_offset)
+            )
         self.driver.on_report(
             self.follower,
             incarnation,
@@ -184,9 +188,10 @@ class Pusher:
 
     def add_data(self, slot: FollowerSlot) -> None:
         """This slot's log has grown."""
-        if slot in self._aside and slot.throttled:
-            return
-        self._aside.pop(slot, None)
+        if self._aside:
+            if slot in self._aside and slot.throttled:
+                return
+            self._aside.pop(slot, None)
         self._data[slot] = None
         self._flush_soon()
 

@@ -32,13 +32,13 @@ from raftlog.ports import Clock, Link, Scheduler, Worker
 from .driver import PartitionDriver
 from .driver_ports import Logger
 from .effects import Refused
-from .message_turns import MessageTurns, stepwise
+from .message_turns import MessageTurns, in_turns_of
 from .replication_protocol import (
     AckEntry,
+    AckFrame,
     Hello,
     SubscribeFrame,
     Subscription,
-    UnsubscribeFrame,
     Welcome,
     decode_from_follower,
     encode,
@@ -151,19 +151,19 @@ class ReplicationServer:
         if follower is not None:
             follower.turns.on_message(message)
 
-    def _handle(self, follower: FollowerLink, message: memoryview) -> Iterator[None]:
+    def _handle(self, follower: FollowerLink, message: memoryview) -> Iterator[None] | None:
         frame = decode_from_follower(message)
         if isinstance(frame, Hello):
             self._on_hello(follower, frame)
-        elif not follower.welcomed:
+            return None
+        if not follower.welcomed:
             raise RemoteProtocolError(f"{type(frame).__name__} before the welcome")
-        elif isinstance(frame, SubscribeFrame):
-            yield from stepwise(frame.subscriptions, partial(self._on_subscription, follower))
-        elif isinstance(frame, UnsubscribeFrame):
-            yield from stepwise(frame.slots, partial(self._forget_slot, follower))
-        else:
+        if isinstance(frame, AckFrame):
             follower.pusher.on_ack(frame.sequence)
-            yield from stepwise(frame.entries, partial(self._on_ack, follower))
+            return in_turns_of(frame.entries, partial(self._on_ack, follower))
+        if isinstance(frame, SubscribeFrame):
+            return in_turns_of(frame.subscriptions, partial(self._on_subscription, follower))
+        return in_turns_of(frame.slots, partial(self._forget_slot, follower))
 
     def on_closed(self, link: Link) -> None:
         follower = self._links.pop(link, None)

@@ -83,9 +83,12 @@ class SegmentIndex:
 
     def add(self, header: BatchHeader) -> None:
         """The next batch."""
-        end_offset = Offset(header.end_offset)
-        entered = self.offsets.add(end_offset, header.total_bytes)
-        self.times.add(end_offset, header.max_timestamp, enter=entered)
+        self.grow(Offset(header.end_offset), header.total_bytes, header.max_timestamp)
+
+    def grow(self, end_offset: Offset, length: int, max_timestamp: int) -> None:
+        """As `add`, by the numbers."""
+        entered = self.offsets.add(end_offset, length)
+        self.times.add(end_offset, max_timestamp, enter=entered)
 
     def truncate(self, end_offset: Offset, size: int) -> Offset:
         """As `TimeIndex.truncate`: the headers from the offset returned to the new end go to `add_time` again."""
@@ -194,24 +197,27 @@ class Segment:
     suspect: bool = False
     """Damage was found in it: it is read with its CRCs only, never sent as a region of the file."""
 
-    def add(self, header: BatchHeader) -> int:
+    def add(self, end_offset: Offset, length: int, max_timestamp: int) -> int:
         """The next batch, in memory so far; its position."""
         position = self.size
         assert self.index is not None
-        self.index.add(header)
+        self.index.grow(end_offset, length, max_timestamp)
         if not position:
-            self.first_timestamp = header.max_timestamp
-        self.end_offset = Offset(header.end_offset)
-        self.size = position + header.total_bytes
-        self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+            self.first_timestamp = max_timestamp
+        self.end_offset = end_offset
+        self.size = position + length
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
         return position
 
-    def must_roll_before(self, header: BatchHeader, segment_bytes: int, segment_ms: int) -> bool:
+    def must_roll_before(
+        self, end_offset: Offset, length: int, max_timestamp: int, segment_bytes: int, segment_ms: int
+    ) -> bool:
         """Whether this batch belongs into a new segment. Time is counted from batch to batch: a log has no clock."""
         return self.size > 0 and (
-            self.size + header.total_bytes > segment_bytes
-            or (self.first_timestamp >= 0 and header.max_timestamp - self.first_timestamp > segment_ms)
-            or header.end_offset - self.base_offset > MAX_RELATIVE_OFFSET
+            self.size + length > segment_bytes
+            or (self.first_timestamp >= 0 and max_timestamp - self.first_timestamp > segment_ms)
+            or end_offset - self.base_offset > MAX_RELATIVE_OFFSET
         )
 
     def pin(self, file: File) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from partitions import message_turns, replication_client, replication_pushes
-from partitions.message_turns import WAITING_MAX, MessageTurns, stepwise
+from partitions.message_turns import WAITING_MAX, MessageTurns, in_turns_of, stepwise
 from raftlog.errors import RaftlogError, RemoteProtocolError
 from tests.support.manual import ManualScheduler
 from tests.support.replication_cluster import ReplicationCluster, tp
@@ -84,6 +84,30 @@ def test_a_peer_that_never_waits_is_cut_off() -> None:
     assert len(link.failures) == 1
     link.scheduler.run()
     assert link.seen == [(5, 0), (5, 1)]
+
+
+def test_a_message_that_comes_while_another_is_handled_waits_for_it() -> None:
+    """A few entries are handled without a stop; what is sent meanwhile comes behind them all the same."""
+    scheduler, seen = ManualScheduler(), list[tuple[int, int]]()
+
+    def begin(message: memoryview) -> Iterator[None] | None:
+        (size,) = message
+
+        def do(entry: int) -> None:
+            if size == 2 and entry == 0:
+                turns.on_message(memoryview(b"\1"))
+            seen.append((size, entry))
+
+        return in_turns_of(range(size), do)
+
+    turns = MessageTurns(scheduler, begin, lambda error: None)
+    turns.on_message(memoryview(b"\2"))
+    assert seen == [(2, 0), (2, 1), (1, 0)]
+    assert scheduler.run() == 0, "nothing had to wait for another turn"
+    turns.on_message(memoryview(b"\3"))
+    assert seen[3:] == [(3, 0), (3, 1)]
+    scheduler.run()
+    assert seen[3:] == [(3, 0), (3, 1), (3, 2)]
 
 
 def test_a_bug_in_one_message_does_not_keep_the_next_waiting() -> None:
