@@ -42,6 +42,24 @@ def test_what_was_named_once_waits_until_it_has_something() -> None:
     assert last.slots == []
 
 
+def test_nothing_at_or_above_the_high_watermark_is_given() -> None:
+    """S3: what only the leader has waits, for a slot that waits and for one that is new."""
+    cluster = ReplicationCluster()
+    reader = SessionReader(cluster)
+    cluster.produce(0)
+    cluster.settle()
+    assert reader.poll({1: (0, 0)}).ends[1] == [(0, 1)]
+    waiting = reader.poll({2: (0, 1)})
+    cluster.members[1].links[0].close()
+    cluster.settle()
+    cluster.produce(0)
+    cluster.settle()
+    assert cluster.log_end(0)[0] == 2 and waiting.slots is None
+    other = reader.poll({3: (0, 0)})
+    assert waiting.ends == {3: [(0, 1)]}, "the first poll that waits, and nothing of what came after"
+    assert other.slots is None
+
+
 def test_marks_ride_along_and_only_once() -> None:
     cluster = ReplicationCluster(2)
     reader = SessionReader(cluster)
