@@ -10,10 +10,11 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from metadata.groups import transaction_commit, transaction_ends, transaction_image, transaction_state
-from metadata.groups.transaction_changes import Abort, Expire, ExpiredBlock, TransactionChange, pack_keys
+from metadata.groups.transaction_changes import Abort, Expire, ExpiredBlock, Initialize, TransactionChange, pack_keys
 from metadata.groups.transaction_events import BlockRemoved, EndsForgotten, TransactionEvent
 from metadata.groups.transaction_records import Block, NamedProducer, Standing
 from metadata.groups.transaction_state import Transactions, TransactionsState
@@ -104,6 +105,25 @@ def a_commit_after_expiry(cluster: TransactionCluster) -> str:
     if not marked_as_aborted:
         return "what nobody can commit any more stays open"
     return "" if refused == "outcome_unknown" else "P0 has aborted what is committed"
+
+
+def an_initialisation_comes_twice(cluster: TransactionCluster) -> str:
+    """Its answer is late, so another node is asked as well; the answer comes, and then the second one is decided."""
+    asked = Initialize("app", 60_000, NOW_MS, b"the only attempt")
+    (first,) = cluster.do_change(asked)
+    cluster.ask(asked)
+    refused = code_of(cluster, commit(output(first, {0: 5})))
+    return f"its own producer hears {refused}" if refused else ""
+
+
+def an_initialisation_comes_after_its_successors(cluster: TransactionCluster) -> str:
+    """A zombie's first try is taken, its answer lost; the successor begins; then the zombie's retry comes."""
+    asked = Initialize("app", 60_000, NOW_MS, b"of the zombie...")
+    cluster.do_change(asked)
+    (successor,) = cluster.do_change(msgspec.structs.replace(asked, attempt=b"of the successor"))
+    cluster.ask(asked)
+    refused = code_of(cluster, commit(output(successor, {0: 5})))
+    return f"the successor hears {refused}" if refused else ""
 
 
 def expiry_with_markers_under_way(cluster: TransactionCluster) -> str:
@@ -254,6 +274,10 @@ def aborts_what_is_committed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("tests.support.metadata_cluster.ClusterImage.check_invariants", lambda self: None)
 
 
+def forgets_attempts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NamedProducer, "turn_of", lambda self, attempt: None)
+
+
 @dataclass(frozen=True)
 class Story:
     rule: str
@@ -274,6 +298,8 @@ STORIES = [
     Story("ends are kept until every marker is there", a_leader_without_the_marker, forgets_ends_at_the_first_marker),
     Story("an end raises the epoch", a_late_batch_of_the_transaction_before, keeps_the_epoch),
     Story("an initialisation raises the epoch", a_zombie_after_an_initialisation, keeps_the_epoch),
+    Story("an initialisation that comes again is none", an_initialisation_comes_twice, forgets_attempts),
+    Story("one that comes after another is refused", an_initialisation_comes_after_its_successors, forgets_attempts),
     Story("a refused commit aborts what it names", a_refused_commit, leaves_what_a_refused_commit_names),
     Story("what is committed is never aborted", a_committed_id_is_aborted, aborts_what_is_committed),
 ]
