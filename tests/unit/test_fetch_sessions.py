@@ -56,7 +56,7 @@ def test_nothing_at_or_above_the_high_watermark_is_given() -> None:
     cluster.settle()
     assert cluster.log_end(0)[0] == 2 and waiting.slots is None
     other = reader.poll({3: (0, 0)})
-    assert waiting.ends == {3: [(0, 1)]}, "the first poll that waits, and nothing of what came after"
+    assert waiting.over == {3: ""} and waiting.ends[3] == [(0, 1)], "by the first poll that waits, and nothing more"
     assert other.slots is None
 
 
