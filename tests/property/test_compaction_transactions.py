@@ -67,15 +67,15 @@ def play(log: Transactional, twin: Twin, number: int, what: str, one: object, ot
         twin.records += [(base, one, name, b"t%d" % number) for name in other]  # type: ignore[misc, attr-defined]
         twin.first_open.setdefault(one, base)  # type: ignore[arg-type]
     elif what == "end" and one in twin.first_open:
-        first = twin.first_open.pop(one)  # type: ignore[arg-type]
+        first = twin.first_open.pop(one)
         of = sorted({place for place, whose, _, _ in twin.records if whose == one and place >= first})
         meant = {"abort": 0, "commit": len(of), "in part": len(of) // 2}[str(other)]
         named = of[meant] if meant < len(of) else base
         twin.gone.update(of[meant:])
         if other == "abort":
-            log.end(ControlKind.ABORT, one)  # type: ignore[arg-type]
+            log.end(ControlKind.ABORT, one)
         else:
-            log.end(ControlKind.COMMIT, one, named)  # type: ignore[arg-type]
+            log.end(ControlKind.COMMIT, one, named)
     elif what == "seal":
         seal(log.log)
     elif what == "compact":
