@@ -85,7 +85,6 @@ async def interpret(
             options = await workload.prepare(plan, bootstrap)
         except (RaftlogError, TimeoutError) as error:
             raise RunFailed(f"the cluster could not be prepared for {plan.workload}: {error!r}") from error
-        history.note("suite", "prepared", options)
 
         async def start_process(opened: Open) -> ClientPort:
             return await ClientProcess.start(opened, folder.client_log(opened.worker))
@@ -97,6 +96,8 @@ async def interpret(
         interpreter = Interpreter(plan, client_of, history, now, nodes=len(bootstrap))
         try:
             await interpreter.start()
+            # Whoever breaks the cluster waits for this line: faults before the first operation would show nothing.
+            history.note("suite", "prepared", options)
             await interpreter.run(workload.generator(plan, options), healed)
             history.note("suite", "ends", await workload.ends(bootstrap, options))
         finally:
