@@ -96,8 +96,11 @@ SHIP = """
 import sys
 from pyspark import cloudpickle
 from spark_source.source import BatchReader, RaftlogSource, StreamReader
+from spark_source.sink import BatchSink, StreamSink
 given = {"raftlog.bootstrap.servers": "a:1", "subscribe": "t"}
-sys.stdout.buffer.write(cloudpickle.dumps((RaftlogSource(given), BatchReader(given), StreamReader(given))))
+wanted, fields = {"raftlog.bootstrap.servers": "a:1", "topic": "t"}, [("value", "string")]
+sinks = BatchSink(wanted, fields, "job"), StreamSink(wanted, fields)
+sys.stdout.buffer.write(cloudpickle.dumps((RaftlogSource(given), BatchReader(given), StreamReader(given), *sinks)))
 """
 RECEIVE = """
 import pickle, sys
@@ -111,7 +114,7 @@ except ImportError as error:
 
 
 def test_an_executor_without_raftlog_says_so() -> None:
-    """Sources and readers go to Spark's processes as cloudpickle packs them."""
+    """Sources, readers and writers go to Spark's processes as cloudpickle packs them."""
     pytest.importorskip("pyspark")
 
     def run(program: str, *arguments: str, given: bytes = b"") -> bytes:
@@ -122,6 +125,7 @@ def test_an_executor_without_raftlog_says_so() -> None:
         ).stdout
 
     packed = run(SHIP)
-    assert run(RECEIVE, "with", given=packed).decode().split() == ["RaftlogSource", "BatchReader", "StreamReader"]
+    names = ["RaftlogSource", "BatchReader", "StreamReader", "BatchSink", "StreamSink"]
+    assert run(RECEIVE, "with", given=packed).decode().split() == names
     told = run(RECEIVE, "without", given=packed).decode()
     assert "cannot import raftlog" in told and "install raftlog[spark] on every executor" in told
