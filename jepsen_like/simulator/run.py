@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
@@ -317,22 +317,26 @@ def in_a_hurry(schedule: ClusterSchedule) -> Iterator[None]:
 
 def run_schedule(schedule: ClusterSchedule) -> Verdict:
     """Run a schedule to its verdict."""
-    return run_world(SimulatedWorld(schedule))
+    return run_world(SimulatedWorld, schedule)
 
 
-def run_world(world: SimulatedWorld) -> Verdict:
-    """A crash of the product's own code is a violation, with its traceback."""
-    violation = ""
-    schedule = world.schedule
-    try:
-        with in_a_hurry(schedule):
+def run_world(kind: Callable[[ClusterSchedule], SimulatedWorld], schedule: ClusterSchedule) -> Verdict:
+    """A crash of the product's own code is a violation, with its traceback. The world is made in here, out of nothing
+    that outlives the run: so it leaves nothing behind."""
+    with in_a_hurry(schedule):
+        world, violation = kind(schedule), ""
+        try:
             world.run()
-    except Violation as found:
-        violation = str(found)
-    except (RaftlogError, AssertionError, LookupError, TypeError, ValueError, AttributeError, OSError) as error:
-        violation = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        except Violation as found:
+            violation = str(found)
+        except (RaftlogError, AssertionError, LookupError, TypeError, ValueError, AttributeError, OSError) as error:
+            violation = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+        return _verdict(world, violation)
+
+
+def _verdict(world: SimulatedWorld, violation: str) -> Verdict:
     return Verdict(
-        seed=schedule.seed,
+        seed=world.seed,
         seconds=world.heap.now,
         nodes=len(world.nodes),
         trace=world.trace.digest(),

@@ -154,7 +154,7 @@ def _keeps_everything(topic: LiveTopic) -> bool:
 
 def run_schedule(schedule: ClusterSchedule) -> Verdict:
     """Run a schedule to its verdict."""
-    return run_world(TransactionWorld(schedule))
+    return run_world(TransactionWorld, schedule)
 
 
 def run_transaction_seed(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:

@@ -7,13 +7,16 @@ trace that led to it.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
+import weakref
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from jepsen_like.simulator.run import Verdict, run_seed
+from jepsen_like.simulator.cluster_schedule import ClusterSchedule, draw
+from jepsen_like.simulator.run import SimulatedWorld, Verdict, run_seed, run_world
 
 SECONDS = 60.0
 SEEDS = range(1, 101)
@@ -71,6 +74,21 @@ def test_without_faults_every_batch_is_acknowledged_and_read() -> None:
     assert verdict.sends["ok"] > 20
     assert verdict.sends["open"] == 0
     assert verdict.reads > 20
+
+
+def test_a_world_leaves_nothing_behind() -> None:
+    """Ten thousand runs in one process take no more memory than one."""
+    worlds: list[weakref.ref[SimulatedWorld]] = []
+
+    def make(schedule: ClusterSchedule) -> SimulatedWorld:
+        world = SimulatedWorld(schedule)
+        worlds.append(weakref.ref(world))
+        return world
+
+    for seed in (1, 2):
+        assert run_world(make, draw(seed, 3.0, faulty=False)).passed
+    gc.collect()
+    assert [world() for world in worlds] == [None, None]
 
 
 @pytest.mark.soak
