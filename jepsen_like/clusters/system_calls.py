@@ -1,9 +1,10 @@
 """System calls of a running process that fail or take long, by strace.
 
-    strace -f -p PID -e trace=fdatasync,fsync -e inject=fdatasync,fsync:error=EIO
+    strace -f -p PID -e trace=fdatasync,fsync,pwritev2 -e inject=fdatasync,fsync,pwritev2:error=EIO
 
-tells in its trace each call that it touched, which is the proof. A process is traced from `begin` to `end`, and all of
-its system calls are slower meanwhile: a fault of its own.
+tells in its trace each call that it touched, which is the proof. Touched is whatever makes data durable: fsyncs, and
+the writes that are fsyncs as well (RWF_DSYNC), which strace cannot tell from those that are not. A process is traced
+from `begin` to `end`, and all of its system calls are slower meanwhile: a fault of its own.
 
 Source: strace(1), "Syscall injection".
 What is *not* here: which calls, and when (`nemeses/`).
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from .commands import CommandFailed, missing_program
 
-CALLS = "fdatasync,fsync"
+CALLS = "fdatasync,fsync,pwritev2"
 ATTACH_SECONDS = 20.0
 END_SECONDS = 10.0
 POLL_SECONDS = 0.01
@@ -64,7 +65,9 @@ class Injection:
         return told.decode(errors="replace").strip()
 
     def count(self) -> int:
-        """Of the calls that were touched. Blocks for a moment."""
+        """Of the calls that were touched. Raises `CommandFailed` where strace ended by itself. Blocks for a moment."""
+        if self._process is not None and self._process.poll() is not None:
+            raise CommandFailed(f"strace ended: {self.end()}")
         try:
             text = self._trace.read_text(errors="replace")
         except FileNotFoundError:

@@ -89,7 +89,7 @@ class ReadOnly(OnNodes):
 
 @dataclass(frozen=True, slots=True)
 class FailSync(OnNodes):
-    """Every fsync fails (EIO) from the `first`-th on."""
+    """Every fsync, and every write that is one, fails (EIO) from the `first`-th on."""
 
     kind = "fsync-error"
     first: int = 1
@@ -97,7 +97,7 @@ class FailSync(OnNodes):
 
 @dataclass(frozen=True, slots=True)
 class SlowSync(OnNodes):
-    """Every fsync takes so much longer."""
+    """Every fsync, and every write that is one, takes so much longer."""
 
     kind = "slow-fsync"
     delay_ms: int = 0

@@ -2,7 +2,7 @@
 
 One cluster of three nodes for all faults of a layout, under a little load. What this machine cannot do is skipped, and
 the reason names what is missing. `make test` makes the faults that take a moment; each start of a node costs seconds of
-work, so those that need one are soak tests, but for one.
+work, so those that need one are soak tests.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def test_a_disk_without_room_refuses(in_namespaces: NodeCluster) -> None:
 
 async def test_fsyncs_take_long(in_namespaces: NodeCluster) -> None:
     need(STRACE)
-    fault = await bites(in_namespaces, steps.SlowSync(("n1",), "one", delay_ms=100))
+    fault = await bites(in_namespaces, steps.SlowSync(("n1",), "one", delay_ms=100), hold=1.5)
     assert fault.evidence["calls"]["n1"] > 0
 
 
@@ -91,6 +91,7 @@ async def test_partitions_move_and_move_back(in_namespaces: NodeCluster) -> None
     assert set(fault.evidence["moved"]) <= {"broken/0", "broken/1"}
 
 
+@soak
 async def test_the_power_of_a_disk_fails(in_namespaces: NodeCluster) -> None:
     fault = await bites(in_namespaces, steps.Power(("n2",), "one", survivors=("parts",), seed=3), hold=0.0)
     assert fault.evidence["lost"]["n2"]["witness"] > 0

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Collection
 
 import pytest
 
-from jepsen_like.clusters import clocks, health, leftovers
+from jepsen_like.clusters import clocks, health, leftovers, ownership
 from jepsen_like.clusters.capabilities import lack
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.nemeses.injection import carry_out
@@ -19,7 +19,7 @@ from jepsen_like.nemeses.steps import Step
 from jepsen_like.run_records import Fault
 from raftlog import Admin, Producer
 from raftlog.errors import RaftlogError
-from tests.support.cluster import PATIENCE_S
+from tests.support.cluster import PATIENCE_S, eventually
 
 TOPIC = "broken"
 PARTITIONS = 3
@@ -38,6 +38,7 @@ def need(*names: str) -> None:
 @contextlib.asynccontextmanager
 async def under_load(opening: Awaitable[NodeCluster]) -> AsyncIterator[NodeCluster]:
     """A started cluster with a topic that is written to. At its end every node stops in order, and nothing is left."""
+    before = our_networks()
     cluster = await opening
     try:
         await cluster.start()
@@ -58,6 +59,7 @@ async def under_load(opening: Awaitable[NodeCluster]) -> AsyncIterator[NodeClust
             print(f"--- {node}", cluster.processes[node].log_tail(20), sep="\n")  # noqa: T201
         await cluster.close()
     nothing_is_left(cluster, pids)
+    assert our_networks() <= before
 
 
 async def write(cluster: NodeCluster) -> None:
@@ -75,6 +77,7 @@ async def write(cluster: NodeCluster) -> None:
 
 async def bites(cluster: NodeCluster, step: Step, hold: float = HOLD_S) -> Fault:
     """The fault, once it is proved, healed, and every partition took records again."""
+    await grows(cluster)
     told: list[Fault] = []
     origin = time.monotonic_ns()
     await carry_out(step, injection_of(step, cluster), cluster, hold, origin, told.append)
@@ -88,24 +91,32 @@ async def bites(cluster: NodeCluster, step: Step, hold: float = HOLD_S) -> Fault
     return fault
 
 
-async def last_offset(cluster: NodeCluster, partition: int = 0) -> int:
-    """Records come again and again: a cluster that is down for a moment is asked again."""
-    async with asyncio.timeout(PATIENCE_S), Admin(cluster.bootstrap) as admin:
-        while True:
-            with contextlib.suppress(RaftlogError):
-                return (await admin.offsets(TOPIC, partition)).latest
-            await asyncio.sleep(PAUSE_S)
+async def grows(cluster: NodeCluster) -> None:
+    """Until the load has written to every partition again."""
+    async with Admin(cluster.bootstrap) as admin:
+        for partition in range(PARTITIONS):
+            before: int | None = None
+
+            async def more(partition: int = partition) -> bool:
+                nonlocal before
+                latest = (await admin.offsets(TOPIC, partition)).latest
+                before = latest if before is None else before
+                return latest > before
+
+            await eventually(more, f"{TOPIC}/{partition} grows")
+
+
+def our_networks() -> set[str]:
+    """Namespaces and interfaces of this process's clusters."""
+    folders = [folder for folder in (leftovers.NAMESPACES, leftovers.INTERFACES) if folder.exists()]
+    return {name for folder in folders for name in os.listdir(folder) if ownership.owner(name) == os.getpid()}
 
 
 def nothing_is_left(cluster: NodeCluster, pids: Collection[int | None]) -> None:
-    """No process (`pids`: its last ones), namespace, interface, mount, loop device or folder of this process's."""
-    ours = str(os.getpid())
+    """Of this cluster: no process (`pids`: its last ones), mount, loop device, folder or shared memory."""
     assert not cluster.folder.exists()
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         assert str(cluster.folder) not in mounts.read()
-    for folder, prefix in ((leftovers.NAMESPACES, f"raftlog-{ours}-"), (leftovers.INTERFACES, f"rl{ours}x")):
-        names = os.listdir(folder) if folder.exists() else []
-        assert [name for name in names if name.startswith(prefix)] == []
     for device in sorted(os.listdir("/sys/block")):
         backing = f"/sys/block/{device}/loop/backing_file"
         if os.path.exists(backing):
