@@ -31,9 +31,14 @@ def said(bench: Bench) -> list[tuple[int, bytes]]:
 
 
 def test_an_append_is_coded_once_for_all_voters_and_once_for_all_observers(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench, coded = leading_many(), list[object]()
-    encode = quorum_messages.encode
-    monkeypatch.setattr(quorum_messages, "encode", lambda message: coded.append(message) or encode(message))
+    bench, encode = leading_many(), quorum_messages.encode
+    coded: list[quorum_messages.Message] = []
+
+    def note(message: quorum_messages.Message) -> bytes:
+        coded.append(message)
+        return encode(message)
+
+    monkeypatch.setattr(quorum_messages, "encode", note)
     bench.engine.propose(b"x" * 10_000, 7)
     to_voters = said(bench)
     assert [peer for peer, _ in to_voters] == [2, 3] and len({id(packed) for _, packed in to_voters}) == 1
@@ -71,9 +76,13 @@ def test_peers_that_are_behind_get_what_each_of_them_lacks() -> None:
 
 
 def test_a_frame_is_made_once_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    frames: list[object] = []
-    encode = quorum_outgoing.encode
-    monkeypatch.setattr(quorum_outgoing, "encode", lambda frame: frames.append(frame) or encode(frame))
+    frames: list[quorum_protocol.Frame] = []
+
+    def note(frame: quorum_protocol.Frame) -> bytes:
+        frames.append(frame)
+        return quorum_protocol.encode(frame)
+
+    monkeypatch.setattr(quorum_outgoing, "encode", note)
     sent: list[tuple[int, bytes]] = []
     outgoing = Outgoing(lambda peer, frame: sent.append((int(peer), frame)))
     one, other = b"one message", b"another one"
