@@ -190,6 +190,8 @@ class Truth:
                 continue
             record = getattr(event, "record", None)
             if isinstance(record, PartitionRecord):
+                if record.topic_partition.topic_id in self.rules.removed:
+                    continue  # A node that is behind hears what was, of a topic that is no more.
                 partition = self.of(record.topic_partition)
                 if partition.record is None or record.partition_epoch > partition.record.partition_epoch:
                     if partition.record is not None:
