@@ -20,4 +20,6 @@ if __name__ == "__main__":
     assert disk.os is os
     os.fsync = nothing  # type: ignore[assignment]
     os.fdatasync = nothing
+    assert disk.LocalFile._dsync
+    disk.LocalFile._dsync = 0  # writes that are fsyncs as well
     main()
