@@ -2,7 +2,9 @@
 
 Below the high watermark each replica is what was committed, batch by batch. Where compaction wrote batches anew it is
 looked at by record: what is there is what was committed; the last record of each key is there, unless it is a
-tombstone; what is missing was overwritten by a later record of its key, or was a tombstone (S2, S4).
+tombstone whose time is over; what is missing was overwritten by a later record of its key, or was such a tombstone
+(S2, S4). A replica that was away for longer than `delete.retention.ms` may keep what a tombstone deleted that it never
+saw (`docs/log-format.md`).
 
 What is *not* here: progress (`liveness.py`).
 """
@@ -21,6 +23,9 @@ from .node import SimNode
 from .partition_truth import PartitionTruth
 from .violation import Violation
 
+DAY_MS = 86_400_000
+"""The default of `delete.retention.ms`: no run is that long."""
+
 
 def look_at_everything(truth: Truth, nodes: Sequence[SimNode]) -> None:
     """Raises `Violation`."""
@@ -33,21 +38,23 @@ def look_at_everything(truth: Truth, nodes: Sequence[SimNode]) -> None:
     ]
     with truth.as_written():
         for node, topic_partition, driver in found:
-            _look_at(node, truth.of(topic_partition), driver)
+            _look_at(truth, node, truth.of(topic_partition), driver)
 
 
-def _look_at(node: SimNode, partition: PartitionTruth, driver: PartitionDriver) -> None:
+def _look_at(truth: Truth, node: SimNode, partition: PartitionTruth, driver: PartitionDriver) -> None:
     end = min(driver.replica.high_watermark, partition.log.end_offset)
     mirror = Mirror()
     mirror.refresh(driver, partition.name, compacts=partition.log.compacts)
     wrong = mirror.compare(partition.log, end)
     if not wrong and partition.log.compacts:
-        wrong = _compacted(partition.log, driver, end)
+        configs = dict(truth.rules.topics[partition.topic_partition.topic_id].configs)
+        keeps_tombstones = int(configs.get("delete.retention.ms", DAY_MS)) >= DAY_MS
+        wrong = _compacted(partition.log, driver, end, keeps_tombstones=keeps_tombstones)
     if wrong:
         raise Violation(f"S4: at the end node {node.node_id} {wrong} of {partition.topic_partition}")
 
 
-def _compacted(truth: CommittedLog, driver: PartitionDriver, end: int) -> str:
+def _compacted(truth: CommittedLog, driver: PartitionDriver, end: int, *, keeps_tombstones: bool) -> str:
     """What is wrong with a log of which compaction may have taken records."""
     start = driver.log.log_start_offset
     found: set[int] = set()
@@ -58,19 +65,8 @@ def _compacted(truth: CommittedLog, driver: PartitionDriver, end: int) -> str:
             if committed is None or (committed.key, committed.value) != (key, value):
                 return f"has {value!r} for {key!r} at {offset}, committed is {truth.told(offset)}"
             found.add(offset)
-    latest = truth.latest_of_keys()
-    gone: set[bytes] = set()
-    """Keys whose tombstone is no more: nothing of them may be left."""
-    for offset in range(start, end):
-        committed = truth.records.get(offset)
-        if offset in found or committed is None or committed.key is None:
-            continue
-        if latest[committed.key] != offset:
-            continue
-        if committed.value is not None:
-            return f"lacks {committed.value!r}, the last of {committed.key!r}, at {offset}"
-        gone.add(committed.key)
-    for offset in sorted(found):
-        if truth.records[offset].key in gone:
-            return f"has {truth.told(offset)} at {offset}, and lacks the tombstone of its key"
+    for key, offset in truth.latest_of_keys().items():
+        committed = truth.records[offset]
+        if start <= offset < end and offset not in found and (committed.value is not None or keeps_tombstones):
+            return f"lacks {committed.value!r}, the last of {key!r}, at {offset}"
     return ""

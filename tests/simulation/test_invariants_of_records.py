@@ -326,16 +326,23 @@ def test_28_each_producers_batches_are_committed_once_in_order_and_without_gap()
         log.extend(batch(3, b"a"))
 
 
+def keyed(offset: int, key: bytes, value: bytes | None) -> memoryview:
+    return memoryview(b"".join(stamp(encode([value], keys=[key], base_timestamp_ms=1), offset, 0)))
+
+
 def test_compaction_leaves_the_last_of_each_key() -> None:
     log = CommittedLog(compacts=True)
-    for offset, (key, value) in enumerate([(b"k", b"1"), (b"k", b"2"), (b"j", b"3")]):
-        made = encode([value], keys=[key], base_timestamp_ms=1)
-        log.extend(memoryview(b"".join(stamp(made, offset, 0))))
-    last = [memoryview(b"".join(stamp(encode([b"3"], keys=[b"j"], base_timestamp_ms=1), 2, 0)))]
-    with_last: Any = replica_of(*last, end=3)
-    assert _compacted(log, with_last, 3).startswith("lacks b'2', the last of b'k'")
-    other: Any = replica_of(memoryview(b"".join(stamp(encode([b"9"], keys=[b"k"], base_timestamp_ms=1), 1, 0))), end=3)
-    assert _compacted(log, other, 3).startswith("has b'9' for b'k' at 1, committed is b'2'")
+    for offset, (key, value) in enumerate([(b"k", b"1"), (b"k", b"2"), (b"j", b"3"), (b"i", None)]):
+        log.extend(keyed(offset, key, value))
+    whole: Any = replica_of(keyed(1, b"k", b"2"), keyed(2, b"j", b"3"), keyed(3, b"i", None), end=4)
+    assert _compacted(log, whole, 4, keeps_tombstones=True) == ""
+    without: Any = replica_of(keyed(1, b"k", b"2"), keyed(2, b"j", b"3"), end=4)
+    assert _compacted(log, without, 4, keeps_tombstones=False) == ""
+    assert _compacted(log, without, 4, keeps_tombstones=True) == "lacks None, the last of b'i', at 3"
+    last: Any = replica_of(keyed(2, b"j", b"3"), end=4)
+    assert _compacted(log, last, 4, keeps_tombstones=False).startswith("lacks b'2', the last of b'k'")
+    other: Any = replica_of(keyed(1, b"k", b"9"), end=4)
+    assert _compacted(log, other, 4, keeps_tombstones=False).startswith("has b'9' for b'k' at 1, committed is b'2'")
 
 
 # --- What clients are told -------------------------------------------------------------------------------------------
