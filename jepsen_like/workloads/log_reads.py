@@ -1,8 +1,8 @@
 """The last reads of a log: every worker reads every key from the beginning, as far as anybody has ever seen it.
 
-A worker that is not there ten seconds after it began is killed and begins again, as in Jepsen's workload: a consumer
-that hangs is not what shall hide that a record is there. Each reads for itself: what one of them saw and another did
-not is an anomaly.
+A worker that has read nothing for ten seconds and is not there is killed and begins again, as in Jepsen's workload: a
+consumer that hangs is not what shall hide that a record is there. Each reads for itself: what one of them saw and
+another did not is an anomaly.
 
 What is *not* here: for how long all of it may go on (`workload.py`).
 """
@@ -32,7 +32,8 @@ class ReadAll(Generator):
     """By whom it was begun. Another number, and it begins again."""
     stage: str = "let go"
     """`let go` of what it read, `assign` all from the beginning, `poll`, `crash`."""
-    began: int = 0
+    went_on: int = 0
+    """When it began, or read something last."""
     next_poll: int = 0
     mine: Mapping[str, int] = field(default_factory=dict)
     """Key → the highest offset that it has read since it began."""
@@ -44,11 +45,11 @@ class ReadAll(Generator):
             return None, here
         now = context.time
         if here.stage == "let go":
-            return Wanted(process, "assign", [], now), replace(here, stage="assign", began=now)
+            return Wanted(process, "assign", [], now), replace(here, stage="assign", went_on=now)
         if here.stage == "assign":
             hint = {"start": "earliest"}
             return Wanted(process, "assign", list(self.keys), now, hint), replace(here, stage="poll")
-        if now - here.began > AGAIN_AFTER:
+        if now - here.went_on > AGAIN_AFTER:
             return Wanted(process, "crash", None, now), replace(here, process=-1)
         begins = max(now, here.next_poll)
         return Wanted(process, "poll", [["poll"]], begins), replace(here, next_poll=begins + POLL_EVERY)
@@ -64,7 +65,7 @@ class ReadAll(Generator):
             mine = dict(self.mine)
             for _, key, offset in offsets_of(operation):
                 mine[key] = max(mine.get(key, -1), offset)
-            return replace(here, mine=mine)
+            return replace(here, mine=mine, went_on=operation.time if mine != self.mine else self.went_on)
         return here
 
     @property

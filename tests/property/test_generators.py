@@ -243,6 +243,20 @@ def test_a_reader_that_does_not_get_there_is_killed_and_begins_again() -> None:
     assert names == ["assign", "assign", "crash"] * 2 + ["assign", "assign"]
 
 
+def test_a_reader_that_goes_on_is_not_killed_however_long_it_takes() -> None:
+    driver = Driver(workers=1)
+    reading: Generator = ReadAll(("t/0",)).told(told("ok", "send", [["send", "t/0", [99, "v"]]]))
+    for f, value in (("assign", []), ("assign", ["t/0"])):
+        _, reading = reading.draw(driver.context())
+        reading = reading.told(told("ok", f, value))
+    for offset in range(6):
+        driver.time += 8 * SECOND
+        assert drawn(reading, driver)[0] == "poll"
+        reading = reading.told(Operation(0, 0, "ok", "poll", [["poll", {"t/0": [[offset, "u"]]}]], driver.time))
+    driver.time += 11 * SECOND
+    assert drawn(reading, driver)[0] == "crash"
+
+
 def test_a_member_that_was_stopped_commits_what_it_had_before_it_asks() -> None:
     driver = Driver(workers=1)
     owning: Generator = OffsetOperations(("t/0",), crash_every=0, stall_every=1)
