@@ -108,6 +108,8 @@ def micro_batches(spark: SparkSession, cluster: LocalCluster, folder: Path, batc
     produce(cluster, rows)
     with Admin(cluster.bootstrap) as admin:
         admin.create_topic("streamed", partitions=PARTITIONS)
+    # Queries are stopped in the middle of a micro-batch, of which Spark makes pages of errors; what fails is raised.
+    spark.sparkContext.setLogLevel("OFF")
     table = Table("micro-batch", "into", "median, ms", "of it addBatch", "micro-batches")
     for kind, condition in {f"{PER_BATCH:,} rows": "true", "empty": "false"}.items():
         for sink in ("noop", "raftlog"):
