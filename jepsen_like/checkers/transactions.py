@@ -32,10 +32,10 @@ def check(history: Sequence[Operation], *, consumes: bool = False) -> Verdict:
     if consumes:
         members = _members(prepared, history)
         found["consumed-twice"] = list(_twice(members))
-        untold = sum(done.operation.f == "txn" and done.kind == "info" for done in prepared.done)
-        measured["untold"] = untold
-        if not untold:
-            found["consumed-by-none"] = list(_by_none(prepared, members))
+        unknown = [done for done in prepared.done if done.operation.f == "txn" and done.kind == "info"]
+        measured["untold"] = sum(map(_polls_are_untold, unknown))
+        if not measured["untold"]:
+            found["consumed-by-none"] = list(_by_none(prepared, members, unknown))
     anomalies = {name: listed for name, listed in found.items() if listed}
     return Verdict(not anomalies, anomalies, measured)
 
@@ -96,14 +96,21 @@ def _twice(members: list[Done]) -> Iterator[dict[str, Any]]:
                 yield {"key": key, "value": value, "ops": [before.told, done.told]}
 
 
-def _by_none(prepared: LogHistory, members: list[Done]) -> Iterator[dict[str, Any]]:
+def _polls_are_untold(done: Done) -> bool:
+    """It was to poll, and what it was given is known to nobody: its client was killed, or gave up."""
+    return any(tuple(micro) == ("poll",) for micro in done.operation.value or ())
+
+
+def _by_none(prepared: LogHistory, members: list[Done], unknown: list[Done]) -> Iterator[dict[str, Any]]:
+    """`unknown` may have committed what they polled."""
     consumed: dict[Key, set[Value]] = {}
     for done in members:
         for key, _, value in pairs(done.polls):
             consumed.setdefault(key, set()).add(value)
+    perhaps = {(key, value) for done in unknown for key, _, value in pairs(done.polls)}
     for key, values in consumed.items():
         dense = prepared.log(key).dense
         last = max((position for position, value in enumerate(dense) if value in values), default=-1)
         for value in dense[:last]:
-            if value not in values:
+            if value not in values and (key, value) not in perhaps:
                 yield {"key": key, "value": value}

@@ -84,8 +84,14 @@ def test_what_the_group_passed_over_was_moved_without_being_consumed_s13() -> No
     history = numbered(sends, members, txn(0, poll(a=[[0, 1]])), txn(0, poll(a=[[2, 3]])))
     verdict = transactions.check(history, consumes=True)
     assert verdict.valid is False and verdict.anomalies["consumed-by-none"] == [{"key": A, "value": 2}]
-    nobody_knows = txn(1, poll(), kind="info")
-    assert transactions.check(numbered(history, subscribed(1), nobody_knows), consumes=True).valid
+    asked = [["poll"], ["send", B, 7]]
+    killed = [Operation(0, 1, "invoke", "txn", asked), Operation(0, 1, "info", "txn", asked)]
+    told = transactions.check(numbered(history, subscribed(1), killed), consumes=True)
+    assert told.valid and told.measured["untold"] == 1, "nobody knows what it had polled"
+    perhaps = txn(1, poll(a=[[1, 2]]), kind="info")
+    assert transactions.check(numbered(history, subscribed(1), perhaps), consumes=True).valid
+    another = txn(1, poll(a=[[0, 1]]), kind="info")
+    assert transactions.check(numbered(history, subscribed(1), another), consumes=True).valid is False
 
 
 # --- Positions and their records --------------------------------------------------------------------------------------
