@@ -239,9 +239,13 @@ def remove_leftovers() -> None:
     parent = tempfile.gettempdir()
     for name in os.listdir(parent):
         pid = name.removeprefix(FOLDER_PREFIX).partition("-")[0]
-        if name.startswith(FOLDER_PREFIX) and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
+        if name.startswith(FOLDER_PREFIX) and pid.isdecimal() and not _is_alive(int(pid)):
             with suppress(PowerLossUnavailable):
                 _remove(os.path.join(parent, name))
+
+
+def _is_alive(pid: int) -> bool:
+    return os.path.exists(f"/proc/{pid}")
 
 
 def _remove(folder: str) -> None:

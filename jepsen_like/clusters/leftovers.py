@@ -27,6 +27,7 @@ NAMESPACES = Path("/run/netns")
 INTERFACES = Path("/sys/class/net")
 END_SECONDS = 10.0
 POLL_SECONDS = 0.02
+GONE_SECONDS = 1.0
 
 
 def remove_leftovers() -> list[str]:
@@ -96,12 +97,16 @@ def _remove_network() -> list[str]:
 
 
 def _unless_gone(thing: Path, *command: str) -> None:
-    """The end of a namespace takes its interfaces along, a little later: one that goes by itself is no failure."""
+    """The end of a namespace takes its interfaces along, a little later, and somebody else may be removing it just now:
+    what goes by itself is no failure."""
     try:
         run(*command)
     except CommandFailed:
-        if thing.exists():
-            raise
+        deadline = time.monotonic() + GONE_SECONDS
+        while thing.exists():
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS)
 
 
 def _await_end(pid: int) -> None:
