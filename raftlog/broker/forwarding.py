@@ -37,6 +37,7 @@ from raftlog.wire import (
     decode_response,
     encode,
 )
+from raftlog.wire_sessions import SessionFetchRequest, SessionFetchResponse
 
 FORWARD_PATH = "/raftlog.forward"
 
@@ -139,12 +140,13 @@ class Forwarder:
 
 
 def _questions(request: Request) -> int:
+    assert not isinstance(request, SessionFetchRequest), "a session belongs to its own connection"
     return len(request.members if isinstance(request, GroupHeartbeatsRequest) else request.partitions)
 
 
 def _answers(response: Response) -> int:
-    """-1: one for all."""
-    if isinstance(response, ErrorResponse):
+    """-1: one for all, or none that was asked for."""
+    if isinstance(response, ErrorResponse | SessionFetchResponse):
         return -1
     return len(response.errors if isinstance(response, GroupHeartbeatsResponse) else response.partitions)
 
