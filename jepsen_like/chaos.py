@@ -10,6 +10,9 @@
 Real clusters run as root in network namespaces of their own (`--layout namespaces`), or behind proxies on loopback
 addresses (`--layout loopback`). Exit code 0: what ran is valid; 1: it is not, or could not be run; 2: a wrong call; 3:
 nobody knows, which is no pass. What is *not* here: one run (`runner.py`), the table (`cells.py`, `scoreboard.py`).
+
+What the commands need is imported by the command that is called: `raftlog --help` shows these, too, and loads nothing
+heavy.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,13 +33,10 @@ import rich_click as click
 from raftlog.cli.output import output_option, show, table
 
 from .cells import CELLS, LOOPBACK, NAMESPACES, NOT_TESTED, cell
-from .nemeses.nemesis import NAMES
 from .product import is_here
 from .run_records import Outcome, RunFolder, RunPlan
 from .scoreboard import COLUMNS, append, due, read_results, row, scores
 from .scoreboard import table as as_csv
-from .simulated_rows import Row, planted, simulated
-from .workloads import WORKLOADS
 
 EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN = 0, 1, 3
 RUNS = Path("chaos-runs")
@@ -65,8 +65,8 @@ def _layout_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @chaos.command()
-@click.option("--workload", type=click.Choice(list(WORKLOADS)), default="log", show_default=True)
-@click.option("--nemesis", type=click.Choice(list(NAMES)), default="mixed", show_default=True)
+@click.option("--workload", default="log", show_default=True, help="docs/chaos.md lists them.")
+@click.option("--nemesis", default="mixed", show_default=True, help="docs/faults.md lists them.")
 @click.option("--cell", "cell_name", default="", help="A cell of the scoreboard, in place of workload and nemesis.")
 @click.option("--nodes", type=click.IntRange(1, 5), default=3, show_default=True)
 @click.option("--time", "seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds.")
@@ -206,9 +206,13 @@ def abilities() -> None:
 def _run(plan: RunPlan, layout: str, runs: Path) -> Outcome:
     """Its outcome, which is appended to the results; its page is written."""
     from .interpreter import RunFailed
+    from .nemeses.nemesis import make
     from .report.page import write_report
     from .runner import folder_name, run
+    from .workloads import workload_of
 
+    workload_of(plan)
+    make(plan.nemesis, seed=plan.seed, origin_ns=0, options=plan.options)
     folder = RunFolder(runs / folder_name(plan, datetime.datetime.now(datetime.UTC)))
     with _progress(plan) as tell:
         try:
@@ -297,9 +301,10 @@ def _scores(runs: Path) -> Any:
     return scores(read_results([results] if results.exists() else []), is_here)
 
 
-def _simulated(shards: Sequence[str]) -> list[Row]:
+def _simulated(shards: Sequence[str]) -> list[Mapping[str, object]]:
     from .planted.catalogue import BUGS, load_detections
     from .planted.stories import STORIES
+    from .simulated_rows import planted, simulated
     from .simulator.shard import summarize
     from .simulator.shard_code import ROOTS, SameCode
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+
+import pytest
 
 from jepsen_like.simulator.disk import Inode, SimDisk
 from metadata.commands import AlterIsr, Command, DeleteTopic, IsrAltered, IsrMember, Refused, Registered
@@ -216,16 +219,17 @@ class World:
         """The work for this broker's disk is begun, up to the fsync of its batches; nobody is told."""
         node = self.nodes[int(number)]
         assert node.worker is not None
-        disk, fsync = node.disk, node.disk.fsync_inode
+        disk = node.disk
 
-        def all_but_batches(inode: Inode) -> None:
+        def all_but_batches(fsync: Callable[[Inode], None], inode: Inode) -> None:
             names = [name for name, found in disk._names.items() if found is inode]
             if not names[0].endswith(".log"):
                 fsync(inode)
 
-        disk.fsync_inode = all_but_batches  # type: ignore[method-assign]
-        node.worker.begin()
-        disk.fsync_inode = fsync  # type: ignore[method-assign]
+        with pytest.MonkeyPatch.context() as patch:
+            for call in ("fsync_inode", "fsync_last_write"):
+                patch.setattr(disk, call, partial(all_but_batches, getattr(disk, call)))
+            node.worker.begin()
 
     def do_flip(self, number: str, offset: str) -> None:
         """A bit of the batch at this offset rots on disk."""

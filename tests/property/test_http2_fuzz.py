@@ -64,7 +64,7 @@ def check_end(peer: RawPeer) -> None:
     """Whatever happened: bounded, and if it is over, with one GOAWAY that has a code."""
     core = peer.core
     assert core._inbound.partial_bytes <= core.limits.max_partial_bytes
-    assert len(core._inbound._reader._staging) <= STAGING_BYTES
+    assert len(core._inbound.reader._staging) <= STAGING_BYTES
     assert len(core.streams) <= core.limits.max_concurrent_streams
     goaways = only(peer.frames(), GoAwayFrame)
     failures = only(peer.events(), ConnectionFailed)

@@ -8,7 +8,9 @@ What is *not* here: clusters (`cluster.py`).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -64,8 +66,8 @@ def session(
     with tempfile.TemporaryDirectory(prefix="raftlog-spark-") as folder, warnings.catch_warnings():
         # Spark's, about what is installed beside it: none of ours.
         warnings.simplefilter("ignore")
-        wheel = wheel or unpacked_wheel(Path(folder))
-        given = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": str(python_for_spark(Path(folder), wheel))}
+        program = python_for_spark(_kept_folder(), wheel or _own_wheel())
+        given = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": str(program)}
         before = {name: os.environ.get(name) for name in given}
         os.environ.update(given)
         try:
@@ -86,6 +88,19 @@ def session(
             yield spark
         finally:
             spark.stop()
+
+
+@functools.cache
+def _kept_folder() -> Path:
+    """Of this process, until it ends: the first session's JVM serves all later ones, and remembers its Python."""
+    folder = tempfile.TemporaryDirectory(prefix="raftlog-spark-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@functools.cache
+def _own_wheel() -> Path:
+    return unpacked_wheel(_kept_folder())
 
 
 def unpacked_wheel(folder: Path) -> Path:

@@ -62,7 +62,7 @@ async def test_each_transaction_of_a_name_has_an_epoch_and_counts_from_zero(clus
 async def test_without_a_name_each_transaction_has_an_id_of_its_own_out_of_one_block(cluster: FakeCluster) -> None:
     topic = cluster.create_topic("t")
     async with Producer(cluster.bootstrap) as producer:
-        producer.send("t", b"plain")
+        await producer.send_and_wait("t", b"plain")
         for value in (b"a", b"b"):
             async with producer.transaction() as transaction:
                 transaction.send("t", value)
