@@ -76,7 +76,12 @@ def run_query(bootstrap: str, folder: Path, kill: bool) -> None:
     query = start_query(bootstrap, folder)
     if kill:
         commits = folder / "checkpoint-delays" / "commits"
-        while query.poll() is None and not (commits / str(KILL_AFTER_BATCHES - 1)).exists():
+        while not (commits / str(KILL_AFTER_BATCHES - 1)).exists():
+            if query.poll() is not None:
+                raise SystemExit(f"the query ended with {query.returncode} before it could be killed")
+            if time.monotonic() - started > QUERY_SECONDS:
+                os.killpg(query.pid, signal.SIGKILL)
+                raise SystemExit(f"no {KILL_AFTER_BATCHES} micro-batches within {QUERY_SECONDS} s")
             time.sleep(0.02)
         # Spark's own processes end with the one that started them.
         os.killpg(query.pid, signal.SIGKILL)

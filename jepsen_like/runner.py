@@ -25,9 +25,10 @@ import msgspec
 from .cells import LOOPBACK, NAMESPACES
 from .checkers.verdict import Verdict
 from .clusters.cluster import SMALL_LOGS, NodeCluster
-from .clusters.health import until_in_sync
+from .clusters.health import NotWell, until_in_sync
 from .clusters.loopback import open_loopback
 from .clusters.namespaces import open_namespaces
+from .clusters.node import NodeEnded
 from .history import Operation, read
 from .history_file import HistoryFile
 from .interpreter import RunFailed, interpret
@@ -56,8 +57,11 @@ async def run(plan: RunPlan, folder: RunFolder, *, layout: str, tell: Tell = lam
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     tell("making a cluster")
     async with await _cluster(plan, layout) as cluster:
-        await cluster.start()
-        await until_in_sync(cluster.bootstrap)
+        try:
+            await cluster.start()
+            await until_in_sync(cluster.bootstrap)
+        except (NodeEnded, NotWell) as error:
+            raise RunFailed(f"the cluster did not come up, before anything was done to it: {error}") from error
         worked = await _work(_Run(plan, folder, cluster, nemesis, origin_ns, tell))
         tell("stopping the nodes")
         codes = await cluster.stop()

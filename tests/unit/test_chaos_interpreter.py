@@ -206,8 +206,9 @@ async def test_time_that_is_over_ends_what_waits_for_nothing(tmp_path: Path) -> 
 async def test_who_is_cancelled_leaves_no_client(tmp_path: Path) -> None:
     world = World(tmp_path, lambda asked: None, grace=60)
     running = asyncio.create_task(world.run(work(5)))
-    while sum(len(client.asked) for client in world.clients) < 2:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    async with asyncio.timeout(30):
+        while sum(len(client.asked) for client in world.clients) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -314,7 +315,9 @@ async def test_a_client_process_tells_everything_that_can_happen(
     serving = host(what, closed)
     told = await serving.do(Ask(4, "do", "it", 0.02, {"how": "so"}))
     assert told.kind == kind and (told.value == ["do", "it", {"how": "so"}]) == (kind == "ok")
-    await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        while kind == "info" and not closed:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
     assert closed == ([4] if kind == "info" else []), "what is unknown ends the client that did it"
     assert isinstance(told.error, dict) == isinstance(what, ZeroDivisionError)
     assert ("ZeroDivisionError" in capsys.readouterr().err) == isinstance(what, ZeroDivisionError)
@@ -339,8 +342,9 @@ async def test_time_that_is_over_is_told_at_once_whatever_its_client_still_does(
     began = time.monotonic()
     assert (await serving.do(Ask(0, "do", 1, 0.02))).kind == "info"
     assert time.monotonic() - began < 5 and closed == []
-    while not closed:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(30):
+        while not closed:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
     assert closed == [-1], "one that never ends is stuck"
 
 
