@@ -4,7 +4,8 @@ Every call that fails with «no room» raises `DiskFull`, every other one `DiskF
 are Python's own errors, since a caller asks about those. Nothing is tried again here: a failed `fsync` may have dropped
 the data and marked it clean, so the file refuses everything after it (the «fsyncgate» of 2018).
 
-What is *not* here: formats, and any decision what to write when.
+What is *not* here: formats, any decision what to write when, and the call that syncs a whole file system
+(`file_system.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from .errors import DiskFailed, DiskFull, InvariantViolation
+from .file_system import FileSystem, file_system_of
 from .ports import Buffer, File
 
 _IOV_MAX = 1024
@@ -158,6 +160,14 @@ class LocalFile:
         except OSError as error:
             raise self._lose("fsync", error) from error
 
+    def lose(self, why: str) -> None:
+        self._lost = self._lost or f"{why} {self._path}"
+        # What did not reach the disk may stay in the page cache, marked clean: the next process would read it, and an
+        # fsync of it would succeed.
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def fileno(self) -> int:
         return self._descriptor
 
@@ -171,11 +181,7 @@ class LocalFile:
     def _lose(self, what: str, error: OSError) -> DiskFailed:
         """Nothing more can be said of this file."""
         self._lost = f"{what} {self._path}: {error.strerror}"
-        # What did not reach the disk may stay in the page cache, marked clean: the next process would read it, and an
-        # fsync of it would succeed.
-        if hasattr(os, "posix_fadvise"):
-            with contextlib.suppress(OSError):
-                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        self.lose(what)
         return DiskFailed(self._lost)
 
     def _refuse_if_lost(self) -> None:
@@ -188,6 +194,9 @@ class LocalDisk:
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
+        self._held: LocalFile | None = None
+        self._file_system: FileSystem | None = None
+        """Where `_held` lies, from `lock` on, if its files can be synced by one call."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC
@@ -260,18 +269,37 @@ class LocalDisk:
         self.rename(temporary, path)
         self.fsync_directory(os.path.dirname(path))
 
+    def syncs_all(self, path: str) -> bool:
+        with _translated("stat", path):
+            # A folder may be a mount point, or lead to another disk.
+            device = os.stat(self._full(path)).st_dev
+        return self._file_system is not None and device == self._file_system.device
+
+    def sync_all(self) -> None:
+        if self._held is None or self._file_system is None or self._held.fileno() < 0:
+            raise InvariantViolation(f"{self.root} cannot be synced by one call: it was not asked whether it can")
+        try:
+            self._file_system.sync()
+        except OSError as error:
+            # Also «no room»: what was not written is marked clean, and asked again it would be said to be there.
+            raise DiskFailed(f"sync {self.root}: {error.strerror}") from error
+
     def lock(self, path: str) -> File:
         """Take the lock file `path` for as long as the returned file is open; it ends with the process, however that
-        ends. Not part of the port: one process takes one data folder, once.
+        ends. Until then `sync_all` is told of each error since. Not part of the port: one process takes one data
+        folder, once.
 
         Raises `DiskFailed` where another process holds it.
         """
-        file = self.open(path, create=True)
+        with _translated("open", path):
+            file = LocalFile(os.open(self._full(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), path)
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
             raise DiskFailed(f"{self._full(path)} is held by another process") from error
+        with _translated("statfs", path):
+            self._held, self._file_system = file, file_system_of(file.fileno())
         return file
 
     def _full(self, path: str) -> str:

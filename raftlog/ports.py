@@ -102,6 +102,10 @@ class File(Protocol):
         the kernel may have dropped the data and marked it clean, so calling again proves nothing."""
         ...
 
+    def lose(self, why: str) -> None:
+        """A `Disk.sync_all` that was to cover this file failed: it is lost, as by a failed `fsync`."""
+        ...
+
     def fileno(self) -> int:
         """The descriptor, for `sendfile`. -1 where there is none (simulated disks)."""
         ...
@@ -148,6 +152,19 @@ class Disk(Protocol):
     def replace(self, path: str, content: bytes) -> None:
         """The file has the old content or the new one, whatever happens; the new one once this returns: written to a
         temporary name, fsynced, renamed, the folder fsynced."""
+        ...
+
+    def syncs_all(self, path: str) -> bool:
+        """Whether `sync_all` covers what lies in this folder, and can be relied on. Raises `FileNotFoundError` where
+        absent."""
+        ...
+
+    def sync_all(self) -> None:
+        """As an `fsync` of each file and folder below the root for which `syncs_all`: what was written, cut, made,
+        renamed or removed before this call survives a power loss once it returns. One call for any number of them,
+        which waits for what others have written to the same disk, too.
+
+        Raises `DiskFailed`, and which of them are lost nobody knows: `File.lose` is for each that was to be covered."""
         ...
 
 

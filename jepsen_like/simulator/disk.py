@@ -1,11 +1,11 @@
 """A disk that forgets what nobody fsynced.
 
 Each file is an inode with a durable content and the operations since its last fsync (`inode.py`); names live in folders
-whose changes are durable only after `fsync_directory` (`disk_names.py`). A process crash keeps everything (the page
-cache outlives it). A power loss keeps, of every un-fsynced write, all, nothing or a prefix torn at 512 bytes,
-independently of the others (write-back has no order), and of the un-fsynced name changes a prefix in the order they
-were made (a journalled file system's metadata has one). Everything drawn comes from the generator given to
-`power_loss`.
+whose changes are durable only after `fsync_directory` (`disk_names.py`); `sync_all` is both for all of them. A process
+crash keeps everything (the page cache outlives it). A power loss keeps, of every un-fsynced write, all, nothing or a
+prefix torn at 512 bytes, independently of the others (write-back has no order), and of the un-fsynced name changes a
+prefix in the order they were made (a journalled file system's metadata has one). Everything drawn comes from the
+generator given to `power_loss`.
 
 Faults that a test or a nemesis switches on: `full`, `full_below` (ENOSPC), `fail_fsync` (EIO once; the data is dropped
 and marked clean, as Linux does), `flip` (bits rot in place), `rot` (the same, and who checks the world can look at what
@@ -49,6 +49,11 @@ class SimDisk:
         self.fail_fsync = 0
         """So many of the next fsyncs fail."""
         self.fsyncs = 0
+        self.sync_alls = 0
+        """Of these."""
+        self.one_call = True
+        """`sync_all` covers everything; else nothing, as where there is no such call."""
+        self._written_last: Inode | None = None
         self.crash_countdown = 0
         """The process dies in the n-th operation from now that changes anything; 0: it does not."""
 
@@ -123,6 +128,28 @@ class SimDisk:
         file.fsync()
         self.rename(temporary, path)
         self.fsync_directory(_parent(path))
+
+    def syncs_all(self, path: str) -> bool:
+        if path not in self._names:
+            raise FileNotFoundError(path)
+        return self.one_call
+
+    def sync_all(self) -> None:
+        assert self.one_call, "nobody asked"
+        self.sync_alls += 1
+        try:
+            self._fsync_fault()
+        except DiskFailed:
+            # One file's data is dropped and marked clean, and nobody says which; the others' fate is open.
+            if self._written_last is not None:
+                self._written_last.forget()
+            raise
+        for inode in self._names.values():
+            if inode is not None:
+                inode.fsync()
+        for _, added, removed in self._name_changes:
+            self._durable_names.change(added, removed)
+        self._name_changes.clear()
 
     # --- Faults ---
 
@@ -208,6 +235,10 @@ class SimDisk:
             self.fail_fsync -= 1
             raise DiskFailed("simulated fsync failure")
 
+    def wrote(self, inode: Inode) -> None:
+        """The last write was to this file."""
+        self._written_last = inode
+
     def fsync_last_write(self, inode: Inode) -> None:
         try:
             self._fsync_fault()
@@ -252,6 +283,7 @@ class SimFile:
         self._disk.operation()
         data = b"".join(buffers)
         self._inode.write(position, data)
+        disk.wrote(self._inode)
         return len(data)
 
     def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
@@ -278,6 +310,9 @@ class SimFile:
     def fsync(self) -> None:
         self._check_open()
         self._disk.fsync_inode(self._inode)
+
+    def lose(self, why: str) -> None:
+        """What the page cache had of it is gone already."""
 
     def fileno(self) -> int:
         return -1

@@ -172,6 +172,20 @@ def check_replace_makes_and_replaces(disk: Disk) -> None:
     assert disk.list("p") == ["a"], "nothing is left beside it"
 
 
+def check_one_call_syncs_everything(disk: Disk) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.syncs_all("absent")
+    disk.make_directory("p")
+    disk.replace("p/old", b"old")
+    file = disk.open("p/a", create=True)
+    file.pwritev([b"abc"], 0)
+    disk.rename("p/old", "p/new")
+    if disk.syncs_all("p"):
+        disk.sync_all()
+    assert (disk.read("p/a"), disk.list("p")) == (b"abc", ["a", "new"])
+    file.close()
+
+
 def check_close_may_be_called_twice(disk: Disk) -> None:
     file = disk.open("a", create=True)
     file.fsync()

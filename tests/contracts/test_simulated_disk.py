@@ -65,6 +65,41 @@ def test_a_replaced_file_is_old_or_new_after_power_loss_at_any_operation() -> No
             assert disk.read("c") == b"new"
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_one_call_keeps_everything_that_came_before_it(seed: int) -> None:
+    disk = SimDisk()
+    disk.make_directory("a/b")
+    held = disk.open("a/f", create=True)
+    held.pwritev([b"x" * 1000], 0)
+    disk.open("a/b/g", create=True).pwritev([b"y" * 1000], 0)
+    disk.sync_all()
+    held.truncate(10)
+    held.pwritev([b"z" * 1000], 10)
+    disk.open("a/b/h", create=True)
+    disk.power_loss(random.Random(seed))
+    assert disk.read("a/b/g") == b"y" * 1000
+    kept = disk.read("a/f")
+    assert kept[:10] == b"x" * 10 and set(kept[10:]) <= {ord("x"), ord("z"), 0}
+    assert (disk.fsyncs, disk.sync_alls) == (1, 1)
+
+
+def test_when_one_call_fails_one_file_has_lost_its_data_and_the_others_are_not_durable() -> None:
+    lost = set()
+    for seed in range(40):
+        disk = SimDisk()
+        first, last = (disk.open(name, create=True) for name in "fg")
+        disk.fsync_directory("")
+        for file in (first, last):
+            file.pwritev([b"new"], 0)
+        disk.fail_fsync = 1
+        with pytest.raises(DiskFailed):
+            disk.sync_all()
+        assert (disk.read("f"), disk.read("g")) == (b"new", b"")
+        disk.power_loss(random.Random(seed))
+        lost.add(disk.read("f"))
+    assert lost == {b"new", b""}
+
+
 def test_a_failed_fsync_drops_the_data_and_calls_it_clean() -> None:
     disk = SimDisk()
     file = disk.open("f", create=True)

@@ -26,6 +26,7 @@ VOCABULARY = (
     "raftlog.patterns",
     "raftlog.transactions",
     "raftlog.disk",
+    "raftlog.file_system",
     "raftlog.clock",
     "raftlog.runtime",
     "raftlog.zero_copy",
