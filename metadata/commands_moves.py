@@ -33,6 +33,10 @@ MAX_TARGET_REPLICAS = 32
 THROTTLE_FEATURE_LEVEL = 2
 """From which on `ThrottleReassignments` is proposed."""
 
+REPLACEMENT_FEATURE_LEVEL = 4
+"""From which on a target may take the place of one whose move has begun. The command is the same: by the level that the
+state machine is at, all nodes decide alike what it does."""
+
 RateField: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 """Bytes a second."""
 

@@ -3,7 +3,7 @@
 The states of a partition, by its record:
 
     settled    no target
-    waiting    a target whose new replicas are not added yet; `begin_moves` adds them
+    waiting    a target some of whose replicas are not added yet; `begin_moves` adds them
     moving     every target replica is a replica; those in `adding_replicas` catch up with the leader
 
 A reassignment is complete in the very command that makes both true: all target replicas are in the ISR, and one of
@@ -24,8 +24,14 @@ forgotten it (S10). So a replica that is added in a leader epoch in which one wa
 nothing of the old one is heard in it, and everybody matches anew. (Kafka raises the epoch whenever a replica goes,
 which interrupts every move that ends.)
 
-A cancelled move lets the added replicas go again, at once, if that leaves a leader and `min.insync.replicas` of the
-others in sync (or if the added ones never were members); otherwise it is refused and says what is in the way.
+Another target may take the place of one that is under way, begun or not (from feature level 4 on; before, only of one
+that waits). Of the replicas that were being added those that the new target names too stay and go on copying, so that
+nothing is copied twice; the others are let go at once. What the new target adds waits for `begin_moves` like any other,
+so a partition may wait and copy at the same time. To cancel is to aim at the replicas that were there before.
+
+Added replicas are let go only if that leaves a leader and `min.insync.replicas` of the others in sync (or if they never
+were members): what was acknowledged since may be on them and on too few others. Otherwise the request is refused, says
+what is in the way, and the move goes on as it was.
 
 What is *not* here: how many move at once and when (`controller_moves.py`), who goes where (`balance.py`).
 """
@@ -39,6 +45,7 @@ from raftlog.model import BrokerId, PartitionEpoch, PartitionRecord, TopicPartit
 
 from .command_results import Done, ReassignmentsAltered, Refused
 from .commands_moves import (
+    REPLACEMENT_FEATURE_LEVEL,
     AlterReassignments,
     BeginMoves,
     ElectUnclean,
@@ -111,19 +118,54 @@ def _alter(state: ImageState, asked: Reassignment) -> Refused | None:
         return _stale(record, asked.partition_epoch)
     if not asked.target_replicas:
         return _cancel(state, record)
-    if record.is_moving:
+    if record.is_moving and state.feature_level < REPLACEMENT_FEATURE_LEVEL:
         return Refused(
-            "reassignment_in_progress", f"{record.topic_partition} is being moved: let it complete, or cancel it first"
+            "reassignment_in_progress",
+            f"{record.topic_partition} is being moved: let it complete, or cancel it first; the cluster replaces moves "
+            f"that have begun from feature level {REPLACEMENT_FEATURE_LEVEL} on, and is at {state.feature_level}",
         )
-    refused = _no_target(state, record, asked.target_replicas)
+    if record.is_moving and asked.target_replicas == record.target_replicas:
+        return None
+    return _no_target(state, record, asked.target_replicas) or _aim(state, record, asked.target_replicas)
+
+
+def _cancel(state: ImageState, record: PartitionRecord) -> Refused | None:
+    if not record.target_replicas:
+        return Refused("no_reassignment_in_progress", f"{record.topic_partition} is not being reassigned")
+    return _aim(state, record, _without(record.replicas, record.adding_replicas))
+
+
+def _aim(state: ImageState, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
+    """Make `target` what the replicas are to be, whatever was under way. Of the replicas that were being added those
+    that it names go on copying, and the others are let go."""
+    original = _without(record.replicas, record.adding_replicas)
+    kept = tuple(broker_id for broker_id in record.adding_replicas if broker_id in target)
+    gone = _without(record.adding_replicas, target)
+    refused = _cannot_let_go(record, gone)
     if refused is not None:
         return refused
-    if set(asked.target_replicas) == set(record.replicas):
-        if record.target_replicas or asked.target_replicas != record.replicas:
-            state.revise(record, replicas=asked.target_replicas, target_replicas=())
+    isr = _without(record.isr, gone)
+    if set(target) == set(original):
+        if record.target_replicas or target != record.replicas:
+            state.revise(record, replicas=target, isr=isr, adding_replicas=(), target_replicas=())
         return None
-    settle(state, state.revise(record, target_replicas=asked.target_replicas))
+    aimed = state.revise(record, replicas=original + kept, isr=isr, adding_replicas=kept, target_replicas=target)
+    settle(state, aimed)
     return None
+
+
+def _cannot_let_go(record: PartitionRecord, gone: tuple[BrokerId, ...]) -> Refused | None:
+    """Whether acknowledged records may be on these replicas and on too few others (S1, S6)."""
+    if set(gone).isdisjoint((*record.isr, *record.commit_set)):
+        return None
+    stays = _without(record.replicas, gone)
+    if record.leader in stays and len(_without(record.isr, gone)) >= record.min_insync_replicas:
+        return None
+    return Refused(
+        "not_enough_replicas",
+        f"{record.topic_partition} is led by {record.leader}, in sync are {record.isr}: to let go {gone}, a leader and "
+        f"{record.min_insync_replicas} in-sync replicas are needed among {stays}",
+    )
 
 
 def _no_target(state: ImageState, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
@@ -154,7 +196,7 @@ def _begin(state: ImageState, move: Move) -> Refused | None:
         return _stale(record, move.partition_epoch)
     if not record.target_replicas or record.is_moving:
         return Refused("no_reassignment_in_progress", f"{record.topic_partition} has no move that waits")
-    if len(state.adding) >= MAX_MOVES_UNDER_WAY:
+    if record.topic_partition not in state.adding and len(state.adding) >= MAX_MOVES_UNDER_WAY:
         return Refused("overloaded", f"{MAX_MOVES_UNDER_WAY} partitions are being moved, which is the most")
     adding = tuple(broker_id for broker_id in record.target_replicas if broker_id not in record.replicas)
     for broker_id in adding:
@@ -165,28 +207,8 @@ def _begin(state: ImageState, move: Move) -> Refused | None:
         record,
         leader=state.brokers[record.leader] if again else "same",
         replicas=record.replicas + adding,
-        adding_replicas=adding,
+        adding_replicas=record.adding_replicas + adding,
     )
-    return None
-
-
-def _cancel(state: ImageState, record: PartitionRecord) -> Refused | None:
-    name = record.topic_partition
-    if not record.target_replicas:
-        return Refused("no_reassignment_in_progress", f"{name} is not being reassigned")
-    adding = record.adding_replicas
-    original = _without(record.replicas, adding)
-    isr = _without(record.isr, adding)
-    if set(adding).isdisjoint((*record.isr, *record.commit_set)):
-        state.revise(record, replicas=original, adding_replicas=(), target_replicas=())
-        return None
-    if record.leader not in original or len(isr) < record.min_insync_replicas:
-        return Refused(
-            "not_enough_replicas",
-            f"{name} is led by {record.leader}, in sync are {record.isr}: a cancelled move needs a leader and "
-            f"{record.min_insync_replicas} in-sync replicas among {original}",
-        )
-    state.revise(record, replicas=original, isr=isr, adding_replicas=(), target_replicas=())
     return None
 
 

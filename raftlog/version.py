@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-FEATURE_LEVEL = 3
+FEATURE_LEVEL = 4
 """Highest feature level that this code understands. The quorum holds the finalized level of the cluster; a command
 above that level is never proposed, and a node that meets one it cannot decode stops and says so. Level 2: groups,
-throttled moves; level 3: transactions."""
+throttled moves; level 3: transactions; level 4: a move that has begun can be replaced by another."""

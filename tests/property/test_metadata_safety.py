@@ -34,12 +34,13 @@ def test_no_random_walk_loses_a_committed_record(replicas: int, minimum: int) ->
 
 @pytest.mark.parametrize("minimum", [2, 1])
 def test_no_random_walk_of_a_partition_that_is_moved_loses_a_committed_record(minimum: int) -> None:
-    committed = completed = 0
+    committed = completed = replaced = 0
     for seed in range(25):
         walk = MovingWalk(seed, minimum=minimum)
         walk.run(MOVING_STEPS)
         committed, completed = committed + len(walk.committed), completed + walk.completed
-    assert committed > 50 and completed > 3, "the walks must get somewhere"
+        replaced += walk.replaced
+    assert committed > 50 and completed > 3 and replaced > 3, "the walks must get somewhere"
 
 
 def cut_replicas_stay(patch: pytest.MonkeyPatch) -> None:
@@ -85,13 +86,21 @@ def a_replica_comes_back_in_its_leader_epoch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(image_reassignments, "_begin", forgetful)
 
 
-def test_the_moving_walks_find_a_planted_bug() -> None:
+def whoever_was_added_may_be_let_go(patch: pytest.MonkeyPatch) -> None:
+    """A cancelled or replaced move lets in-sync replicas go, whoever is left."""
+    patch.setattr(image_reassignments, "_cannot_let_go", lambda record, gone: None)
+
+
+@pytest.mark.parametrize(
+    ("plant", "first_seed"), [(a_replica_comes_back_in_its_leader_epoch, 160), (whoever_was_added_may_be_let_go, 40)]
+)
+def test_the_moving_walks_find_a_planted_bug(plant: Callable[[pytest.MonkeyPatch], None], first_seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ClusterImage, "check_invariants", lambda self: None)
         patch.setattr(metadata_cluster, "check_step", lambda before, after: None)
-        a_replica_comes_back_in_its_leader_epoch(patch)
+        plant(patch)
         with pytest.raises(LostRecord):
-            for seed in range(160, 3_000):
+            for seed in range(first_seed, 3_000):
                 MovingWalk(seed).run(MOVING_STEPS)
 
 

@@ -64,8 +64,11 @@ class Cluster:
         partitions: int = 1,
         replicas: Sequence[int] | None = None,
         configs: Mapping[str, str] | None = None,
+        feature_level: int = 1,
     ) -> None:
-        """`brokers` are registered and unfenced, and carry one topic with a replica on each (or on `replicas`)."""
+        """`brokers` are registered and unfenced, and carry one topic with a replica on each (or on `replicas`). They
+        understand `feature_level`; the cluster is at the first."""
+        self._feature_level = feature_level
         self.image = ClusterImage()
         self.view = ClusterView()
         self.term = 1
@@ -123,7 +126,7 @@ class Cluster:
         disk: int | None = None,
         start_number: int | None = None,
         rack: str = "",
-        feature_level: int = 1,
+        feature_level: int | None = None,
     ) -> RegisterBroker:
         """By default each start finds the replicas of TP there, clean and empty."""
         self._starts[broker] = self._starts.get(broker, 0) + 1
@@ -134,7 +137,7 @@ class Cluster:
             api=Endpoint("127.0.0.1", 9640 + 10 * broker),
             data=Endpoint("127.0.0.1", 9641 + 10 * broker),
             rack=rack,
-            feature_level=feature_level,
+            feature_level=self._feature_level if feature_level is None else feature_level,
             reports=[report()] if reports is None else reports,
         )
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metadata.commands import Command
+from metadata.commands import Command, SetFeatureLevel
 from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment
 from raftlog.model import BrokerId
+from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC
 from tests.support.metadata_replicas import Replica, Walk
 
@@ -21,8 +22,10 @@ class MovingWalk(Walk):
     """Five brokers, three of them with a replica at first."""
 
     def __init__(self, seed: int, *, minimum: int = 2) -> None:
-        self.completed = 0
+        self.completed = self.replaced = 0
         super().__init__(seed, replicas=BROKERS, minimum=minimum, placed=(0, 1, 2))
+        self.cluster.do(SetFeatureLevel(FEATURE_LEVEL))
+        self.note_version()
 
     def actions(self, blackouts: float) -> list[tuple[Callable[[], None], float]]:
         moves: list[tuple[Callable[[], None], float]] = [(self.reassign, 10), (self.begin, 20), (self.cancel, 2)]
@@ -38,9 +41,13 @@ class MovingWalk(Walk):
         record = self.versions[-1].record
         if before is not None and before.target_replicas == record.replicas and not record.target_replicas:
             self.completed += 1
+        if before is not None and before.is_moving and record.target_replicas not in (before.target_replicas, ()):
+            self.replaced += 1
 
     def reassign(self) -> None:
-        """One replica more, less, or another one; now and then anything."""
+        """One replica more, less, or another one; now and then anything. What has begun is mostly let go on."""
+        if self.cluster.partition.is_moving and self.random.random() < 0.8:
+            return
         replicas = list(map(int, self.cluster.partition.replicas))
         others = [broker for broker in range(BROKERS) if broker not in replicas]
         change = self.random.random()

@@ -16,6 +16,7 @@ from random import Random
 
 from metadata.commands import AlterIsr, IsrAltered, IsrMember
 from raftlog.model import NO_INCARNATION, BrokerId, Incarnation, PartitionRecord
+from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, Cluster, report
 
 Entry = tuple[int, int]
@@ -68,7 +69,7 @@ class Walk:
         """So many brokers, all with a replica unless `placed` names those that have one."""
         self.random = Random(seed)
         self.minimum = minimum
-        self.cluster = Cluster(replicas, min_insync_replicas=minimum, replicas=placed)
+        self.cluster = Cluster(replicas, min_insync_replicas=minimum, replicas=placed, feature_level=FEATURE_LEVEL)
         self.replicas = [Replica(n, n, incarnation=self.cluster.incarnation(n)) for n in range(replicas)]
         self.versions: list[Version] = []
         self.note_version()
