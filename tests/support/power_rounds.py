@@ -31,20 +31,19 @@ import functools
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
 import pytest
 
 from jepsen_like.power_loss import FaultDidNotBite, Survivors, Volumes, missing_capability
 from raftlog import Admin
 from raftlog.cli.local_cluster import DATA_FOLDER, LocalCluster, free_base_port
 from raftlog.errors import RaftlogError
+from tests.support import result_lines
 from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, stop_and_check, tell
 from tests.support.cluster_traffic import Traffic, check_exactly
 
@@ -324,37 +323,17 @@ async def run(powered: PoweredCluster, seeds: Sequence[int], changes: int, resul
     for seed in seeds:
         began = time.monotonic()
         result = await powered.round(seed, changes=changes)
-        result.round, result.commit = seed - first_seed + 1, _commit()
+        result.round, result.commit = seed - first_seed + 1, result_lines.commit()
         result.took_s = round(time.monotonic() - began, 1)
-        await asyncio.to_thread(write_down, result, results)
+        await asyncio.to_thread(result_lines.append, result, results)
         if result.acknowledged_lost:
             return False
     return True
 
 
-def write_down(result: Result, results: str) -> None:
-    """Append it, so that it stays. A line that a killed run left unfinished stays by itself."""
-    line = msgspec.json.encode(result)
-    with open(results, "a+b") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(line + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    print(line.decode(), flush=True)  # noqa: T201
-
-
 def seeds_to_do(results: str, first_seed: int, rounds: int) -> list[int]:
     """Those of `rounds` seeds without a round in the results in which nothing was lost."""
-    done = set()
-    with contextlib.suppress(FileNotFoundError), open(results, "rb") as file:
-        for line in file:
-            with contextlib.suppress(msgspec.DecodeError):  # What a killed run left of a line is no round.
-                result = msgspec.json.decode(line, type=Result)
-                if not result.acknowledged_lost:
-                    done.add(result.seed)
+    done = {result.seed for result in result_lines.read(results, Result) if not result.acknowledged_lost}
     return [seed for seed in range(first_seed, first_seed + rounds) if seed not in done]
 
 
@@ -377,15 +356,6 @@ def go_through(rounds: int, first_seed: int, changes: int, results: str) -> int:
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
-
-
-@functools.cache
-def _commit() -> str:
-    """Of the working tree; empty where there is none."""
-    command = ("git", "describe", "--always", "--dirty")
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
-    return ""
 
 
 def main() -> int:

@@ -130,7 +130,8 @@ def python_for_spark(folder: Path, wheel: Path) -> Path:
     """What Spark starts as Python: it imports raftlog from the wheel, and pyspark as it is installed. Spark would have
     it import pyspark from a zip file, for which each of its many processes compiles for a second."""
     program = folder / "python"
-    program.write_text(f'#!/bin/sh\nPYTHONPATH="{wheel}" exec "{sys.executable}" "$@"\n')
+    # Safe path: where the tests are run from, the sources lie, and `-m` would look there first.
+    program.write_text(f'#!/bin/sh\nPYTHONSAFEPATH=1 PYTHONPATH="{wheel}" exec "{sys.executable}" "$@"\n')
     program.chmod(0o755)
     return program
 

@@ -25,6 +25,12 @@ from typing import Any
 from .spark import ROOT, session
 
 PATIENCE_S = 240
+ROWS_HANDED_OVER = "2"
+"""Spark hands a sink so many rows at a time, or what is left at the end: with the default of 10,000 a task that stands
+still would not have written anything."""
+PAUSED_KEY_BYTES = 60_000
+"""Rows go from process to process through buffers of 64 KiB, and what is to be written before a pause must not wait
+there."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,7 @@ class CopierOptions:
     per_trigger: int = 25
     transaction_timeout_ms: int = 300_000
     pause_s: float = 0.0
-    """Of each task, when it has sent its rows."""
+    """Of a task, when it has made its rows, the last few of which may not be written yet."""
     paused: str = ""
     """A file that a task makes when it pauses; no task pauses where it is there already."""
     shuffled: bool = False
@@ -63,6 +69,10 @@ class Copier:
             assert time.monotonic() < deadline, self.told()
             time.sleep(0.005)
         return True
+
+    @property
+    def ended(self) -> bool:
+        return self._process.poll() is not None
 
     def kill(self) -> None:
         """Driver, JVM and workers, as a power failure would."""
@@ -117,14 +127,16 @@ def main(options: CopierOptions) -> int:
             Path(options.paused).touch()
             time.sleep(options.pause_s)
 
-    with session(wheel=Path(options.wheel)) as spark:
+    settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": ROWS_HANDED_OVER}
+    with session(settings=settings, wheel=Path(options.wheel)) as spark:
         reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", options.bootstrap)
         reader = reader.options(subscribe=options.source, startingOffsets="earliest")
         frame = reader.option("maxOffsetsPerTrigger", options.per_trigger).load()
         if options.shuffled:
             frame = frame.repartition(3)
+        key = f"CAST(rpad(CAST(key AS STRING), {PAUSED_KEY_BYTES}, ' ') AS BINARY) AS key" if options.pause_s else "key"
         shaped = frame.selectExpr(
-            "key", "CAST(concat_ws('/', partition, offset, CAST(value AS STRING)) AS BINARY) AS value"
+            key, "CAST(concat_ws('/', partition, offset, CAST(value AS STRING)) AS BINARY) AS value"
         )
         if options.pause_s:
             shaped = shaped.mapInArrow(paused, shaped.schema)

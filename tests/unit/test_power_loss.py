@@ -16,14 +16,13 @@ import pytest
 
 from jepsen_like import power_loss
 from jepsen_like.power_loss import FaultDidNotBite, Lost, PowerLossUnavailable, Survivors, Volume, Volumes
-from tests.support import power_rounds
+from tests.support import power_rounds, result_lines
 from tests.support.power_rounds import (
     Result,
     Void,
     go_through,
     seeds_to_do,
     skip_unless_power_can_be_cut,
-    write_down,
 )
 
 SMALL = 8 * 1024 * 1024
@@ -152,12 +151,12 @@ def test_a_missing_capability_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rounds_that_are_written_down_are_not_made_again(tmp_path: Path) -> None:
     results = str(tmp_path / "results.jsonl")
     assert seeds_to_do(results, 5, 3) == [5, 6, 7]
-    write_down(Result(1, 5, []), results)
-    write_down(Result(2, 6, [], acknowledged_lost=["a topic was made"]), results)
+    result_lines.append(Result(1, 5, []), results)
+    result_lines.append(Result(2, 6, [], acknowledged_lost=["a topic was made"]), results)
     with open(results, "ab") as file:
         file.write(b'{"round":3,"se')  # killed while it wrote
     assert seeds_to_do(results, 5, 4) == [6, 7, 8]
-    write_down(Result(3, 7, []), results)
+    result_lines.append(Result(3, 7, []), results)
     assert seeds_to_do(results, 5, 4) == [6, 8]
 
 
@@ -173,7 +172,7 @@ def test_a_run_goes_on_where_it_ended_and_makes_void_rounds_again(
             made.append(seed)
             if len(made) - 1 in busy_at:
                 raise Void("busy")
-            write_down(Result(seed, seed, [], acknowledged_lost=["one"] if seed == 9 else []), results)
+            result_lines.append(Result(seed, seed, [], acknowledged_lost=["one"] if seed == 9 else []), results)
             if seed == 9:
                 return False
         return True

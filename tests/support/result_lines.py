@@ -1,0 +1,49 @@
+"""Results of long runs, one line of JSON each, appended as they come: a run that was ended goes on where it was.
+
+What is *not* here: what a result tells, and which ones are to be made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+from typing import TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+def append(result: object, path: str) -> None:
+    """So that it stays. A line that a killed run left unfinished stays by itself."""
+    line = msgspec.json.encode(result)
+    with open(path, "a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(line + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    print(line.decode(), flush=True)  # noqa: T201
+
+
+def read(path: str, kind: type[T]) -> list[T]:
+    """All of this kind; what a killed run left of a line is none."""
+    found = []
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
+        for line in file:
+            with contextlib.suppress(msgspec.DecodeError):
+                found.append(msgspec.json.decode(line, type=kind))
+    return found
+
+
+@functools.cache
+def commit() -> str:
+    """Of the working tree; empty where there is none."""
+    command = ("git", "describe", "--always", "--dirty")
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+    return ""

@@ -1,0 +1,175 @@
+"""Two topics, and a streaming query between them that is started again and again (`spark_copier.py`); what there must
+be in the second one, whatever became of the query.
+
+What Spark has planned and what it has noted as done are files of its checkpoint, what is published is a position of the
+cluster, and a micro-batch's ranges are in the files. So at any moment it is known, record by record, what a reader of
+what is committed has to see: the micro-batches up to the position, all of each, once, and nothing else (S1, S13).
+
+What is *not* here: how and when the query is killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+
+from raftlog.cli.local_cluster import LocalCluster
+from raftlog.client import ConsumerRecord
+from raftlog.sync import Admin, Consumer, Producer
+from spark_source.offsets import SourceOffset
+
+from .cluster import PATIENCE_S, POLL_S
+from .spark_copier import Copier, CopierOptions
+from .spark_queries import read_committed
+
+PARTITIONS = 2
+
+
+class Copies:
+    """`close` it."""
+
+    def __init__(self, cluster: LocalCluster, name: str, folder: Path, wheel: Path) -> None:
+        self._cluster = cluster
+        self.folder = folder
+        self.sink = f"{name}-out"
+        self.produced = [0] * PARTITIONS
+        self.checkpoint = folder / "checkpoint"
+        self._options = CopierOptions(cluster.bootstrap, f"{name}-in", self.sink, str(self.checkpoint), str(wheel))
+        self.admin = Admin(cluster.bootstrap)
+        for topic in (self._options.source, self.sink):
+            self.admin.create_topic(topic, partitions=PARTITIONS)
+
+    def close(self) -> None:
+        self.admin.close()
+
+    # --- What is done ---
+
+    def produce(self, count: int) -> None:
+        """So many records to each partition: an offset's record is its number."""
+        with Producer(self._cluster.bootstrap) as producer:
+            for partition, first in enumerate(self.produced):
+                values = [b"%d" % number for number in range(first, first + count)]
+                producer.send_many(self._options.source, values, keys=values, partition=partition)
+                self.produced[partition] += count
+
+    def start(self, **changes: object) -> Copier:
+        """The query. `changes`: other `CopierOptions`."""
+        options = CopierOptions(**{**self._options.__dict__, **changes})  # type: ignore[arg-type]
+        return Copier(options, self.folder / "log")
+
+    def finish(self, **changes: object) -> None:
+        """Start it once more, to its end; then all is there, once, and nothing is left open."""
+        copier = self.start(**changes)
+        try:
+            assert copier.finish() == 0, copier.told()
+        finally:
+            copier.kill()
+        self.check_all()
+
+    # --- What is known ---
+
+    def planned(self) -> int:
+        """The last micro-batch that Spark has planned; -1: none."""
+        return _last(self.checkpoint / "offsets")
+
+    def planned_ends(self) -> list[int]:
+        """How far that micro-batch goes, by partition."""
+        return self._ends(self.planned())
+
+    def noted(self) -> int:
+        """The last micro-batch that Spark has noted as done."""
+        return _last(self.checkpoint / "commits")
+
+    def published(self) -> int:
+        """The last micro-batch that the cluster has committed."""
+        metadata = self.checkpoint / "metadata"
+        if not metadata.exists():
+            return -1
+        query_id = metadata.read_text().partition('"id":"')[2].partition('"')[0]
+        found = self.admin.position(f"spark/{query_id}/sink") if query_id else None
+        return -1 if found is None else found
+
+    def open_transactions(self) -> set[int]:
+        """Producer ids of what is written to the second topic, and not decided."""
+        listed = self.admin.list_transactions()
+        return {
+            one.producer_id
+            for one in listed.transactions
+            if one.state == "Ongoing" and any(place.topic == self.sink for place in one.partitions)
+        }
+
+    def written(self) -> int:
+        """How many offsets the second topic has, seen or not."""
+        with Consumer(self._cluster.bootstrap, self.sink, isolation="read_uncommitted", max_wait_ms=50) as consumer:
+            deadline = time.monotonic() + PATIENCE_S
+            while len(consumer.high_watermarks) < PARTITIONS:
+                assert time.monotonic() < deadline, "a partition does not tell where it ends"
+                consumer.next_batch(timeout=POLL_S)
+            return sum(consumer.high_watermarks.values())
+
+    # --- What must hold ---
+
+    def check_all(self) -> None:
+        """Everything that was produced, once; nobody waits for anything."""
+        assert _texts(read_committed(self._cluster, self.sink)) == self._expected(self.produced)
+
+    def check_published(self) -> int:
+        """What is seen is what is published, as soon as the cluster shows what it has decided. The position. Raises
+        `AssertionError`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            published, noted = self.published(), self.noted()
+            expected = self._expected(self._ends(published))
+            seen = self._seen()
+            if seen == expected and published == self.published():
+                break
+            assert time.monotonic() < deadline, _difference(published, expected, seen)
+            time.sleep(POLL_S)
+        assert noted <= published <= self.planned() and published - noted <= 1, (
+            f"planned {self.planned()}, published {published}, noted as done {noted}"
+        )
+        return published
+
+    def _seen(self) -> Counter[bytes]:
+        """By a reader of what is committed, now: up to the first thing that is open."""
+        found: Counter[bytes] = Counter()
+        with Consumer(self._cluster.bootstrap, self.sink, max_wait_ms=50) as consumer:
+            deadline = time.monotonic() + PATIENCE_S
+            while time.monotonic() < deadline:
+                found += _texts(consumer.poll(timeout=POLL_S))
+                if len(consumer.end_offsets) == PARTITIONS and not any(consumer.lag.values()):
+                    break
+        return found
+
+    def _ends(self, batch_id: int) -> list[int]:
+        """Where the micro-batches up to this one end."""
+        if batch_id < 0:
+            return [0] * PARTITIONS
+        last = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
+        ends = SourceOffset.from_json(msgspec.json.decode(last)).ends[self._options.source]
+        return [ends[partition] for partition in range(PARTITIONS)]
+
+    def _expected(self, ends: list[int]) -> Counter[bytes]:
+        return Counter(b"%d/%d/%d" % (p, n, n) for p, end in enumerate(ends) for n in range(end))
+
+
+def _last(folder: Path) -> int:
+    """Of files that have numbers as names."""
+    if not folder.exists():
+        return -1
+    return max((int(file.name) for file in folder.iterdir() if file.name.isdigit()), default=-1)
+
+
+def _texts(records: list[ConsumerRecord]) -> Counter[bytes]:
+    return Counter(record.value or b"" for record in records)
+
+
+def _difference(published: int, expected: Counter[bytes], seen: Counter[bytes]) -> str:
+    missing, surplus = expected - seen, seen - expected
+    return (
+        f"micro-batch {published} is published: of {expected.total()} records {missing.total()} are not seen "
+        f"({sorted(missing)[:5]}), and {surplus.total()} should not be ({sorted(surplus)[:5]})"
+    )
