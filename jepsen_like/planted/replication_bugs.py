@@ -8,14 +8,27 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from partitions import leader
+from msgspec import structs
+
+from partitions import leader, log, log_job
 from partitions.driver import PartitionDriver
-from partitions.effects import Acknowledge, AnswerFollower, Append, Diverged, Fate, Matched, Refused, TruncateTo
+from partitions.effects import (
+    Acknowledge,
+    AnswerFollower,
+    Append,
+    AppendFetched,
+    Diverged,
+    Fate,
+    Matched,
+    Refused,
+    TruncateTo,
+)
 from partitions.follower import Follower, State
 from partitions.isr import IsrState
 from partitions.leader import Leader
 from partitions.leader_deletions import Deletions
 from partitions.leader_followers import Followers
+from partitions.leader_link import LeaderLink, ReceivedPush
 from partitions.log_view import LogView
 from partitions.producer_state import IN_SEQUENCE, Duplicate, ProducerStates
 from partitions.progress import FollowerProgress
@@ -26,6 +39,8 @@ from .patches import CLUSTER, Patch, Planted, original
 _advance = original(Deletions, "advance")
 _ask = original(Follower, "_ask")
 _append = original(Leader, "_append")
+_check_pushed = original(ReceivedPush, "_check")
+_end_slot = original(LeaderLink, "end_slot")
 _on_isr_answer = original(IsrState, "on_answer")
 _check = original(ProducerStates, "check")
 _compare_follower = original(leader, "compare_follower")
@@ -139,6 +154,33 @@ def _deleted_here(deletions: Any) -> Any:
         deletions._start_of = everywhere
 
 
+def _remember_the_slot(entry: Any, number: int) -> Any:
+    slot = _end_slot(entry, number)
+    if slot is not None:
+        entry.__dict__.setdefault("former_slots", {})[number] = slot.driver
+    return slot
+
+
+def _check_for_the_partition(push: Any, item: Any) -> None:
+    """What was pushed to an earlier subscription is taken for the one of now."""
+    entry = push._entry
+    driver = entry.__dict__.get("former_slots", {}).get(item.slot)
+    if item.slot not in entry.slots and driver in entry.slot_of:
+        item = structs.replace(item, slot=entry.slot_of[driver])
+    _check_pushed(push, item)
+
+
+def _append_whatever_comes(follower: Any, leader_epoch: Any, batches: Any, marks: Any) -> Any:
+    """Wherever the log ends, of whatever epoch it is."""
+    end_offset = batches[-1].header.end_offset if batches else follower._log.log_end_offset
+    effects = [AppendFetched(leader_epoch, batches)] if batches else []
+    return effects + follower._follow_marks(end_offset, marks)
+
+
+def _fits_anywhere(header: Any, offset: Any, epoch: Any) -> None:
+    """Neither the log nor the job that writes it looks where a batch says that it begins."""
+
+
 def _fetched(progress: Any) -> Any:
     return progress.fetch_offset if progress.matched else None
 
@@ -180,6 +222,19 @@ REPLICATION_BUGS = (
         "a follower's stable end counts although its log is another",
         "Leader.on_subscribe counts a match only",
         (Patch(Leader, "on_subscribe", _subscribe_unmatched),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "pushes_are_appended_unchecked",
+        "what was on its way when a subscription ended is appended, whether or not it follows what is there",
+        "a slot names one subscription; Follower.on_pushed, and the log once more, want the log's own end and epoch",
+        (
+            Patch(LeaderLink, "end_slot", _remember_the_slot),
+            Patch(ReceivedPush, "_check", _check_for_the_partition),
+            Patch(Follower, "on_pushed", _append_whatever_comes),
+            Patch(log, "check_placement", _fits_anywhere),
+            Patch(log_job, "check_placement", _fits_anywhere),
+        ),
         found_by=CLUSTER,
     ),
     Planted(

@@ -12,7 +12,7 @@ from metadata.command_results import Refused
 from metadata.groups import image as groups
 from metadata.groups import transaction_commit
 from metadata.groups.records import CommittedOffset
-from metadata.groups.transaction_records import Standing
+from metadata.groups.transaction_records import NamedProducer, Standing
 from metadata.groups.transaction_state import Transactions, TransactionsState
 from partitions import transaction_state
 from partitions.leader_transactions import LeaderTransactions
@@ -102,6 +102,11 @@ def _leaves_old_ones_open(self: Any, exposed: Any) -> Any:
     return _begin(self, exposed)
 
 
+def _knows_no_attempt(self: Any, attempt: Any) -> int | None:
+    """A request to begin that comes again is another one."""
+    return None
+
+
 def _bug(name: str, hole: str, closed_by: str, *patches: Patch) -> Planted:
     return Planted(name, hole, closed_by, patches, TRANSACTIONS)
 
@@ -161,5 +166,11 @@ TRANSACTION_BUGS = (
         "what was open when the leader fell is never marked",
         "LeaderTransactions.begin: a new leader does the same for what it finds open",
         Patch(LeaderTransactions, "begin", _leaves_old_ones_open),
+    ),
+    _bug(
+        "a_repeated_initialisation_fences",
+        "a request to begin that comes again fences the very producer for which it was made",
+        "NamedProducer.turn_of: the record knows which requests began it",
+        Patch(NamedProducer, "turn_of", _knows_no_attempt),
     ),
 )

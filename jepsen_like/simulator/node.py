@@ -37,7 +37,7 @@ HAND_OVER_SECONDS = 1.5
 
 
 class SimQuorum:
-    """The quorum as the broker sees it, and the shell that ticks it after every input."""
+    """The quorum as the broker sees it, and the shell that ticks it after whatever it has to do something about."""
 
     def __init__(self, node: QuorumNode, dialing: QuorumDialing) -> None:
         self.node = node
@@ -81,9 +81,11 @@ class SimQuorum:
         self._beats.soon()
 
     def on_input(self) -> None:
-        """A message came, or a link went up or down: ticked after it."""
+        """A message came, or a link went up or down: ticked after it, if there is anything to be done about it, as the
+        thread does."""
         self.ran = True
-        self._beats.soon()
+        if self.node.wants_tick:
+            self._beats.soon()
 
     def tick(self) -> None:
         self.ran = True

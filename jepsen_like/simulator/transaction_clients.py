@@ -2,7 +2,8 @@
 
 An application begins a transaction, writes to some partitions, and ends it: by a commit of what was acknowledged, alone
 or together with a group's offsets, a position, or another producer's output; by an abort; or not at all. It asks again
-where an answer does not come. Carelessly, it sends once more what it had sent, also after the end; writes behind the
+where an answer does not come. Carelessly, it sends once more what it had sent, also after the end; has it that a
+request to begin comes again when it is long at work; writes behind the
 end that it names; goes on beside a successor of its name that has fenced it; and starts from offsets that it read
 before it began. None of that may break anything.
 
@@ -21,6 +22,7 @@ from metadata.groups.transaction_changes import (
     Commit,
     GroupMoves,
     Initialize,
+    Key,
     Move,
     OpenBlock,
     Output,
@@ -28,6 +30,7 @@ from metadata.groups.transaction_changes import (
     TopicEnds,
     pack_keys,
 )
+from metadata.groups.transaction_records import ATTEMPT_BYTES
 from raftlog.errors import CODES
 from raftlog.model import ProducerEpoch, ProducerId, TopicPartition
 from raftlog.record_batch import encode
@@ -94,6 +97,10 @@ class SimApplication:
         self._quorum = Quorum(clients, rng)
         self._keys: list[TransactionKey] = []
         """To be used for the next transactions."""
+        self._attempt: bytes | None = None
+        """Of the initialisation that has no answer yet."""
+        self._last: TransactionKey | None = None
+        """Of a named process: of its last transaction, whatever became of that."""
         self._values = 0
         self._timeout_ms = rng.choice((1_000, 3_000, 10_000))
         self._starts: dict[TopicPartition, int] = {}
@@ -107,25 +114,44 @@ class SimApplication:
             return
         self.busy = True
         if self._rng.random() < 0.1 and self._name:
-            self._keys.clear()  # another process takes over
+            self._begin_anew()
         wanted = 2 if not self._name and self._rng.random() < 0.3 else 1
         if self._stale:
             self._read_starts()
         if len(self._keys) >= wanted:
             self._write()
         elif self._name:
-            self._quorum.ask(Initialize(self._name, self._timeout_ms, self._clients.wall_ms()), self._got_keys)
+            self._initialize()
         else:
             self._quorum.ask(OpenBlock("", BLOCK_IDS, self._timeout_ms), self._got_block)
 
     def _later(self, seconds: float) -> None:
         self._clients.heap.schedule(self._rng.uniform(0.2, 1.0) * seconds, self.run)
 
+    def _begin_anew(self) -> None:
+        """Another process of this name: it has nothing of what the one before had."""
+        self._keys.clear()
+        self._attempt = self._last = None
+
+    def _initialize(self) -> None:
+        """Until there is an answer, for the same attempt; some of these come again, long after that."""
+        if self._attempt is None:
+            self._attempt = self._rng.randbytes(ATTEMPT_BYTES)
+        after = Key(*self._last) if self._last is not None else None
+        change = Initialize(self._name, self._timeout_ms, self._clients.wall_ms(), self._attempt, after)
+        self._quorum.ask(change, self._got_keys)
+        if self._rng.random() < 0.3:
+            late = self._rng.uniform(0.1, 6.0)
+            self._clients.heap.schedule(late, lambda: self._quorum.ask(change, self._truth.told_again))
+
     def _got_keys(self, answer: TransactionAnswer | None) -> None:
+        if answer is not None and answer.code == FORGET:
+            self._begin_anew()  # somebody else has the name by now, and this process is over
         if answer is None or answer.code:
             self._later(1.0)
             return
         self._keys = [packed.key for packed in answer.keys]
+        self._attempt = None
         self._write()
 
     def _got_block(self, answer: TransactionAnswer | None) -> None:
@@ -141,7 +167,9 @@ class SimApplication:
     def _write(self) -> None:
         together = 2 if not self._name and len(self._keys) > 1 and self._rng.random() < 0.3 else 1
         parts = [Written(self._keys[i]) for i in range(together)]
-        if not self._name:
+        if self._name:
+            self._last = self._keys[0]
+        else:
             del self._keys[:together]
         if not self._stale:
             self._read_starts()  # after the initialisation: nobody of an earlier epoch moves them any more (R5)
@@ -278,14 +306,9 @@ class SimApplication:
         def hear(answer: TransactionAnswer | None) -> None:
             if answer is not None and not answer.code:
                 self._truth.told_committed(attempt)
-                self._keys = [packed.key for packed in answer.keys] if self._name else self._keys
-            elif answer is not None:
-                if answer.code not in NO_OUTCOME and answer.code != "position_taken":
-                    self._truth.told_refused(attempt, answer.code)
-                self._keys = [] if self._name else self._keys
-            else:
-                self._keys = [] if self._name else self._keys
-            self._over(parts)
+            elif answer is not None and answer.code not in NO_OUTCOME and answer.code != "position_taken":
+                self._truth.told_refused(attempt, answer.code)
+            self._over(parts, answer)
 
         self._quorum.ask(change, hear)
         if self._rng.random() < 0.1:  # and a second copy of it, which comes whenever it comes
@@ -297,15 +320,14 @@ class SimApplication:
         def hear(answer: TransactionAnswer | None) -> None:
             if answer is not None and not answer.code:
                 self._truth.told_aborted(keys)
-                self._keys = [packed.key for packed in answer.keys] if self._name else self._keys
-            else:
-                self._keys = [] if self._name else self._keys
-            self._over(parts)
+            self._over(parts, answer)
 
         self._quorum.ask(Abort(pack_keys(keys), self._clients.wall_ms()), hear)
 
-    def _over(self, parts: list[Written]) -> None:
+    def _over(self, parts: list[Written], answer: TransactionAnswer | None) -> None:
         self.ended += 1
+        if self._name:
+            self._keys = _goes_on_with(answer, parts[0].key)
         for written in parts:
             for topic_partition, batch, send in written.copies:
                 if self._rng.random() < 0.1:  # what was on its way for long
@@ -331,6 +353,15 @@ class SimApplication:
         self._position = view.transactions.position(POSITION)
 
     _position = -1
+
+
+def _goes_on_with(answer: TransactionAnswer | None, ended: TransactionKey) -> list[TransactionKey]:
+    """What a named process is told, which is the next epoch where nothing is said. Whoever does not know how its
+    transaction ended begins anew."""
+    if answer is None or answer.code:
+        return []
+    next_epoch = TransactionKey(ended.producer_id, ProducerEpoch(ended.producer_epoch + 1))
+    return [packed.key for packed in answer.keys] or [next_epoch]
 
 
 def _packed(ends: Mapping[TopicPartition, int]) -> tuple[TopicEnds, ...]:

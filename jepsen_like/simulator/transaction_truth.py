@@ -7,6 +7,8 @@ What was decided is learned from the events of the metadata log, at whatever nod
   position with them. Each move starts where the last one ended; a position only goes up (exactly once).
 * What was decided stays so: committed is never aborted afterwards, nor the other way round, and who was told of a
   refusal that aborts is never committed.
+* A name is begun anew once for each process that asks for it, however often the request comes: it would fence the
+  very process that it was made for.
 * A `read_committed` reader is shown every record of a committed transaction below the end that was named for its
   partition, and none that is aborted, undecided or behind that end. It goes from batch to batch without a gap, so that
   what it was not shown, it was told to skip.
@@ -19,9 +21,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from metadata.command_results import TransactionAnswer
 from metadata.groups.events import OffsetsCommitted
-from metadata.groups.transaction_events import BlockChanged, EndsCommitted, PositionMoved, ProducerChanged
-from metadata.groups.transaction_records import Standing
+from metadata.groups.transaction_events import (
+    BlockChanged,
+    EndsCommitted,
+    PositionMoved,
+    ProducerChanged,
+    ProducerRemoved,
+)
+from metadata.groups.transaction_records import ATTEMPT_BYTES, NamedProducer, Standing
 from metadata.view import ClusterView, MetadataEvent
 from raftlog.model import TopicPartition
 from raftlog.record_batch import BatchHeader
@@ -32,6 +41,9 @@ from .violation import Violation
 
 GROUP = "transformers"
 POSITION = "published"
+
+COUNTED = ("committed", "aborted", "together", "moved", "shown", "skipped", "behind", "begun", "begun again")
+"""What may become of transactions and of what they wrote; names that were begun, and requests that came twice."""
 
 
 @dataclass(slots=True)
@@ -61,9 +73,10 @@ class TransactionTruth:
         """Of the group."""
         self.position = -1
         self.index = 0
-        self.counts = {"committed": 0, "aborted": 0, "together": 0, "moved": 0, "shown": 0, "skipped": 0, "behind": 0}
+        self.counts = dict.fromkeys(COUNTED, 0)
         self._attempts: dict[TransactionKey, list[Attempt]] = {}
         self._began: dict[TransactionKey, None] = {}
+        self._names: dict[str, NamedProducer] = {}
 
     # --- What clients say --------------------------------------------------------------------------------------------
 
@@ -88,6 +101,10 @@ class TransactionTruth:
                 raise Violation(f"S13: {key} was said to be aborted, and is committed")
             self.standings[key] = Standing.ABORTED
 
+    def told_again(self, answer: TransactionAnswer | None) -> None:
+        """A request to begin a name came once more, long after its first answer: this is its second."""
+        self.counts["begun again"] += answer is not None and answer.code in ("", "producer_fenced")
+
     def told_refused(self, attempt: Attempt, code: str) -> None:
         """A client was told that it cannot be committed."""
         if attempt.committed_at >= 0:
@@ -107,6 +124,10 @@ class TransactionTruth:
                 for topic_partition, ends in event.ends.items():
                     for key, end in ends.items():
                         self._committed(key, topic_partition, end, fresh)
+            elif isinstance(event, ProducerChanged):
+                self._changed(event.record)
+            elif isinstance(event, ProducerRemoved):
+                self._names.pop(event.transactional_id, None)
         for attempt in fresh.values():
             self._carried_out(attempt, index)
         if any(isinstance(event, ProducerChanged | BlockChanged) for event in events):
@@ -169,6 +190,16 @@ class TransactionTruth:
         """Its producer is two transactions further, or its block is gone: nothing of it is remembered."""
         return view.transactions.standing(key) in (Standing.FENCED, Standing.EXPIRED)
 
+    def _changed(self, record: NamedProducer) -> None:
+        """A name was begun, or ended a transaction. Its own list of who began it says which, and who."""
+        before, self._names[record.transactional_id] = self._names.get(record.transactional_id), record
+        if before is None or record.attempts == before.attempts:
+            return
+        self.counts["begun"] += 1
+        last, *_ = _begun_by(record)
+        if last in _begun_by(before):
+            raise Violation(f"S13: {record} was begun by a request that had begun it before: {before}")
+
     def _check_places(self, view: ClusterView) -> None:
         """Offsets and position of the view are what the committed attempts made them."""
         if view.transactions.position(POSITION) != self.position:
@@ -198,3 +229,8 @@ class TransactionTruth:
         if not meant and not skipped:
             standing = self.standings.get(key, Standing.UNDECIDED).value
             raise Violation(f"S13: {header} of {key} in {topic_partition} is shown, it is {standing} up to {end}")
+
+
+def _begun_by(record: NamedProducer) -> list[bytes]:
+    """The requests that began the name and are remembered, the last one first."""
+    return [record.attempts[at : at + ATTEMPT_BYTES] for at in range(0, len(record.attempts), ATTEMPT_BYTES)]
