@@ -73,6 +73,10 @@ def _layout_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--rate", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Operations a second.")
 @click.option("--seed", type=int, help="Of operations and faults. Default: any.")
 @click.option("--option", "options", multiple=True, help="Of workload or nemesis: name=value, the value as JSON.")
+@click.option(
+    "--rounds", type=click.IntRange(0), default=0, help="So many faults, one after the other, in place of --time."
+)
+@click.option("--planted", default="", help="A planted bug in the nodes: docs/faults.md lists them.")
 @_layout_option
 @_runs_option
 @output_option
@@ -87,6 +91,8 @@ def run(
     rate: float,
     seed: int | None,
     options: Sequence[str],
+    rounds: int,
+    planted: str,
     layout: str | None,
     runs: Path,
     output: str,
@@ -99,7 +105,7 @@ def run(
     else:
         plan = RunPlan(
             cell="", workload=workload, nemesis=nemesis, nodes=nodes, seconds=seconds, rate=rate, seed=seed,
-            options=_options(options),
+            options=_options(options), rounds=rounds, planted=planted,
         )  # fmt: skip
     found = _run(plan, layout or _default_layout(), runs)
     show(output, found, lambda wide: _told(found))

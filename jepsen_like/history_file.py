@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from .history import Operation, write
 
@@ -48,7 +48,7 @@ class HistoryFile:
     def close(self) -> None:
         self._file.close()
 
-    def __enter__(self) -> HistoryFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -64,13 +64,16 @@ async def interpret(
     *,
     history: HistoryFile | None = None,
     spawn: Spawn | None = None,
-) -> None:
+    first_process: int = 0,
+) -> int:
     """Prepare the cluster for the plan's workload, run it, and read back what it left.
 
     `bootstrap`: an API address a node. `origin_ns`: when the run began, by the monotonic clock. `healed`: set when
     nothing is done to the cluster any more. `history`: where others note what they do; None: the folder's, for this
-    alone. `spawn`: how clients are started; None: as processes of the operating system.
+    alone. `spawn`: how clients are started; None: as processes of the operating system. `first_process`: of the
+    history; a multiple of the plan's processes, so that the runs of one history have processes of their own.
 
+    Returns the first process that whoever goes on with this history may have.
     Raises `InvalidRequest` for a plan that cannot be run, and `RunFailed`; whatever happens, no process is left.
     """
     workload = workload_of(plan)
@@ -93,13 +96,14 @@ async def interpret(
             own = rotated(list(bootstrap), worker)
             return (spawn or start_process)(Open(workload.client, own, worker, {**plan.options, **options}))
 
-        interpreter = Interpreter(plan, client_of, history, now, nodes=len(bootstrap))
+        interpreter = Interpreter(plan, client_of, history, now, len(bootstrap), first_process=first_process)
         try:
             await interpreter.start()
             # Whoever breaks the cluster waits for this line: faults before the first operation would show nothing.
             history.note("suite", "prepared", options)
             await interpreter.run(workload.generator(plan, options), healed)
             history.note("suite", "ends", await workload.ends(bootstrap, options))
+            return interpreter.next_process
         finally:
             await interpreter.close()
 
@@ -125,6 +129,7 @@ class Interpreter:
     nodes: int = 1
     grace: float = GRACE_SECONDS
     heal_within: float = HEAL_SECONDS
+    first_process: int = 0
     _workers: list[_Worker] = field(default_factory=list)
     _happened: asyncio.Queue[Operation | None] = field(default_factory=asyncio.Queue)
     """Completions; None: something else that a generator may wait for. At most two a worker."""
@@ -133,7 +138,8 @@ class Interpreter:
 
     async def start(self) -> None:
         """All clients. Raises `RunFailed`."""
-        self._workers = [_Worker(number, number) for number in range(self.plan.processes)]
+        assert self.first_process % self.plan.processes == 0, "a process's worker is told by its number"
+        self._workers = [_Worker(number, self.first_process + number) for number in range(self.plan.processes)]
         for worker in self._workers:
             worker.task = asyncio.create_task(self._started(worker))
         await self._settled()
@@ -160,6 +166,12 @@ class Interpreter:
         finally:
             watching.cancel()
             await asyncio.gather(watching, return_exceptions=True)
+
+    @property
+    def next_process(self) -> int:
+        """The first of the numbers that no process has had."""
+        count = len(self._workers)
+        return (max(worker.process for worker in self._workers) // count + 1) * count
 
     async def close(self) -> None:
         """No operation goes on, no process is left."""

@@ -31,13 +31,19 @@ SERIES_MAX = 1_000
 
 
 def judge_run(
-    plan: RunPlan, folder: RunFolder, *, data_folders: Mapping[str, Path], log_files: Mapping[str, Path]
+    plan: RunPlan,
+    folder: RunFolder,
+    *,
+    data_folders: Mapping[str, Path],
+    log_files: Mapping[str, Path],
+    of_rounds: Mapping[str, Verdict] | None = None,
 ) -> dict[str, Verdict]:
     """Everything, of a run whose nodes are stopped; written to the folder. `data_folders`, `log_files`: by node; empty
-    where they cannot be had. Raises `OSError`, and `InvalidRequest` for a plan or a history that is none."""
+    where they cannot be had. `of_rounds`: what the history was found to be, where it was judged round by round. Raises
+    `OSError`, and `InvalidRequest` for a plan or a history that is none."""
     with folder.history.open("rb") as lines:
         history = list(read(lines))
-    verdicts = judge_history(plan, history)
+    verdicts = judge_history(plan, history) if of_rounds is None else dict(of_rounds)
     if data_folders:
         verdicts["replicas"] = guarded(lambda: judge_replicas(data_folders, committed_ends(history)))
     if log_files:
@@ -73,6 +79,23 @@ def guarded(check: Callable[[], Verdict]) -> Verdict:
         return check()
     except Exception as error:  # noqa: BLE001  a checker's bug or a history it cannot read: never a pass, never the end
         return Verdict(None, {}, {"reason": f"the checker failed: {error!r}"})
+
+
+def together(before: Mapping[str, Verdict], now: Mapping[str, Verdict]) -> dict[str, Verdict]:
+    """Of several rounds, by checker: wrong if one is, unknown if one is and none is wrong. Measured is what was now,
+    but of how long a recovery took the longest."""
+    found = dict(before)
+    for name, one in now.items():
+        other = before.get(name, one)
+        measured = dict(one.measured)
+        if "recovery_s" in measured:
+            measured["recovery_s"] = max(
+                (told for told in (other.measured["recovery_s"], measured["recovery_s"]) if told is not None),
+                default=None,
+            )
+        anomalies = {**one.anomalies} if other is one else {**other.anomalies, **one.anomalies}
+        found[name] = Verdict(valid({"": other, " ": one}), anomalies, measured)
+    return found
 
 
 def valid(verdicts: Mapping[str, Verdict]) -> bool | None:

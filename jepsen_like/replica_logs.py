@@ -49,7 +49,20 @@ def read_log(replica: Path) -> StoredLog:
     return StoredLog(batches[0].base_offset if batches else start, batches)
 
 
+def last_batch(segment: Path) -> tuple[int, int] | None:
+    """From which byte to which the last whole batch of a segment goes; None where it has none."""
+    found = None
+    for position, end, _ in _places(segment):
+        found = position, end
+    return found
+
+
 def _batches(segment: Path) -> Iterator[StoredBatch]:
+    return (batch for _, _, batch in _places(segment))
+
+
+def _places(segment: Path) -> Iterator[tuple[int, int, StoredBatch]]:
+    """Position, end and batch, until the end or what cannot be read."""
     with segment.open("rb") as file:
         if not segment.stat().st_size:
             return
@@ -63,7 +76,7 @@ def _batches(segment: Path) -> Iterator[StoredBatch]:
                 end = position + header.total_bytes
                 if end > len(content):
                     return
-                yield _stored(header, content[position:end])
+                yield position, end, _stored(header, content[position:end])
                 position = end
 
 

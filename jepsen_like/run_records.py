@@ -42,6 +42,11 @@ class RunPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Client processes of the operating system."""
     options: dict[str, Any] = {}
     """Of workload and nemesis, by name."""
+    rounds: int = 0
+    """So many times in one cluster's life: fresh keys, one fault, heal, everything read (`rounds.py`). 0: no rounds,
+    but faults and operations side by side for `seconds`."""
+    planted: str = ""
+    """A bug that is planted in the nodes (`planted/`): such a run measures the suite, not the product."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -80,6 +85,21 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     anomalies: dict[str, int]
     recovery_s: float | None
     """From the last heal until every partition was written to again."""
+    rounds: int = 0
+    """That were made, whose fault is proved, and in which nothing was wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """What came of operations and faults."""
+
+    seconds: float
+    faults: Sequence[Fault]
+    operations: Mapping[str, int]
+    not_healed: str = ""
+    """Why, where something could not be healed."""
+    rounds: int = 0
+    """As `Outcome.rounds`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import datetime
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from .clusters.cluster import SMALL_LOGS, NodeCluster
 from .clusters.health import NotWell, until_in_sync
 from .clusters.loopback import open_loopback
 from .clusters.namespaces import open_namespaces
-from .clusters.node import NodeEnded
+from .clusters.node import PROGRAM, NodeEnded
 from .history import Operation, read
 from .history_file import HistoryFile
 from .interpreter import RunFailed, interpret
@@ -36,7 +36,8 @@ from .judging import judge_run, valid
 from .nemeses.injection import HealFailed
 from .nemeses.nemesis import MIXED, NONE, make
 from .product import commit_of_the_product
-from .run_records import Fault, Nemesis, Outcome, RunFolder, RunPlan
+from .rounds import Rounds, nemeses_of
+from .run_records import Fault, Nemesis, Outcome, RunFolder, RunPlan, Worked
 
 PREPARED_SECONDS = 120.0
 POLL_SECONDS = 0.05
@@ -54,6 +55,8 @@ async def run(plan: RunPlan, folder: RunFolder, *, layout: str, tell: Tell = lam
     folder.plan.write_bytes(msgspec.json.format(msgspec.json.encode(plan)))
     origin_ns = time.monotonic_ns()
     nemesis = make(plan.nemesis, seed=plan.seed, origin_ns=origin_ns, options=plan.options)
+    if plan.rounds:
+        nemeses_of(plan)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     tell("making a cluster")
     async with await _cluster(plan, layout) as cluster:
@@ -62,31 +65,32 @@ async def run(plan: RunPlan, folder: RunFolder, *, layout: str, tell: Tell = lam
             await until_in_sync(cluster.bootstrap)
         except (NodeEnded, NotWell) as error:
             raise RunFailed(f"the cluster did not come up, before anything was done to it: {error}") from error
-        worked = await _work(_Run(plan, folder, cluster, nemesis, origin_ns, tell))
+        of_rounds: Mapping[str, Verdict] | None = None
+        if plan.rounds:
+            rounds = Rounds(plan=plan, folder=folder, cluster=cluster, origin_ns=origin_ns, tell=tell)
+            await rounds.play()
+            worked, of_rounds = rounds.worked(counted(folder.history)), rounds.verdicts
+        else:
+            worked = await _work(_Run(plan, folder, cluster, nemesis, origin_ns, tell))
         tell("stopping the nodes")
         codes = await cluster.stop()
         tell("judging")
-        verdicts = await asyncio.to_thread(_judged, plan, folder, cluster)
+        verdicts = await asyncio.to_thread(_judged, plan, folder, cluster, of_rounds)
     result = outcome(plan, started, worked, verdicts, codes)
     folder.outcome.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     return result
 
 
 async def _cluster(plan: RunPlan, layout: str) -> NodeCluster:
+    program: tuple[str, ...] = PROGRAM
+    if plan.planted:
+        from .planted.node import program as with_bug
+
+        program = with_bug(plan.planted)
     if layout == NAMESPACES:
-        return await open_namespaces(plan.nodes, settings=SMALL_LOGS)
+        return await open_namespaces(plan.nodes, settings=SMALL_LOGS, program=program)
     assert layout == LOOPBACK, layout
-    return await open_loopback(plan.nodes, settings=SMALL_LOGS, clocks=True, seed=plan.seed)
-
-
-@dataclass(frozen=True, slots=True)
-class Worked:
-    """What came of operations and faults."""
-
-    seconds: float
-    faults: Sequence[Fault]
-    operations: Mapping[str, int]
-    not_healed: str = ""
+    return await open_loopback(plan.nodes, settings=SMALL_LOGS, clocks=True, seed=plan.seed, program=program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +133,10 @@ async def _work(run: _Run) -> Worked:
         finally:
             operations.cancel()
             await asyncio.gather(operations, return_exceptions=True)
-    with run.folder.history.open("rb") as lines:
-        counted = count(read(lines))
-    return Worked(seconds, faults, counted, not_healed)
+    return Worked(seconds, faults, counted(run.folder.history), not_healed)
 
 
-async def _prepared(history: HistoryFile, operations: asyncio.Task[None]) -> None:
+async def _prepared(history: HistoryFile, operations: asyncio.Task[int]) -> None:
     """Topics and clients are there, and the first operation is under way (the second line): faults may begin."""
     deadline = time.monotonic() + PREPARED_SECONDS
     while history.count < 2:
@@ -156,16 +158,24 @@ async def _disturb(run: _Run, note: Callable[[Fault], None]) -> str:
     return not_healed
 
 
+def counted(history: Path) -> dict[str, int]:
+    """`count` of a file."""
+    with history.open("rb") as lines:
+        return count(read(lines))
+
+
 def count(history: Iterable[Operation]) -> dict[str, int]:
     """Completions of clients, by kind."""
-    counted: Counter[str] = Counter({"ok": 0, "fail": 0, "info": 0})
+    found: Counter[str] = Counter({"ok": 0, "fail": 0, "info": 0})
     for operation in history:
         if isinstance(operation.process, int) and operation.kind != "invoke":
-            counted[operation.kind] += 1
-    return dict(counted)
+            found[operation.kind] += 1
+    return dict(found)
 
 
-def _judged(plan: RunPlan, folder: RunFolder, cluster: NodeCluster) -> dict[str, Verdict]:
+def _judged(
+    plan: RunPlan, folder: RunFolder, cluster: NodeCluster, of_rounds: Mapping[str, Verdict] | None
+) -> dict[str, Verdict]:
     """Blocks."""
     logs = {}
     for node in cluster.nodes:
@@ -174,7 +184,7 @@ def _judged(plan: RunPlan, folder: RunFolder, cluster: NodeCluster) -> dict[str,
         logs[node] = kept / "log.jsonl"
         _keep(cluster.log_file(node), logs[node])
     data = {node: cluster.data_folder(node) for node in cluster.nodes}
-    return judge_run(plan, folder, data_folders=data, log_files=logs)
+    return judge_run(plan, folder, data_folders=data, log_files=logs, of_rounds=of_rounds)
 
 
 def _keep(source: Path, target: Path) -> None:
@@ -189,6 +199,7 @@ def outcome(
     plan: RunPlan, started: str, worked: Worked, verdicts: Mapping[str, Verdict], codes: Mapping[str, int | None]
 ) -> Outcome:
     """In one line. `codes`: of the nodes' orderly stops."""
+    judged = _valid(plan, worked, valid(verdicts), codes)
     bitten = Counter(fault.kind for fault in worked.faults if fault.evidence)
     void = Counter(fault.kind for fault in worked.faults if not fault.evidence)
     anomalies = Counter(
@@ -196,9 +207,8 @@ def outcome(
     )
     if worked.not_healed:
         anomalies["not-healed"] += 1
-    killed = [node for node, code in codes.items() if code not in (0, None)]
-    if killed:
-        anomalies["not-stopped"] += len(killed)
+    anomalies.update({"not-running": list(codes.values()).count(None)})
+    anomalies.update({"not-stopped": sum(code not in (0, None) for code in codes.values())})
     return Outcome(
         plan=plan,
         commit=commit_of_the_product(),
@@ -207,22 +217,23 @@ def outcome(
         operations=dict(worked.operations),
         faults=dict(bitten),
         void=dict(void),
-        valid=_valid(plan, bitten, void, valid(verdicts), failed=bool(worked.not_healed or killed)),
-        anomalies=dict(anomalies),
+        valid=judged,
+        anomalies={name: number for name, number in anomalies.items() if number},
         recovery_s=_recovery(verdicts),
+        rounds=worked.rounds if judged else 0,
     )
 
 
-def _valid(
-    plan: RunPlan, bitten: Mapping[str, int], void: Mapping[str, int], judged: bool | None, *, failed: bool
-) -> bool | None:
-    """A run whose faults did not bite shows nothing of them; one whose nodes did not come back, or did not stop, has
-    not passed."""
+def _valid(plan: RunPlan, worked: Worked, judged: bool | None, codes: Mapping[str, int | None]) -> bool | None:
+    """A run whose faults did not bite shows nothing of them; one whose nodes did not come back, ended by themselves, or
+    did not stop, has not passed, and neither has one of fewer rounds than were wanted."""
     if judged is False:
         return False
-    without_proof = [kind for kind in void if not bitten.get(kind)]
+    bitten = {fault.kind for fault in worked.faults if fault.evidence}
+    without_proof = {fault.kind for fault in worked.faults} - bitten
     # The mix may draw nothing for a short while, or once what this cluster has nothing for.
     nothing = plan.nemesis not in (NONE, MIXED) and not bitten
+    failed = worked.not_healed or set(codes.values()) - {0} or worked.rounds < plan.rounds
     return None if failed or without_proof or nothing else judged
 
 
@@ -233,5 +244,6 @@ def _recovery(verdicts: Mapping[str, Verdict]) -> float | None:
 
 def folder_name(plan: RunPlan, started: datetime.datetime) -> str:
     """Of a run's folder, below the folder of all runs."""
-    parts = [started.strftime("%Y%m%d-%H%M%S"), plan.cell or plan.workload, plan.nemesis, f"seed{plan.seed}"]
+    name = plan.planted or plan.cell or plan.workload
+    parts = [started.strftime("%Y%m%d-%H%M%S"), name, plan.nemesis, f"seed{plan.seed}"]
     return "-".join(parts)

@@ -26,17 +26,22 @@ from .cluster import NodeCluster
 from .commands import in_thread
 from .leftovers import remove_leftovers
 from .links import link
-from .node import NodeProcess
+from .node import PROGRAM, NodeProcess
 from .ownership import LINK_ADDRESSES, NODE_ADDRESSES, NODES_MAX, Subnet, new_folder
 from .proxy import ProxyLinks
 
 
 async def open_loopback(
-    count: int = 3, *, settings: Mapping[str, str] | None = None, clocks: bool = False, seed: int = 0
+    count: int = 3,
+    *,
+    settings: Mapping[str, str] | None = None,
+    clocks: bool = False,
+    seed: int = 0,
+    program: tuple[str, ...] = PROGRAM,
 ) -> NodeCluster:
     """A prepared cluster that is not started. `settings`: further lines of every `node.toml`; `clocks`: wall clocks can
-    be set, which makes each look at a clock slower; `seed`: of jitter. Raises `InvalidRequest` naming what this machine
-    lacks."""
+    be set, which makes each look at a clock slower; `seed`: of jitter; `program`: what runs as a node. Raises
+    `InvalidRequest` naming what this machine lacks."""
     if not 1 <= count <= NODES_MAX:
         raise InvalidRequest("invalid_request", f"a cluster has 1 to {NODES_MAX} nodes, not {count}")
     able = await in_thread(require, LOOPBACK_NEED, LOOPBACK_GIVE)
@@ -69,6 +74,7 @@ async def open_loopback(
                 Endpoint(everybody[number].host, BASE_PORT),
                 everybody[number],
                 {other: _proxy_at(subnet, number, other) for other in range(count) if other != number},
+                program=program,
                 settings=dict(settings or {}),
                 environment=cluster.clocks.environment(name) if cluster.clocks else {},
             )

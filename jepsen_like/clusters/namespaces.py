@@ -28,7 +28,7 @@ from .cluster import NodeCluster
 from .commands import CommandFailed, in_thread, run
 from .firewall import Firewall
 from .leftovers import remove_interface, remove_leftovers, remove_namespace
-from .node import NodeProcess
+from .node import PROGRAM, NodeProcess
 from .ownership import HOST_ADDRESS, NODE_ADDRESSES, NODES_MAX, Subnet, Tag
 
 
@@ -38,10 +38,11 @@ async def open_namespaces(
     settings: Mapping[str, str] | None = None,
     image_bytes: int = IMAGE_BYTES,
     clocks: bool = True,
+    program: tuple[str, ...] = PROGRAM,
 ) -> NodeCluster:
     """A prepared cluster that is not started. `settings`: further lines of every `node.toml`; `clocks`: wall clocks can
-    be set where libfaketime is, which makes each look at a clock slower. Raises `InvalidRequest` naming what this
-    machine lacks, `CommandFailed` where it refuses."""
+    be set where libfaketime is, which makes each look at a clock slower; `program`: what runs as a node. Raises
+    `InvalidRequest` naming what this machine lacks, `CommandFailed` where it refuses."""
     if not 1 <= count <= NODES_MAX:
         raise InvalidRequest("invalid_request", f"a cluster has 1 to {NODES_MAX} nodes, not {count}")
     able = await in_thread(require, NAMESPACES_NEED, NAMESPACES_GIVE)
@@ -79,6 +80,7 @@ async def open_namespaces(
                 everybody[number],
                 {other: endpoint for other, endpoint in everybody.items() if other != number},
                 prefix=network.enter(name),
+                program=program,
                 settings=dict(settings or {}),
                 environment=cluster.clocks.environment(name) if cluster.clocks else {},
             )

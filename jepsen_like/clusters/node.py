@@ -63,6 +63,8 @@ class NodeProcess:
     """Where it dials the data listeners of others, by node id."""
     prefix: tuple[str, ...] = ()
     """In front of the program, such as what enters a namespace."""
+    program: tuple[str, ...] = PROGRAM
+    """What runs as the node: takes the arguments of `raftlog`."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further lines of `node.toml`: name → TOML value."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -101,7 +103,7 @@ class NodeProcess:
             return
         self.reap()
         self.settings_file.write_text(self._settings_text())
-        command = [*self.prefix, *_with_monotonic_offset(self.monotonic_offset), *PROGRAM]
+        command = [*self.prefix, *_with_monotonic_offset(self.monotonic_offset), *self.program]
         command += ["server", "run", "--stop-with-stdin", "--config", str(self.settings_file)]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(

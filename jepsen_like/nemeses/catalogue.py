@@ -66,6 +66,11 @@ RECIPES: Mapping[str, Recipe] = {
     "clock-monotonic": _recipe("monotonic clocks differ", {TIME_NAMESPACE}, plans.monotonic_offset),
     "power": _recipe("the power of one, a minority or leaders fails", {POWER_LOSS}, plans.power),
     "power-all": _recipe("the power of all fails at once", {POWER_LOSS}, plans.power_of_all),
+    "power-rot": _recipe(
+        "the power of all fails at once, and a bit of the last batch of a replica flips",
+        {POWER_LOSS},
+        plans.power_and_rot,
+    ),
     "pause-kill": _recipe(
         "a node forgets between two that were paused", {LINKS, POWER_LOSS}, partial(plans.amnesia, by="pause")
     ),

@@ -113,13 +113,8 @@ class Damaging:
         return {"file": name, "size": size, **changed}
 
     def _flip(self, path: Path, byte: int, bit: int) -> None:
-        """And read it again."""
         self._remember(path, byte, 1)
-        before = self._undo[-1][2]
-        after = damage.flipped(before, ((0, bit),))
-        _write(path, byte, after)
-        if _read(path, byte, 1) != after:
-            raise FaultNotMade(f"{path} is what it was")
+        flip(path, (byte, bit))
 
     def _remember(self, path: Path, position: int, count: int) -> None:
         self._undo.append((path, position, _read(path, position, count)))
@@ -221,6 +216,15 @@ def sizes_below(folder: Path) -> dict[str, int]:
             except FileNotFoundError:
                 continue  # it was replaced or removed just now
     return found
+
+
+def flip(path: Path, place: tuple[int, int]) -> None:
+    """One bit, as (byte, bit of it); and read it again. Raises `FaultNotMade`."""
+    byte, bit = place
+    after = damage.flipped(_read(path, byte, 1), ((0, bit),))
+    _write(path, byte, after)
+    if _read(path, byte, 1) != after:
+        raise FaultNotMade(f"{path} is what it was")
 
 
 def last_word(error: NodeEnded) -> str:

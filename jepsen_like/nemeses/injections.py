@@ -23,6 +23,7 @@ INJECTIONS: Mapping[type[Any], Callable[[Any, NodeCluster], Injection]] = {
     steps.Bump: wall_clocks.Bumping,
     steps.Strobe: wall_clocks.Strobing,
     steps.Power: power.Blackout,
+    steps.PowerAndRot: power.BlackoutAndRot,
     steps.AmnesiaInTheMiddle: power.Forgetting,
     steps.Flip: files.Damaging,
     steps.Truncate: files.Damaging,

@@ -165,7 +165,14 @@ def power_of_all(rng: Random, facts: Facts, options: Options) -> steps.Step:
     return _power(rng, facts.nodes, "all")
 
 
-def _power(rng: Random, nodes: tuple[str, ...], name: str) -> steps.Step:
+def power_and_rot(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    """Of those whose files may be damaged."""
+    all_of_them = _power(rng, facts.nodes, "all")
+    rotten = choice(rng, facts.minority)
+    return steps.PowerAndRot(all_of_them.nodes, "all", all_of_them.survivors, all_of_them.seed, rotten)
+
+
+def _power(rng: Random, nodes: tuple[str, ...], name: str) -> steps.Power:
     order = sample(rng, nodes, len(nodes))
     return steps.Power(order, name, survivors=tuple(choice(rng, SURVIVORS) for _ in order), seed=_seed(rng))
 

@@ -14,8 +14,10 @@ import random
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.commands import in_thread
 from jepsen_like.power_loss import FaultDidNotBite, Lost, Survivors
+from jepsen_like.replica_logs import last_batch
 
-from . import steps
+from . import damage, steps
+from .files import flip, sizes_below
 from .injection import Evidence, FaultNotMade
 from .networks import counted
 from .processes import STOPPED, await_state, pause, process_state, resume, running
@@ -88,8 +90,32 @@ class Blackout:
         if not self._began:
             return {}
         await self._outage.end()
+        rotten = await in_thread(self._rot)
         await self._cluster.start(self._step.nodes)
-        return self._outage.proof()
+        return {**self._outage.proof(), **rotten}
+
+    def _rot(self) -> Evidence:
+        """Nothing, of a power failure alone."""
+        return {}
+
+
+class BlackoutAndRot(Blackout):
+    """`steps.PowerAndRot`."""
+
+    def __init__(self, step: steps.PowerAndRot, cluster: NodeCluster) -> None:
+        super().__init__(step, cluster)
+        self._rotten = step.rotten
+
+    def _rot(self) -> Evidence:
+        folder = self._cluster.data_folder(self._rotten)
+        rng = random.Random(f"{self._step.seed} rot")
+        segment = damage.chosen("segment", sizes_below(folder), rng, growing=True)
+        at = None if segment is None else last_batch(folder / segment)
+        if segment is None or at is None:
+            return {"rot": f"{self._rotten} has no batch that could rot"}
+        place = (rng.randrange(*at), rng.randrange(8))
+        flip(folder / segment, place)
+        return {"rot": {"node": self._rotten, "file": segment, "batch": at, "bit": place}}
 
 
 class Forgetting:

@@ -115,6 +115,14 @@ class Power(OnNodes):
 
 
 @dataclass(frozen=True, slots=True)
+class PowerAndRot(Power):
+    """When the power is back, a bit of the last batch of one of `rotten`'s replicas is the other way round."""
+
+    kind = "power-rot"
+    rotten: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MonotonicOffset(OnNodes):
     """Killed and started again with a monotonic clock that is so far ahead."""
 

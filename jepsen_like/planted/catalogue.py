@@ -14,21 +14,19 @@ from pathlib import Path
 
 from ..simulator.seeds import RUNNERS, Verdict
 from ..simulator.shrink import law_of
-from .client_bugs import CLIENT_BUGS
-from .disk_bugs import DISK_BUGS
-from .election_bugs import ELECTION_BUGS
-from .group_bugs import GROUP_BUGS
-from .log_bugs import LOG_BUGS
+from .bugs import BUGS, OF_CLUSTERS, OF_THE_QUORUM
 from .patches import Outdated, Planted, plant
-from .quorum_bugs import ENGINE_BUGS
-from .replication_bugs import REPLICATION_BUGS
-from .transaction_bugs import TRANSACTION_BUGS
-from .voters_bugs import VOTERS_BUGS
 
-OF_THE_QUORUM = (*ENGINE_BUGS, *VOTERS_BUGS, *DISK_BUGS, *CLIENT_BUGS)
-OF_CLUSTERS = (*REPLICATION_BUGS, *ELECTION_BUGS, *LOG_BUGS)
-
-BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *TRANSACTION_BUGS)}
+__all__ = [
+    "BUGS",
+    "OF_CLUSTERS",
+    "OF_THE_QUORUM",
+    "Detection",
+    "load_detections",
+    "run_planted",
+    "save_detections",
+    "search",
+]
 
 DETECTIONS = Path(__file__).with_name("detections.json")
 

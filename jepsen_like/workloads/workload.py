@@ -68,9 +68,10 @@ class Workload:
         """All of it."""
         recovery_s = option(plan.options, "recovery_s", RECOVERY_SECONDS)
         last_s = option(plan.options, "last_reads_s", LAST_READS_SECONDS)
+        operations = staggered(plan.rate, self.operations(plan, options))
         return Phases(
             (
-                TimeLimit(int(plan.seconds * 1e9), staggered(plan.rate, self.operations(plan, options))),
+                WhileBroken(operations) if plan.rounds else TimeLimit(int(plan.seconds * 1e9), operations),
                 UntilHealed(),
                 TimeLimit(int(recovery_s * 1e9), self.recovery(plan, options)),
                 TimeLimit(int(last_s * 1e9), self.last_reads(plan, options)),
@@ -104,6 +105,23 @@ class Workload:
                     ends = [await _end(admin, name, number, deadline) for number in range(description.partition_count)]
                     told[description.id] = {"topic": name, "ends": ends, "in_sync": in_sync(description)}
         return told
+
+
+@dataclass(frozen=True, slots=True)
+class WhileBroken(Generator):
+    """Operations, until it was noted that the cluster is left in peace."""
+
+    inner: Generator
+    healed: bool = False
+
+    def draw(self, context: Context) -> Drawn:
+        if self.healed:
+            return None, self
+        wanted, inner = self.inner.draw(context)
+        return (PENDING if wanted is None else wanted), replace(self, inner=inner)
+
+    def told(self, operation: Operation) -> Generator:
+        return replace(self, inner=self.inner.told(operation), healed=self.healed or operation.f == HEALED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,8 @@ class World:
     start_errors: int = 0
     clients: list[FakeClient] = field(default_factory=list)
     healed: asyncio.Event = field(default_factory=asyncio.Event)
+    first_process: int = 0
+    next_process: int = 0
 
     async def spawn(self, worker: int) -> FakeClient:
         self.starts.append(worker)
@@ -104,11 +106,13 @@ class World:
         path = self.folder / "history.jsonl"
         with HistoryFile(path, lambda: time.monotonic_ns() - origin) as history:
             interpreter = Interpreter(
-                plan, self.spawn, history, lambda: time.monotonic_ns() - origin, 3, self.grace, self.heal_within
-            )
+                plan, self.spawn, history, lambda: time.monotonic_ns() - origin, 3, self.grace, self.heal_within,
+                self.first_process,
+            )  # fmt: skip
             try:
                 await interpreter.start()
                 await interpreter.run(generator, self.healed)
+                self.next_process = interpreter.next_process
             finally:
                 await interpreter.close()
         assert all(client.killed or client.stopped for client in self.clients)
@@ -145,6 +149,14 @@ async def test_what_nobody_knows_ends_a_process_and_not_its_client(tmp_path: Pat
     assert world.starts == [0] and world.clients[0].killed == 0
     failed = [one for one in history if one.kind in {"info", "fail"}]
     assert all(one.error == "why" and one.value is not None for one in failed), "what was asked is told again"
+
+
+async def test_who_goes_on_with_a_history_has_processes_that_nobody_had(tmp_path: Path) -> None:
+    """A process of the history that is gone must not seem to go on."""
+    world = World(tmp_path, lambda asked: Told("info"), first_process=4)
+    history = await world.run(work(3))
+    numbers = {one.process for one in history if isinstance(one.process, int)}
+    assert min(numbers) == 4 and world.next_process > max(numbers) and world.next_process % world.processes == 0
 
 
 async def test_crash_kills_the_process_and_another_one_takes_its_place(tmp_path: Path) -> None:

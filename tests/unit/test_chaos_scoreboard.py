@@ -116,7 +116,8 @@ VOID = Fault(kind="kill", targets=("n1",), began=1, ended=2, error="it was gone 
     ("faults", "verdicts", "codes", "not_healed", "valid", "anomalies"),
     [
         ([BITTEN], FINE, {"n1": 0}, "", True, {}),
-        ([BITTEN, VOID], FINE, {"n1": 0, "n2": None}, "", True, {}),
+        ([BITTEN, VOID], FINE, {"n1": 0, "n2": 0}, "", True, {}),
+        ([BITTEN], FINE, {"n1": 0, "n2": None}, "", None, {"not-running": 1}),
         ([VOID], FINE, {"n1": 0}, "", None, {}),
         ([], FINE, {"n1": 0}, "", None, {}),
         ([BITTEN], FINE, {"n1": -9}, "", None, {"not-stopped": 1}),

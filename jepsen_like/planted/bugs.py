@@ -1,0 +1,21 @@
+"""All planted bugs by name. What is *not* here: running and finding them (`catalogue.py`, `real.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .client_bugs import CLIENT_BUGS
+from .disk_bugs import DISK_BUGS
+from .election_bugs import ELECTION_BUGS
+from .group_bugs import GROUP_BUGS
+from .log_bugs import LOG_BUGS
+from .patches import Planted
+from .quorum_bugs import ENGINE_BUGS
+from .replication_bugs import REPLICATION_BUGS
+from .transaction_bugs import TRANSACTION_BUGS
+from .voters_bugs import VOTERS_BUGS
+
+OF_THE_QUORUM = (*ENGINE_BUGS, *VOTERS_BUGS, *DISK_BUGS, *CLIENT_BUGS)
+OF_CLUSTERS = (*REPLICATION_BUGS, *ELECTION_BUGS, *LOG_BUGS)
+
+BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *TRANSACTION_BUGS)}
