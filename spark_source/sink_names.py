@@ -28,8 +28,8 @@ from raftlog.errors import InvalidRequest
 DEFAULT_SINK = "sink"
 MAX_SINK_NAME = 100
 IDS_PER_BLOCK = 1_000
-"""Micro-batches follow each other three a second, and each one's block is kept for twice its timeout: the cluster has
-room for 20 million ids."""
+"""Micro-batches follow each other three a second, and each one's block is kept for half a minute: the cluster has room
+for 10,000 blocks, and for 20 million ids."""
 
 _SINK_NAME = re.compile(r"[A-Za-z0-9._-]+")
 

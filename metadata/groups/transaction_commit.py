@@ -313,7 +313,8 @@ def _write(state: ImageState, wanted: _Wanted, index: int) -> Generator[None, No
         if number % 4 == 3:
             yield
     yield from end_all(state, wanted.keys, Outcome.COMMITTED, index, wanted.now_ms)
-    retire_block(state, wanted.block, index)
+    yield
+    retire_block(state, wanted.block, index, answered=_position_tells_all(state, wanted))
     yield
     for group in wanted.moves.values():
         groups.have_group(state, group.group_id, index)
@@ -324,3 +325,13 @@ def _write(state: ImageState, wanted: _Wanted, index: int) -> Generator[None, No
         state.put_offsets(group.group_id, moved)
     for position in wanted.positions:
         state.transactions.change(PositionMoved(position.name, position.new))
+
+
+def _position_tells_all(state: ImageState, wanted: _Wanted) -> bool:
+    """Whether the positions of this commit, which is decided, tell of all that is committed in the block that it
+    retires. There may be others in it, whose own commits had no position and may be asked for again."""
+    block = state.transactions.open_block(wanted.block) if wanted.positions and wanted.block else None
+    if block is None:
+        return False
+    own = sum(block.first <= key.producer_id < block.end for key in wanted.keys)
+    return own == sum(end - first for first, end in block.committed)

@@ -33,6 +33,11 @@ DONE = Told()
 KEYS_PER_STEP = 1_000
 """Some milliseconds of work."""
 
+ANSWERED_BY_POSITION_MS = 15_000
+"""The timeout of a retired block whose outcomes a position tells for ever (it is kept for twice that): a micro-batch of
+Spark's has a block, there are several a second, and with their own timeouts few queries would fill the cluster's room.
+Who got no answer to a commit asks again within that time, and gets the first one; later, that the position is taken."""
+
 Answer: TypeAlias = Refused | Told
 Decision: TypeAlias = Generator[None, None, Answer]
 """One that may take long: nobody looks at the state before it has ended."""
@@ -109,11 +114,17 @@ def abort_undecided(
     yield from end_all(state, undecided, Outcome.ABORTED, index, now_ms)
 
 
-def retire_block(state: ImageState, name: str, index: int) -> None:
-    """What is undecided in it is aborted for good; nothing happens where no block of this name is open."""
+def retire_block(state: ImageState, name: str, index: int, *, answered: bool = False) -> None:
+    """What is undecided in it is aborted for good; nothing happens where no block of this name is open.
+
+    `answered`: a position tells what became of its ids. Then nobody needs the block for long, and as nothing of it is
+    open any more, its timeout is good only for how long it is kept.
+    """
     block = state.transactions.open_block(name) if name else None
     if block is not None:
-        state.transactions.change(BlockChanged(replace(block, retired=True, aborted=(), changed=index)))
+        timeout_ms = min(block.timeout_ms, ANSWERED_BY_POSITION_MS) if answered else block.timeout_ms
+        retired = replace(block, retired=True, aborted=(), timeout_ms=timeout_ms, changed=index)
+        state.transactions.change(BlockChanged(retired))
 
 
 def told_after(state: ImageState, ended: Iterable[TransactionKey]) -> Told:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from metadata.groups.transaction_changes import Expire, RetireBlock, StagePart
+from metadata.groups.transaction_ends import ANSWERED_BY_POSITION_MS
 from metadata.groups.transaction_expiry import PARTS_SECONDS, TransactionExpiry
 from tests.support.groups import NOW_MS
-from tests.support.transactions import TransactionCluster, commit, output
+from tests.support.transactions import ABORTED, TransactionCluster, commit, output
 
 DAY_MS = 24 * 3_600_000
 
@@ -53,6 +54,39 @@ def test_a_retired_block_is_kept_as_long_for_those_who_retry() -> None:
     controller.cluster.do_change(asked)
     controller.apply(controller.look(6.0))
     controller.cluster.refuse(asked, "outcome_unknown")
+
+
+def test_a_block_whose_outcomes_a_position_tells_is_not_kept_for_long() -> None:
+    """A micro-batch a second, for a minute: whoever retries one of them finds the position taken."""
+    controller = Controller()
+    cluster = controller.cluster
+    asked = []
+    for number in range(60):
+        one, _ = cluster.open_block(f"spark/q/sink/{number}/0", 2, timeout_ms=300_000)
+        positions = {"spark/q/sink": (number - 1, number)}
+        asked.append(commit(output(one, {0: 5}), positions=positions, block=f"spark/q/sink/{number}/0"))
+        cluster.do_change(asked[-1])
+        cluster.mark(0, one)
+        expired = controller.look(1.0)
+        if expired is not None:
+            controller.apply(expired)
+    kept = cluster.view.transactions.block_count
+    assert kept <= 2 * ANSWERED_BY_POSITION_MS // 1_000 + 1, "not twice 300 seconds"
+    cluster.do_change(asked[-1])
+    cluster.refuse(asked[0], "position_taken")
+    assert cluster.verdict(asked[0].outputs[0].key, 0) == ABORTED, "all of it that showed is marked"
+
+
+def test_outcomes_that_a_position_does_not_tell_are_kept_with_their_block() -> None:
+    controller = Controller()
+    first, second, *_ = controller.cluster.open_block("batch", timeout_ms=300_000)
+    alone = commit(output(first, {0: 5}))
+    controller.cluster.do_change(alone)
+    controller.cluster.do_change(commit(output(second, {0: 9}), positions={"done": (-1, 1)}, block="batch"))
+    assert controller.look() is None
+    assert controller.look(599.0) is None
+    controller.cluster.do_change(alone)
+    assert controller.look(2.0) is not None
 
 
 def test_an_expiry_that_was_lost_or_came_too_late_is_seen_again() -> None:
