@@ -6,9 +6,9 @@ never committed and half visible (S13).
 
 A block expires when none of its ids was decided for twice its timeout: whatever is begun within its timeout can live as
 long as it may. One that was retired by a commit with a position has a short timeout from then on
-(`transaction_ends.ANSWERED_BY_POSITION_MS`). Blocks and parts are timed by this node's monotonic clock, from when this term first saw them as they
-are. Transactional ids are kept for days, beyond any term, so the wall clock decides about those, and only where it and
-the monotonic clock went on alike since the last look. Positions never expire.
+(`transaction_ends.ANSWERED_BY_POSITION_MS`). Blocks and parts are timed by this node's monotonic clock, from when this
+term first saw them as they are. Transactional ids are kept for days, beyond any term, so the wall clock decides about
+those, and only where it and the monotonic clock went on alike since the last look. Positions never expire.
 
 What is *not* here: open transactions that are overdue (each partition's leader tells of those).
 """
