@@ -19,7 +19,6 @@ import structlog
 
 from http_api.service import Health
 from metadata.commands import GrantProducerIds, ProducerIdsGranted
-from metadata.engine import Fate, Outcome
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
 from raftlog.errors import Applied, NotLeader, RaftlogError
@@ -46,6 +45,7 @@ from raftlog.wire import (
 from .forwarding import Forwarder
 from .groups import Groups
 from .health import health_of
+from .linearizable import catch_up
 from .loop_stalls import LoopStalls
 from .moves import MoveAdministrator
 from .routing_deletions import DeletionRouter
@@ -88,7 +88,7 @@ class Router:
         """What is wrong with this node and can be seen here only."""
         self._leaders = Leaders(broker.view)
         self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self.catch_up)
-        self._deletions = DeletionRouter(broker.identity.node_id, broker.local, forwarder, self._leaders)
+        self._deletions = DeletionRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self.offsets)
         self._producer_ids = range(0)
         self._producer_ids_lock = asyncio.Lock()
 
@@ -216,9 +216,6 @@ class Router:
     async def create_topic(
         self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
     ) -> None:
-        if self.view.topic(name) is not None:
-            # It may have been deleted by another node, which this one does not know yet (S7).
-            await self.catch_up()
         await self._administrator.create(name, partition_count, replication_factor, configs)
 
     async def delete_topic(self, name: str) -> None:
@@ -249,19 +246,7 @@ class Router:
 
     async def catch_up(self) -> bool:
         """Bring the view to all that the quorum has decided by now (S7). False: the quorum does not answer."""
-        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def answered(outcome: Outcome) -> None:
-            if outcome.fate is Fate.APPLIED:
-                self._broker.when_view_reaches(outcome.index, lambda: resolve(future, True))
-            else:
-                resolve(future, False)
-
-        self._quorum.read_barrier(answered, timeout=CATCH_UP_SECONDS)
-        try:
-            return await asyncio.wait_for(future, CATCH_UP_SECONDS + 1.0)
-        except TimeoutError:
-            return False
+        return await catch_up(self._quorum, self._broker.when_view_reaches, CATCH_UP_SECONDS)
 
     def health(self) -> Health:
         return health_of(self._broker, self._quorum.status(), self._stalls, self.own_problems())

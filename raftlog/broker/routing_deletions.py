@@ -1,6 +1,8 @@
 """`delete-records` over several leaders: split by who leads, forwarded, and put together again.
 
-Deleting twice does what deleting once does, so whatever may be asked again is, until the request's time is up.
+Deleting twice does what deleting once does, so whatever may be asked again is, until the request's time is up. That
+holds for offsets only: `latest` is another offset each time, and a retry would take records that came later. So it is
+looked up once, before the first attempt, and every attempt names what was found.
 
 What is *not* here: the deletion (`partitions/leader_deletions.py`).
 """
@@ -8,12 +10,23 @@ What is *not* here: the deletion (`partitions/leader_deletions.py`).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from raftlog.errors import CODES, NotLeader, RaftlogError
+from raftlog.errors import CODES, NotLeader, RaftlogError, RetriableError, error_from_code
 from raftlog.model import BrokerId
-from raftlog.wire import DeletedPartition, DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
+from raftlog.wire import (
+    TIMESTAMP_LATEST,
+    UP_TO_HIGH_WATERMARK,
+    DeletedPartition,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+)
 
 from .forwarding import Forwarder
 from .local import LocalRequests
@@ -23,17 +36,27 @@ from .routing_leaders import Leaders, Slots, resolve
 class DeletionRouter:
     """Lives on the broker's loop."""
 
-    def __init__(self, node_id: BrokerId, local: LocalRequests, forwarder: Forwarder, leaders: Leaders) -> None:
+    def __init__(
+        self,
+        node_id: BrokerId,
+        local: LocalRequests,
+        forwarder: Forwarder,
+        leaders: Leaders,
+        offsets: Callable[[OffsetsRequest], Awaitable[OffsetsResponse]],
+    ) -> None:
+        """`offsets` asks the leaders, wherever they are."""
         self._node_id = node_id
         self._local = local
         self._forwarder = forwarder
         self._leaders = leaders
+        self._offsets = offsets
 
     async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         """Answers in the order asked, at the latest after the request's timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + request.timeout_ms / 1000
         slots: Slots[DeletedPartition] = Slots(len(request.partitions))
+        request = await self._with_offsets(request, slots, deadline)
         while slots.open:
             groups = self._leaders.groups(request.partitions, slots, _failed)
             left_ms = max(int((deadline - loop.time()) * 1000), 0)
@@ -44,6 +67,35 @@ class DeletionRouter:
             if slots.open and not await self._leaders.retry_before(deadline):
                 break
         return DeleteRecordsResponse(request.correlation_id, slots.in_order())
+
+    async def _with_offsets(
+        self, request: DeleteRecordsRequest, slots: Slots[DeletedPartition], deadline: float
+    ) -> DeleteRecordsRequest:
+        """The request with an offset for every partition; one of which none can be had is settled."""
+        positions = [p for p, asked in enumerate(request.partitions) if asked.before == UP_TO_HIGH_WATERMARK]
+        if not positions:
+            return request
+        targets = list(request.partitions)
+        queries = [OffsetQuery(targets[p].topic_id, targets[p].partition, TIMESTAMP_LATEST) for p in positions]
+        # What belongs to open transactions stays: the last stable offset is the end of what may be deleted.
+        try:
+            async with asyncio.timeout_at(deadline):
+                answer = await self._offsets(OffsetsRequest(0, queries, isolation=1))
+        except TimeoutError:
+            late = RetriableError(
+                "offset_not_available", "nobody told in time which offset is the latest; nothing is deleted"
+            )
+            for position in positions:
+                slots.settle(position, _failed(targets[position], late), final=True)
+            return request
+        for position, found in zip(positions, answer.partitions, strict=True):
+            target = targets[position]
+            if found.error:
+                error = error_from_code(found.error, found.detail, found.leader)
+                slots.settle(position, _failed(target, error), final=True)
+            else:
+                targets[position] = msgspec.structs.replace(target, before=found.offset)
+        return msgspec.structs.replace(request, partitions=targets)
 
     async def _delete_at(
         self, leader: BrokerId, request: DeleteRecordsRequest, positions: list[int], slots: Slots[DeletedPartition]

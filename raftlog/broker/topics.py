@@ -1,8 +1,12 @@
 """Topic changes as commands: what an administrator asks for → what the quorum is asked to decide.
 
-A command takes effect once by what it names (topic ids, counts), so one whose outcome is unknown is proposed again, the
-same one, until its fate is known or the deadline has passed. Randomness (topic ids) and placement are chosen here and
-carried in the command.
+Every change begins with a linearizable read (S7): topics, counts and brokers are those that the quorum has decided by
+then, so nothing is refused, or laid out, by the view of a node that is behind. Randomness (topic ids) and placement are
+chosen here and carried in the command; whether it is right is decided where it is applied.
+
+A change is proposed once. While its fate is open the quorum repeats it under one sequence of this node's session, so
+that it is carried out once and an answer that got lost is given again; to propose it anew could let it take effect a
+second time, after a change that came later. Only what certainly reached no log is proposed again.
 """
 
 from __future__ import annotations
@@ -21,14 +25,21 @@ from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import BrokerId, TopicId, TopicRecord
 from raftlog.ports import Random
 
+from .linearizable import catch_up
 from .routing_leaders import resolve
 
 DEADLINE_SECONDS = 15.0
+RETRY_SECONDS = 0.05
+"""Before what reached no log is proposed again."""
 LEADERS_WAIT_SECONDS = 2.0
+LEAST_SECONDS = 0.1
+"""What a proposal gets, however late it is."""
 
 
 class Proposer(Protocol):
     """The part of the quorum that is needed here."""
+
+    def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
 
@@ -55,8 +66,7 @@ class TopicAdministrator:
         check_topic_name(name)
         parse_topic_config(configs)
         self._check_partition_count(partition_count)
-        if self._view.topic(name) is not None:
-            raise InvalidRequest("topic_exists", f"topic {name!r} exists already")
+        await self.catch_up()
         factor = replication_factor or default_replication_factor(self._view.brokers())
         replicas = self._place(partition_count, factor, self._random.randrange(0, 1 << 20))
         topic_id = TopicId(self._random.randbytes(16))
@@ -65,8 +75,9 @@ class TopicAdministrator:
 
     async def delete(self, name: str) -> None:
         """Raises as `BrokerService.delete_topic`."""
+        await self.catch_up()
         topic_id = self._topic(name).topic_id
-        await self._decide_once(DeleteTopic(topic_id), lambda: self._view.topic_by_id(topic_id) is None)
+        await self._decide_unless(DeleteTopic(topic_id), lambda: self._view.topic_by_id(topic_id) is None)
 
     async def alter(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
         """Raises as `BrokerService.alter_topic`."""
@@ -74,13 +85,15 @@ class TopicAdministrator:
         unknown = sorted(set(remove) - set(TOPIC_CONFIG_NAMES))
         if unknown:
             raise InvalidRequest("invalid_config", f"unknown topic setting {unknown[0][:64]!r}")
+        await self.catch_up()
         topic_id = self._topic(name).topic_id
         await self.decide(AlterTopic(topic_id, tuple(sorted(assign.items())), tuple(sorted(set(remove)))))
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
         """Raises as `BrokerService.add_partitions`."""
-        topic = self._topic(name)
         self._check_partition_count(partition_count)
+        await self.catch_up()
+        topic = self._topic(name)
         added = partition_count - topic.partition_count
         if added <= 0:
             raise InvalidRequest(
@@ -93,39 +106,37 @@ class TopicAdministrator:
             now = self._view.topic_by_id(topic.topic_id)
             return now is not None and now.partition_count >= partition_count
 
-        await self._decide_once(AddPartitions(topic.topic_id, topic.partition_count, replicas), is_grown)
+        await self._decide_unless(AddPartitions(topic.topic_id, topic.partition_count, replicas), is_grown)
         await self._wait_for_leaders(topic.topic_id)
 
+    async def catch_up(self) -> None:
+        """Bring the view to all that the quorum has decided by now. Raises `RetriableError` (`quorum_unavailable`)."""
+        if not await catch_up(self._quorum, self._when_view_reaches, DEADLINE_SECONDS):
+            raise RetriableError("quorum_unavailable", "the metadata quorum does not answer; nothing was changed")
+
     async def decide(self, command: Command) -> CommandResult:
-        """Propose until the fate is known and this node's view shows it. Raises the refusal, or `RetriableError`:
-        `outcome_unknown` from the first attempt without an answer on, since any of them may have been the one."""
+        """The state machine's answer, once this node's view shows what was decided. Raises the refusal, or
+        `RetriableError`: `quorum_unavailable` where nothing was decided, `outcome_unknown` where that is not known."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DEADLINE_SECONDS
-        unknown = ""
         while True:
             answered: asyncio.Future[Outcome] = loop.create_future()
-            timeout = min(5.0, max(deadline - loop.time(), 0.1))
+            timeout = max(deadline - loop.time(), LEAST_SECONDS)
             self._quorum.propose(command, partial(resolve, answered), timeout=timeout)
             outcome = await answered
             if outcome.fate is Fate.APPLIED and outcome.result is not None:
                 await self._seen(outcome.index)
-                if not isinstance(outcome.result, Refused):
-                    return outcome.result
-                if unknown:
-                    raise RetriableError(
-                        "outcome_unknown", f"an earlier attempt had no answer: {outcome.result.detail}"
-                    )
-                raise outcome.result.error()
+                if isinstance(outcome.result, Refused):
+                    raise outcome.result.error()
+                return outcome.result
             if outcome.fate is not Fate.REFUSED:
-                unknown = outcome.detail or "no answer"
+                raise RetriableError("outcome_unknown", f"the quorum's decision is not known: {outcome.detail}")
             if loop.time() >= deadline:
-                if unknown:
-                    raise RetriableError("outcome_unknown", f"the quorum's decision is not known: {unknown}")
                 raise RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}")
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(RETRY_SECONDS)
 
-    async def _decide_once(self, command: Command, is_done: Callable[[], bool]) -> None:
-        """For what is refused the second time: it is done if the view shows it done, at whichever attempt."""
+    async def _decide_unless(self, command: Command, is_done: Callable[[], bool]) -> None:
+        """Where the outcome is unknown and the view shows that what was asked for is so, it is done."""
         try:
             await self.decide(command)
         except RetriableError as error:

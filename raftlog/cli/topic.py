@@ -199,7 +199,9 @@ def delete_records(bootstrap: str, name: str, bounds: tuple[str, ...], plan: boo
     if not yes:
         total = sum(one.records for one in planned)
         click.confirm(f"Delete {total} offsets of topic {name}, {len(planned)} partitions?", abort=True, err=True)
-    deleted = _with_admin(bootstrap, lambda admin: admin.delete_records(name, before))
+    # What was shown and agreed to, and not what came meanwhile.
+    agreed = {one.partition: one.before for one in planned}
+    deleted = _with_admin(bootstrap, lambda admin: admin.delete_records(name, agreed))
     columns = ("Topic", "Partition", "LogStartOffset")
     show(output, deleted, lambda wide: table(columns, [(name, one.partition, one.log_start_offset) for one in deleted]))
 

@@ -16,6 +16,8 @@ from urllib.parse import quote
 import msgspec
 
 from raftlog.config import check_topic_name
+from raftlog.errors import InvalidRequest
+from raftlog.wire import TIMESTAMP_LATEST
 
 from .admin_groups import AdminGroups, GroupInfo, GroupSummary, SoughtOffset
 from .admin_moves import (
@@ -189,16 +191,30 @@ class Admin(AdminMoves, AdminGroups, AdminTransactions):
     async def delete_records(
         self, name: str, before: Mapping[int, int | Literal["latest"]], *, timeout: float = CHANGE_TIMEOUT
     ) -> list[PartitionDeletion]:
-        """Delete the records below an offset, by partition; `latest`: all that consumers may read now. Returns when
-        every in-sync replica has it on disk, at most `timeout` seconds later; asking again changes nothing.
+        """Delete the records below an offset, by partition; `latest`: all that consumers may read when this is called.
+        Returns when every in-sync replica has it on disk, at most `timeout` seconds later; asking again for the same
+        offsets changes nothing.
 
         Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`, `offset_out_of_range` beyond the high watermark)
         or `RetriableError`; of several partitions some may then be done.
         """
         path = f"{topic_path(check_topic_name(name))}/delete-records"
-        asked = [{"partition": partition, "before": offset} for partition, offset in before.items()]
+        # Here, before the first attempt: each node that is asked would take the latest offset of its own moment.
+        open_ended = [partition for partition, offset in before.items() if offset == "latest"]
+        latest = await self._latest_offsets(name, open_ended) if open_ended else {}
+        asked = [{"partition": number, "before": latest.get(number, offset)} for number, offset in before.items()]
         body = {"partitions": asked, "timeout_ms": max(int(timeout * 1000), 1)}
         return (await self._api.change("POST", path, _Deletions, body, timeout=timeout + ANSWER_GRACE)).partitions
+
+    async def _latest_offsets(self, name: str, partitions: Sequence[int]) -> dict[int, int]:
+        """The last stable offset of each. Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`)."""
+        description = await self.describe_topic(name)
+        for partition in partitions:
+            if not 0 <= partition < description.partition_count:
+                raise InvalidRequest("unknown_partition", f"topic {name} has no partition {partition}")
+        queries = [(partition, TIMESTAMP_LATEST) for partition in partitions]
+        found = await query_offsets(self._api, description.id_bytes, queries, isolation=1)
+        return {one.partition: one.offset for one in found}
 
     # --- Cluster ------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from raftlog.client import admin as admin_module
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import TopicPartition
 from raftlog.record_batch import encode
+from raftlog.wire import DeleteRecordsRequest, DeleteRecordsResponse
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, running_api
 
@@ -92,3 +93,25 @@ async def test_the_client(api: Api, broker: FakeBroker, monkeypatch: pytest.Monk
         with pytest.raises(RaftlogError) as waiting:
             await admin.delete_records("t", {0: 3}, timeout=0.1)
         assert waiting.value.code == "not_enough_replicas"
+
+
+async def test_the_clients_latest_is_that_of_its_call(api: Api, broker: FakeBroker) -> None:
+    """A node that refuses for now is asked again, or another is, while records go on coming: those stay."""
+    log = broker.logs[TopicPartition(broker.view.topics()[0].topic_id, 0)]
+    attempts: list[int] = []
+    delete = broker.delete_records
+
+    async def later(request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        attempts.append(request.partitions[0].before)
+        log.append(encode([b"late"], base_timestamp_ms=0))
+        if len(attempts) < 3:
+            raise RetriableError("overloaded", "not now")
+        return await delete(request)
+
+    broker.delete_records = later  # type: ignore[method-assign]
+    async with Admin(f"127.0.0.1:{api.port}") as admin:
+        (deleted,) = await admin.delete_records("t", {0: "latest"})
+        assert (deleted.log_start_offset, attempts) == (6, [6, 6, 6])
+        with pytest.raises(InvalidRequest) as refused:
+            await admin.delete_records("t", {2: "latest"})
+        assert refused.value.code == "unknown_partition"

@@ -12,20 +12,18 @@ import pytest
 from msgspec.structs import replace
 from msgspec.structs import replace as replace_struct
 
-from metadata.commands import AddPartitions, Command, CreateTopic, DeleteTopic, Done, Refused
+from metadata.commands import Command, Done
 from metadata.engine import Fate, Outcome
-from metadata.view import ClusterView, PartitionChanged, TopicChanged, TopicRemoved
-from raftlog.broker import forwarding, topics
+from metadata.view import ClusterView, PartitionChanged, TopicChanged
+from raftlog.broker import forwarding
 from raftlog.broker.forwarding import Forwarder
 from raftlog.broker.routing import Router
 from raftlog.broker.routing_leaders import Slots
 from raftlog.broker.topics import TopicAdministrator
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import (
     NO_BROKER,
     BrokerId,
-    BrokerRecord,
-    DirectoryId,
     Endpoint,
     Incarnation,
     LeaderEpoch,
@@ -122,19 +120,22 @@ class Quorum:
     def __init__(self, *outcomes: Outcome) -> None:
         self.outcomes = list(outcomes)
         self.proposed: list[Command] = []
+        self.timeouts: list[float] = []
         self.barriers = 0
+        self.barrier = Outcome(Fate.APPLIED, 1, Done())
         self.before_barrier: Callable[[], None] = lambda: None
         self.before: Callable[[], None] = lambda: None
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
         self.proposed.append(command)
+        self.timeouts.append(timeout)
         self.before()
         done(self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0])
 
     def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
         self.barriers += 1
         self.before_barrier()
-        done(Outcome(Fate.APPLIED, 1, Done()))
+        done(self.barrier)
 
 
 def router_of(view: ClusterView, here: Here, others: Others, quorum: Quorum) -> Router:
@@ -345,70 +346,3 @@ async def test_dialing_counts_as_part_of_the_requests_time(monkeypatch: pytest.M
             await forwarder.produce(THERE, *produce_request(50))
     assert caught.value.code == "connection_lost", "it was not sent"
     await forwarder.close()
-
-
-# --- Topics -----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_topic_is_said_to_exist_only_on_the_quorums_word(here: Here, quorum: Quorum) -> None:
-    """S7: another node has deleted it, and this one's view does not show that yet."""
-    view = view_of(HERE)
-    endpoint = Endpoint("h", 1)
-    for broker in (HERE, THERE):
-        view._brokers[broker] = BrokerRecord(
-            broker, Incarnation(1), DirectoryId(bytes(16)), 1, endpoint, endpoint, "", False, 1
-        )
-
-    def delete() -> None:
-        view.on_events(view.index + 1, [TopicRemoved(TOPIC, "t")])
-
-    router = router_of(view, here, Others(), quorum)
-    with pytest.raises(InvalidRequest, match="exists already"):
-        await router.create_topic("t", 1, None, {})
-    quorum.before_barrier = delete
-    await router.create_topic("t", 1, None, {})
-    assert [type(command) for command in quorum.proposed] == [CreateTopic]
-
-
-UNKNOWN = Outcome(Fate.UNKNOWN, detail="no answer")
-
-
-async def test_a_deletion_that_was_carried_out_at_the_first_attempt_is_done(here: Here) -> None:
-    view = view_of(HERE)
-    quorum = Quorum(UNKNOWN, Outcome(Fate.APPLIED, 1, Refused("unknown_topic", "there is no such topic")))
-    quorum.before = lambda: view.topic("t") and view.on_events(view.index + 1, [TopicRemoved(TOPIC, "t")])  # type: ignore[assignment, func-returns-value]
-    await router_of(view, here, Others(), quorum).delete_topic("t")
-    assert [type(command) for command in quorum.proposed] == [DeleteTopic] * 2
-
-
-async def test_partitions_that_were_added_at_the_first_attempt_are_there(here: Here) -> None:
-    view = view_of(HERE)
-    endpoint = Endpoint("h", 1)
-    for broker in (HERE, THERE):
-        view._brokers[broker] = BrokerRecord(
-            broker, Incarnation(1), DirectoryId(bytes(16)), 1, endpoint, endpoint, "", False, 1
-        )
-    quorum = Quorum(UNKNOWN, Outcome(Fate.APPLIED, 1, Refused("stale_partition_epoch", "it has 2 by now")))
-
-    def grow() -> None:
-        view.on_events(view.index + 1, [TopicChanged(TopicRecord(TOPIC, "t", 2, 2))])
-        lead(view, 1, THERE)
-
-    quorum.before = grow
-    await router_of(view, here, Others(), quorum).add_partitions("t", 2)
-    assert [type(command) for command in quorum.proposed] == [AddPartitions] * 2
-
-
-async def test_what_may_have_been_decided_is_never_called_undecided(
-    here: Here, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The last attempt was refused, but an earlier one had no answer."""
-    monkeypatch.setattr(topics, "DEADLINE_SECONDS", 0.2)
-    quorum = Quorum(UNKNOWN, Outcome(Fate.REFUSED, detail="nobody leads"))
-    with pytest.raises(RetriableError) as caught:
-        await router_of(view_of(HERE), here, Others(), quorum).delete_topic("t")
-    assert caught.value.code == "outcome_unknown"
-    quorum = Quorum(Outcome(Fate.REFUSED, detail="nobody leads"))
-    with pytest.raises(RetriableError) as caught:
-        await router_of(view_of(HERE), here, Others(), quorum).delete_topic("t")
-    assert caught.value.code == "quorum_unavailable"
