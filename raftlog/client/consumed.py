@@ -107,7 +107,8 @@ class ConsumedBatch:
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Columns offset, timestamp, key, value and headers, sharing the memory in which the batch came."""
-        return self.record_batch.to_arrow().slice(self._first())
+        whole, first = self.record_batch.to_arrow(), self._first()
+        return whole.slice(first) if first else whole
 
     def __len__(self) -> int:
         """How many records are shown."""

@@ -41,6 +41,8 @@ START_TIMEOUT = 30.0
 PAUSE_AFTER = 2000
 """Records after which the loop gets its turn; a batch counts as `BATCH_COST` records more."""
 BATCH_COST = 16
+WHOLE_BATCH_SHARE = 8
+"""Of a batch that is handed out whole every so many records count as one: its columns come by a few calls."""
 
 
 class Consumer:
@@ -325,6 +327,7 @@ class Consumer:
                 if taken is None:
                     return None
                 cursor = self._cursor = Cursor(*taken)
+                self._since_pause += cursor.batch.header.record_count + BATCH_COST
             if cursor.records is None and cursor.is_long_work:
                 return None
             try:
@@ -375,15 +378,14 @@ class Consumer:
         cursor = self._cursor
         self._cursor = None
         if cursor is not None and cursor.is_current:
-            batch = cursor.batch
+            reader, batch = cursor.reader, cursor.batch
             if cursor.records:
                 batch.start_offset = cursor.records[cursor.next].offset
-            cursor.reader.finished(batch)
-            return batch
-        taken = self._take()
-        if taken is None:
+        elif (taken := self._take()) is not None:
+            reader, batch = taken
+            self._since_pause += batch.header.record_count // WHOLE_BATCH_SHARE + BATCH_COST
+        else:
             return None
-        reader, batch = taken
         reader.finished(batch)
         return batch
 
@@ -395,5 +397,4 @@ class Consumer:
         if reader is None or batch is None:
             return None
         fetcher.took(reader)
-        self._since_pause += batch.header.record_count + BATCH_COST
         return reader, batch

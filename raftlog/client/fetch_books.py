@@ -9,7 +9,7 @@ What is *not* here: deciding who is to be asked for, and when (`fetcher.py`).
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection
 from itertools import islice
 
 from .reader import PartitionReader
@@ -52,9 +52,10 @@ class ReaderBooks:
             book.pop(reader, None)
         self.unwant(reader)
 
-    def next_ready(self, paused: Container[int]) -> PartitionReader | None:
+    def next_ready(self, paused: Collection[int]) -> PartitionReader | None:
         """Whose turn it is, paused partitions apart; the next call gives the next one."""
-        reader = next((reader for reader in self.ready if reader.partition not in paused), None)
+        ready = (reader for reader in self.ready if reader.partition not in paused) if paused else self.ready
+        reader = next(iter(ready), None)
         if reader is not None:
             del self.ready[reader]
             if len(reader.buffered) > 1:
@@ -86,6 +87,9 @@ class ReaderBooks:
     def leaders(self) -> list[int]:
         """Where somebody is to be asked for."""
         return list(self._wanting)
+
+    def wanting_count(self, leader: int) -> int:
+        return len(self._wanting.get(leader, ()))
 
     def wanting(self, leader: int, most: int) -> list[PartitionReader]:
         """Those who wanted it first."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from raftlog.errors import RaftlogError, RetriableError, error_from_code
 from raftlog.wire import (
@@ -80,6 +80,8 @@ class Channel:
     def __init__(self, connection: Connection, terms: Terms, owner: Owner) -> None:
         self.connection = connection
         self.open_polls = 0
+        self.open_bytes = 0
+        """That those may bring at most."""
         self._terms = terms
         self._owner = owner
 
@@ -87,6 +89,11 @@ class Channel:
     def needs_poll(self) -> bool:
         """Partitions wait for an answer that no open poll could bring."""
         return False
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What was asked for before and could still come, with any poll."""
+        return 0
 
     @property
     def refused(self) -> bool:
@@ -105,8 +112,15 @@ class Channel:
         """The connection takes nothing new: the readers that are to be asked for elsewhere."""
         return []
 
-    def _send(self, make: Callable[[int], Request], answered: Answered, lost: Callable[[RaftlogError], None]) -> None:
+    def _send(
+        self,
+        make: Callable[[int], Request],
+        max_bytes: int,
+        answered: Answered,
+        lost: Callable[[RaftlogError], None],
+    ) -> None:
         self.open_polls += 1
+        self.open_bytes += max_bytes
         try:
             timeout = self._terms.max_wait + ANSWER_GRACE
             self.connection.request(FETCH_PATH, make, (), timeout=timeout, answered=answered, lost=lost)
@@ -115,6 +129,7 @@ class Channel:
 
     def _over(self, max_bytes: int, error: RaftlogError | None = None) -> None:
         self.open_polls -= 1
+        self.open_bytes -= max_bytes
         self._owner.on_poll_over(max_bytes, error)
 
     def _nonsense(self) -> RaftlogError:
@@ -140,7 +155,7 @@ class PlainChannel(Channel):
             isolation=self._terms.isolation,
         )
         answered = partial(self._answered, question, max_bytes)
-        self._send(make, answered, partial(self._lost, question, max_bytes))
+        self._send(make, max_bytes, answered, partial(self._lost, question, max_bytes))
 
     def _answered(self, question: Question, max_bytes: int, response: Response, body: memoryview) -> None:
         if isinstance(response, ErrorResponse):
@@ -164,6 +179,13 @@ class PlainChannel(Channel):
         self._over(max_bytes, error)
 
 
+class _Slot(NamedTuple):
+    reader: PartitionReader
+    number: int
+    """Of its question."""
+    max_bytes: int
+
+
 class SessionChannel(Channel):
     """Invariant: every reader in `_slots` has a slot at the broker, or will have with a request that is under way."""
 
@@ -173,8 +195,9 @@ class SessionChannel(Channel):
         """0: the next poll begins one."""
         self._begun = 0
         self._numbers = itertools.count(1)
-        self._slots: dict[int, tuple[PartitionReader, int]] = {}
-        """Slot → the reader, and the number of its question."""
+        self._slots: dict[int, _Slot] = {}
+        self._waiting_bytes = 0
+        """The sum of theirs."""
         self._slot_of: dict[PartitionReader, int] = {}
         self._dropped: list[int] = []
         self._refused = False
@@ -182,6 +205,10 @@ class SessionChannel(Channel):
     @property
     def needs_poll(self) -> bool:
         return bool(self._slots) and not self.open_polls
+
+    @property
+    def waiting_bytes(self) -> int:
+        return self._waiting_bytes
 
     @property
     def refused(self) -> bool:
@@ -205,25 +232,26 @@ class SessionChannel(Channel):
             isolation=self._terms.isolation,
         )
         answered = partial(self._answered, self._session, max_bytes)
-        self._send(make, answered, partial(self._lost, self._session, max_bytes))
+        self._send(make, max_bytes, answered, partial(self._lost, self._session, max_bytes))
 
     def _slot(self, topic_id: bytes, reader: PartitionReader, most: int) -> SlotToFetch:
         self.drop(reader)
         number = next(self._numbers)
-        self._slots[number] = (reader, reader.ask())
+        self._slots[number] = _Slot(reader, reader.ask(), most)
+        self._waiting_bytes += most
         self._slot_of[reader] = number
         return SlotToFetch(number, topic_id, reader.partition, reader.fetch_offset, most, reader.leader_epoch)
 
     def drop(self, reader: PartitionReader) -> None:
         number = self._slot_of.pop(reader, None)
         if number is not None:
-            del self._slots[number]
+            self._waiting_bytes -= self._slots.pop(number).max_bytes
             self._dropped.append(number)
 
     def give_up(self) -> list[PartitionReader]:
         slots, self._slots = self._slots, {}
-        self._slot_of, self._dropped, self._session = {}, [], 0
-        return [reader for reader, number in slots.values() if reader.answered(number)]
+        self._slot_of, self._dropped, self._session, self._waiting_bytes = {}, [], 0, 0
+        return [slot.reader for slot in slots.values() if slot.reader.answered(slot.number)]
 
     def _answered(self, session: int, max_bytes: int, response: Response, body: memoryview) -> None:
         if session == self._session:
@@ -241,14 +269,16 @@ class SessionChannel(Channel):
         for answer in response.slots:
             piece = body[start : start + answer.length]
             start += answer.length
-            reader, number = self._slots.get(answer.slot, (None, 0))
-            if reader is None:
+            slot = self._slots.get(answer.slot)
+            if slot is None:
                 continue  # it was dropped
+            reader = slot.reader
             if answer.error or answer.length:
                 del self._slots[answer.slot], self._slot_of[reader]
-                if reader.answered(number):
+                self._waiting_bytes -= slot.max_bytes
+                if reader.answered(slot.number):
                     self._owner.on_answer(reader, answer, piece)
-            elif reader.asked == number:
+            elif reader.asked == slot.number:
                 self._owner.on_answer(reader, answer, piece)
 
     def _lost(self, session: int, max_bytes: int, error: RaftlogError) -> None:

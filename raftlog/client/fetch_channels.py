@@ -42,6 +42,9 @@ class Channels:
         self._channels: dict[Connection, Channel] = {}
         self._no_session_before: dict[Connection, float] = {}
 
+    def __len__(self) -> int:
+        return len(self._channels)
+
     def all(self) -> list[Channel]:
         """Those that are used."""
         return list(self._channels.values())

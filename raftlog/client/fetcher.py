@@ -22,14 +22,15 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
-from raftlog.config import KIB, MIB
-from raftlog.errors import CODES, CorruptBatch, InvalidRequest, RaftlogError, error_from_code
+from raftlog.errors import CODES, CorruptBatch, RaftlogError
 
 from .api import HttpApi, blames_caller
 from .fetch_books import ReaderBooks
+from .fetch_budget import PARTITION_BYTES, FetchBudget
 from .fetch_channel import Answer, Channel
 from .fetch_channels import Channels
 from .fetch_channels import FetcherSettings as FetcherSettings
+from .fetch_refusals import take_refusal
 from .metadata import ClusterMetadata, TopicDescription
 from .offsets import StartFinder
 from .reader import PartitionReader, Start
@@ -40,9 +41,6 @@ from .waiters import Waiters
 
 logger = logging.getLogger("raftlog.client")
 
-REQUEST_BYTES = 4 * MIB
-PARTITION_BYTES = 2 * MIB
-SMALLEST_SHARE = 64 * KIB
 MAX_POLLS = 4
 """Open at one broker."""
 MAX_NAMED = 4_000
@@ -87,7 +85,9 @@ class Fetcher:
         """Who is not to be asked for yet."""
         self._asked_at: dict[PartitionReader, Channel] = {}
         self._channels = Channels(settings, self, self._loop.time)
-        self._asked_bytes = 0
+        self._budget = FetchBudget(settings.prefetch_bytes)
+        self._short = False
+        """Somebody could not be asked for, because too much is fetched ahead."""
         self._answers = 0
         self._unknown_since: float | None = None
         self.changed = Waiters()
@@ -123,6 +123,8 @@ class Fetcher:
             self._notice_all()
         elif self.readers.get(reader.partition) is reader:
             self._books.notice(reader)
+            if reader.error is None and self._has_enough(reader, self._share) and not self._short:
+                return  # nobody is to be asked for because of it: as after most batches
         self.pump()
 
     def assign(self, starts: Mapping[int, Start]) -> None:
@@ -164,11 +166,12 @@ class Fetcher:
             self._look(reader, now, share)
         if self._seeking:
             self._finder.find(self.topic.topic_id, self._seeking)
+        self._short = False
         for leader in self._books.leaders():
             while self._ask(leader):
                 pass
         for channel in self._channels.all():
-            if channel.needs_poll and self._room > 0:
+            if channel.needs_poll:
                 self._poll(channel, [])
         self._wake_at(min((reader.not_before for reader in self._resting), default=None))
 
@@ -178,9 +181,7 @@ class Fetcher:
         self._resting.pop(reader, None)
         if reader.asked is None and (channel := self._asked_at.pop(reader, None)) is not None:
             channel.drop(reader)
-        # Not for each batch that is taken: few large answers cost a fraction of many small ones, on both sides.
-        enough = reader.error is not None or reader.asked is not None or reader.buffered_bytes > share // 2
-        if enough or self._is_paused(reader):
+        if reader.error is not None or self._has_enough(reader, share) or self._is_paused(reader):
             self._books.unwant(reader)
         elif reader.looking_for is not None:
             self._books.unwant(reader)
@@ -194,14 +195,14 @@ class Fetcher:
         else:
             self._books.want(reader)
 
+    def _has_enough(self, reader: PartitionReader, share: int) -> bool:
+        """It is not asked for after each batch: few large answers cost a fraction of many small ones, on both sides."""
+        return reader.asked is not None or reader.buffered_bytes > share // 2
+
     @property
     def _share(self) -> int:
         """Of what may be fetched ahead, a partition's."""
-        return max(self._settings.prefetch_bytes // max(1, len(self.readers)), SMALLEST_SHARE)
-
-    @property
-    def _room(self) -> int:
-        return self._settings.prefetch_bytes - self._books.buffered_bytes - self._asked_bytes
+        return self._budget.share(len(self.readers))
 
     def _ask(self, leader: int) -> bool:
         """Whether there may be more to ask there."""
@@ -210,22 +211,38 @@ class Fetcher:
             self._dial(leader)
             return False
         channel = self._channels.to(connection)
-        if channel.open_polls >= MAX_POLLS or self._room <= 0:
+        least = self._books.wanting_count(leader) * min(PARTITION_BYTES, self._share // 2)
+        if channel.open_polls >= MAX_POLLS:
+            return False
+        if not self._budget.has_room(least, self._books.buffered_bytes):
+            self._short = True
             return False
         readers = self._books.wanting(leader, MAX_NAMED)
+        if not self._poll(channel, readers):
+            return False
         for reader in readers:
             self._books.unwant(reader)
             self._asked_at[reader] = channel
-        # A leader gives a batch that is larger than asked for only where it is the first of its answer.
-        self._poll(channel, sorted(readers, key=lambda reader: reader.served))
-        return len(readers) == MAX_NAMED
+        return self._books.wanting_count(leader) > 0
 
-    def _poll(self, channel: Channel, readers: Sequence[PartitionReader]) -> None:
-        max_bytes = min(REQUEST_BYTES, self._room)
-        self._asked_bytes += max_bytes
-        most, share = min(PARTITION_BYTES, max_bytes), self._share
-        asked = [(reader, min(most, share - reader.buffered_bytes)) for reader in readers]
+    def _poll(self, channel: Channel, readers: Sequence[PartitionReader]) -> bool:
+        """Whether there is room for it."""
+        share = self._share
+        # A leader gives a batch that is larger than asked for only where it is the first of its answer.
+        in_turn = sorted(readers, key=lambda reader: reader.served)
+        asked = [(reader, min(PARTITION_BYTES, share - reader.buffered_bytes)) for reader in in_turn]
+        max_bytes = self._budget.grant(
+            sum(most for _, most in asked),
+            channel.waiting_bytes,
+            open_bytes=channel.open_bytes,
+            brokers=len(self._channels),
+            buffered=self._books.buffered_bytes,
+        )
+        if not max_bytes:
+            self._short = True
+            return False
         channel.poll(self.topic.topic_id, asked, max_bytes)
+        return True
 
     def _dial(self, leader: int) -> None:
         endpoint = self.metadata.data_endpoint(leader)
@@ -240,7 +257,8 @@ class Fetcher:
 
     def on_answer(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
         if answer.error:
-            self._refused(reader, answer)
+            self.last_error = take_refusal(reader, answer, self._loop.time(), self._settings.on_out_of_range)
+            self._back_off(reader)
         else:
             self._accept(reader, answer, body)
         self._books.notice(reader)
@@ -252,7 +270,7 @@ class Fetcher:
         self._books.notice(reader)
 
     def on_poll_over(self, max_bytes: int, error: RaftlogError | None) -> None:
-        self._asked_bytes -= max_bytes
+        self._budget.over(max_bytes)
         self._answers += 1
         if error is not None:
             self.last_error = error
@@ -273,33 +291,6 @@ class Fetcher:
             where = f"{reader.topic}/{reader.partition} at offset {reader.position} from broker {reader.leader}"
             reader.corrupt(CorruptBatch(f"{where}: {error.detail}"))
             self._back_off(reader)
-
-    def _refused(self, reader: PartitionReader, answer: Answer) -> None:
-        error = error_from_code(answer.error, answer.detail, answer.leader)
-        self.last_error = error
-        now = self._loop.time()
-        if error.code == "offset_out_of_range":
-            self._out_of_range(reader, answer)
-        elif error.code in ("unknown_topic", "unknown_partition"):
-            reader.unknown_since = now if reader.unknown_since is None else reader.unknown_since
-            if now - reader.unknown_since >= UNKNOWN_TOPIC_GRACE:
-                reader.error = error
-        elif not CODES[error.code].retriable:
-            reader.error = error
-        self._back_off(reader)
-
-    def _out_of_range(self, reader: PartitionReader, answer: Answer) -> None:
-        start, end = answer.log_start_offset, answer.high_watermark
-        if start <= reader.fetch_offset <= end:
-            return  # the broker has caught up since
-        if reader.position < reader.fetch_offset:
-            return  # first what was fetched; the question is asked again
-        detail = f"{reader.topic}/{reader.partition}: offset {reader.fetch_offset} is not between {start} and {end}"
-        if self._settings.on_out_of_range == "error":
-            reader.error = InvalidRequest("offset_out_of_range", detail)
-        else:
-            logger.warning("%s; going on at the %s", detail, self._settings.on_out_of_range)
-            reader.seek(self._settings.on_out_of_range)
 
     def _back_off(self, reader: PartitionReader) -> None:
         pause = min(BACKOFF_MIN * 2 ** min(reader.failures, 10), BACKOFF_MAX)

