@@ -1,8 +1,8 @@
 """What an operator asks for, as commands: reassignments, elections by hand, brokers that go.
 
-Each command names the partition epoch that this node's view shows. Where the view was behind, the refusal says so and
-the command is made anew from the view that has caught up, a few times. What was decided at an attempt whose answer got
-lost is recognized by what the view then shows.
+Each request begins with a linearizable read (S7), and each command names the partition epoch that this node's view then
+shows. Where the record changed meanwhile, the refusal says so and the command is made anew, a few times. What is as it
+was asked for already needs no command.
 
 What is *not* here: plans (`metadata/balance.py`), whether any of it is right (`metadata/image_reassignments.py`), HTTP.
 """
@@ -28,6 +28,7 @@ from metadata.commands import (
 )
 from metadata.commands_moves import (
     MAX_REASSIGNMENTS_PER_COMMAND,
+    REPLACEMENT_FEATURE_LEVEL,
     THROTTLE_FEATURE_LEVEL,
     AlterReassignments,
     ElectUnclean,
@@ -48,6 +49,10 @@ ATTEMPTS = 5
 class Decides(Protocol):
     """The part of `TopicAdministrator` that is needed here."""
 
+    async def catch_up(self) -> object:
+        """Raises `RetriableError` where the quorum does not answer."""
+        ...
+
     async def decide(self, command: Command) -> CommandResult: ...
 
 
@@ -65,9 +70,11 @@ class MoveAdministrator:
         self._view = view
         self._drivers = drivers
         self._decide = administrator.decide
+        self._catch_up = administrator.catch_up
         self._logger = logger
 
     async def plan(self, drain_brokers: Sequence[BrokerId]) -> list[SuggestedMove]:
+        await self._catch_up()
         brokers, partitions = self._view.brokers(), self._view.partitions()
         if drain_brokers:
             moves = await asyncio.to_thread(drain, brokers, partitions, drain_brokers)
@@ -81,11 +88,12 @@ class MoveAdministrator:
         targets = {one.topic_partition: one.target_replicas for one in wanted}
         if len(targets) != len(wanted):
             raise InvalidRequest("invalid_request", "a partition is named twice")
+        await self._catch_up()
         if throttle is not None and not wanted and not self._view.reassigning():
             raise InvalidRequest("no_reassignment_in_progress", "nothing is being moved that could be throttled")
 
-        if throttle is not None and self._view.feature_level < THROTTLE_FEATURE_LEVEL:
-            await self._decide(SetFeatureLevel(THROTTLE_FEATURE_LEVEL))
+        if throttle is not None:
+            await self._reach(THROTTLE_FEATURE_LEVEL)
 
         async def decide(asked: tuple[Reassignment, ...]) -> Sequence[Refused | None]:
             if throttle is None:
@@ -96,6 +104,8 @@ class MoveAdministrator:
             return result.refusals
 
         async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
+            if any(record.is_moving and targets[record.topic_partition] is not None for record in records):
+                await self._allow_replacements()
             asked = tuple(
                 Reassignment(
                     r.topic_partition.topic_id,
@@ -154,6 +164,7 @@ class MoveAdministrator:
         return await self._ask_all(asked, 1, ask, lambda record: False)
 
     async def unregister(self, broker_id: BrokerId) -> None:
+        await self._catch_up()
         broker = self._view.broker(broker_id)
         if broker is None:
             raise InvalidRequest("not_found", f"broker {broker_id} is not registered")
@@ -170,6 +181,20 @@ class MoveAdministrator:
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 
+    async def _reach(self, level: int) -> None:
+        """The cluster is at this feature level, or a later one. Raises `InvalidRequest` (`unsupported_version`)."""
+        if self._view.feature_level < level:
+            await self._decide(SetFeatureLevel(level))
+
+    async def _allow_replacements(self) -> None:
+        """Where some broker is too old for that, each move that has begun is refused by name, and all else is done."""
+        try:
+            await self._reach(REPLACEMENT_FEATURE_LEVEL)
+        except InvalidRequest as error:
+            if error.code != "unsupported_version":
+                raise
+            self._logger.warning("moves_cannot_be_replaced", error=error.detail)
+
     async def _ask_all(
         self,
         asked: Sequence[TopicPartition],
@@ -178,6 +203,7 @@ class MoveAdministrator:
         is_done: Callable[[PartitionRecord], bool],
     ) -> list[RaftlogError | None]:
         """Ask about each until it is answered, by the latest record each time."""
+        await self._catch_up()
         answers: dict[TopicPartition, RaftlogError | None] = {}
         left = list(dict.fromkeys(asked))
         for _ in range(ATTEMPTS):

@@ -39,6 +39,10 @@ class ShownMove(msgspec.Struct, frozen=True):
     replicas: list[int]
     target_replicas: list[int]
     bytes: int
+    replaces: list[int] | None = None
+    """The target that is given up for it, where one is under way."""
+    cancels: list[int] = []
+    """Brokers that were being added, and are let go with what they have copied."""
 
 
 def moving_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,6 +83,8 @@ def reassign(
     output: str,
 ) -> None:
     """Give partitions other replicas, more or fewer too, the preferred leader first: `orders/0=1,2,3`.
+
+    What is under way for a partition is replaced: --plan shows it.
 
     With --throttle alone: change how fast all moves go that are under way.
     """
@@ -231,12 +237,8 @@ async def _carry_out(
 ) -> int:
     """Show the plan, or do what it says. Returns the exit code."""
     held = await sizes(admin)
-    shown = [
-        ShownMove(
-            m.topic, m.partition, m.replicas, m.target_replicas, held.get((m.topic, m.partition), 0) * len(m.adding)
-        )
-        for m in moves
-    ]
+    under_way = {(one.topic, one.partition): one for one in await admin.list_reassignments()}
+    shown = [_shown(m, under_way.get((m.topic, m.partition)), held.get((m.topic, m.partition), 0)) for m in moves]
     if plan_only or not moves:
         show(output, shown, lambda wide: _plan_text(shown))
         return 0
@@ -247,6 +249,15 @@ async def _carry_out(
         await watch(admin, [(s.topic, s.partition) for s in decided], sum(s.bytes for s in decided), timeout)
         outcomes = await _arrived(admin, moves, outcomes)
     return _report(outcomes, "asked for" if no_wait else "moved", output)
+
+
+def _shown(move: MoveInfo, before: ReassignmentInfo | None, size: int) -> ShownMove:
+    """A move of a plan, and what it takes the place of. Who is copying already goes on, and is not counted again."""
+    shown = ShownMove(move.topic, move.partition, move.replicas, move.target_replicas, size * len(move.adding))
+    if before is None or before.target_replicas == move.target_replicas:
+        return shown
+    cancels = [broker for broker in before.adding_replicas if broker not in move.target_replicas]
+    return msgspec.structs.replace(shown, replaces=before.target_replicas, cancels=cancels)
 
 
 async def _arrived(
@@ -336,9 +347,14 @@ def _report(outcomes: Sequence[PartitionOutcome], done: str, output: str) -> int
 def _plan_text(moves: Sequence[ShownMove]) -> str:
     if not moves:
         return "Nothing to move."
-    rows = [(m.topic, m.partition, m.replicas, m.target_replicas, m.bytes) for m in moves]
+    replacing = any(move.replaces is not None for move in moves)
+    columns = ("Topic", "Partition", "From", "To", "Bytes") + ("Replaces", "Cancels") * replacing
+    rows = [
+        (m.topic, m.partition, m.replicas, m.target_replicas, m.bytes) + (m.replaces, m.cancels) * replacing
+        for m in moves
+    ]
     total = sum(move.bytes for move in moves)
-    return f"{table(('Topic', 'Partition', 'From', 'To', 'Bytes'), rows)}\n\n{len(moves)} partitions, {total} bytes."
+    return f"{table(columns, rows)}\n\n{len(moves)} partitions, {total} bytes."
 
 
 def _elections_text(moves: Sequence[MoveInfo]) -> str:

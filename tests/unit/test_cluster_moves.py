@@ -22,7 +22,14 @@ from metadata.commands import (
     NoOp,
     Refused,
 )
-from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
+from metadata.commands_moves import (
+    REPLACEMENT_FEATURE_LEVEL,
+    AlterReassignments,
+    BeginMoves,
+    Move,
+    Reassignment,
+    ThrottleReassignments,
+)
 from metadata.view import BrokerChanged
 from raftlog import Admin
 from raftlog.broker.moves import ATTEMPTS, MoveAdministrator
@@ -30,6 +37,7 @@ from raftlog.cli.cluster_progress import missing_bytes
 from raftlog.client.admin import MoveInfo, ReassignmentInfo, ReplicaInfo
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import BrokerId, Endpoint, ReplicationThrottle, TopicPartition
+from raftlog.version import FEATURE_LEVEL
 from tests.support.cli_runner import Background, Result, run
 from tests.support.fake_broker import FakeBroker
 from tests.support.http_api_client import Api, running_api
@@ -40,16 +48,19 @@ class Moving(FakeBroker):
     """The API in front of a real `MoveAdministrator` and a real image of five brokers; what `decide` carries out is
     followed by what controller and leaders would do, as long as `helped`."""
 
+    level = FEATURE_LEVEL
+
     def __init__(self, partitions: int = 4) -> None:
         super().__init__()
         self.cluster = Cluster(0)
         self.helped = True
         self.decided: list[Command] = []
         self.before_deciding: list[Command] = []
+        self.before_reading: list[Command] = []
         self.silent = False
         self.warnings: list[str] = []
         for broker in range(5):
-            self.cluster.do(self.cluster.registration(broker, feature_level=2))
+            self.cluster.do(self.cluster.registration(broker, feature_level=self.level))
             self.cluster.unfence(broker)
         replicas = tuple(map(BrokerId, (0, 1, 2)))
         self.cluster.do(CreateTopic("orders", TOPIC, (replicas,) * partitions))
@@ -61,6 +72,11 @@ class Moving(FakeBroker):
         for broker in self.view.brokers():
             here = replace(broker, api=Endpoint("127.0.0.1", port))
             self.view.on_events(self.view.index, [BrokerChanged(here)])
+
+    async def catch_up(self) -> bool:
+        while self.before_reading:
+            self.cluster.do(self.before_reading.pop(0))
+        return True
 
     async def decide(self, command: Command) -> CommandResult:
         if self.silent:
@@ -84,6 +100,9 @@ class Moving(FakeBroker):
             record = image.partitions[tp]
             if record.target_replicas:
                 self.elect(tp.partition, record.target_replicas[0])
+
+    def begin(self, number: int) -> None:
+        self.cluster.do(BeginMoves((Move(TOPIC, number, self.record(number).partition_epoch),)))
 
     def catch_up_one(self, number: int) -> None:
         record = self.record(number)
@@ -143,6 +162,27 @@ class TestReassign:
         assert ask(api, "reassign", "--list").text == "Nothing is being moved.\n"
         again = ask(api, "reassign", "--cancel", "orders/0")
         assert again.code == 1 and "not being reassigned" in again.stderr
+
+    def test_a_plan_shows_what_it_takes_the_place_of(self, api: Api, broker: Moving) -> None:
+        broker.helped = False
+        assert ask(api, "reassign", "orders/0=0,3,4", "orders/1=0,1,3", "--no-wait").code == 0
+        broker.begin(0)
+        plan = ask(api, "reassign", "orders/0=0,3,1", "orders/1=0,1,3", "--plan").table("Topic")
+        assert plan[0] == ["Topic", "Partition", "From", "To", "Bytes", "Replaces", "Cancels"]
+        assert plan[1][:4] + plan[1][5:] == ["orders", "0", "0,1,2,3,4", "0,3,1", "0,3,4", "4"]
+        assert plan[2][:4] == ["orders", "1", "0,1,2", "0,1,3"], "asked for already"
+        assert broker.record(0).target_replicas == (0, 3, 4)
+        (planned,) = ask(api, "reassign", "orders/0=0,3,1", "--plan", "-o", "json").json
+        assert (planned["replaces"], planned["cancels"], planned["bytes"]) == ([0, 3, 4], [4], 0)
+
+    def test_what_has_begun_is_replaced(self, api: Api, broker: Moving) -> None:
+        broker.helped = False
+        assert ask(api, "reassign", "orders/0=0,3,4", "--no-wait").code == 0
+        broker.begin(0)
+        broker.helped = True
+        assert ask(api, "reassign", "orders/0=0,3,1").text == "1 partition moved.\n"
+        assert broker.record(0).replicas == (0, 3, 1)
+        assert broker.view.feature_level == REPLACEMENT_FEATURE_LEVEL
 
     def test_watching_ends_in_time_and_says_how_to_go_on(self, api: Api, broker: Moving) -> None:
         broker.helped = False
@@ -350,6 +390,30 @@ def test_it_is_not_asked_for_ever(broker: Moving) -> None:
     (error,) = asyncio.run(restless.moves.reassign([wanted(0, 3, 1, 2)]))
     assert error is not None and error.code == "stale_partition_epoch"
     assert len(restless.decided) == ATTEMPTS
+
+
+def test_beside_brokers_that_are_too_old_what_has_begun_is_refused_and_all_else_is_done() -> None:
+    class Old(Moving):
+        level = REPLACEMENT_FEATURE_LEVEL - 1
+
+    old = Old()
+    old.helped = False
+    assert asyncio.run(old.moves.reassign([wanted(0, 0, 3, 4)])) == [None]
+    old.begin(0)
+    refused, done = asyncio.run(old.moves.reassign([wanted(0, 0, 3, 1), wanted(1, 0, 3, 1)]))
+    assert refused is not None and refused.code == "reassignment_in_progress" and done is None
+    assert old.record(0).target_replicas == (0, 3, 4) and old.record(1).target_replicas == (0, 3, 1)
+    assert "moves_cannot_be_replaced" in old.warnings
+
+
+def test_what_another_node_cancelled_is_asked_for_again(broker: Moving) -> None:
+    """S7: a view that is behind still shows the target."""
+    broker.helped = False
+    assert asyncio.run(broker.moves.reassign([wanted(0, 3, 1, 2)])) == [None]
+    cancel = Reassignment(TOPIC, 0, broker.record(0).partition_epoch, ())
+    broker.before_reading = [AlterReassignments((cancel,))]
+    assert asyncio.run(broker.moves.reassign([wanted(0, 3, 1, 2)])) == [None]
+    assert broker.record(0).target_replicas == (3, 1, 2)
 
 
 def test_a_silent_quorum_is_an_error_of_each(broker: Moving) -> None:
