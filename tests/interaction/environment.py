@@ -13,6 +13,7 @@ from raftlog.errors import RaftlogError
 from raftlog.model import Acks
 from raftlog.ports import Part
 from raftlog.record_batch import RecordBatch, encode, split_batches
+from raftlog.version import FEATURE_LEVEL
 from raftlog.wire import FetchedPartition, FetchPartition
 from tests.support.metadata_cluster import TP
 
@@ -53,7 +54,9 @@ class Environment(Transactions):
         (every broker, or `replicas`) are in the ISR."""
         configs = COMPACTED if compacted else {}
         placed = [int(replica) for replica in replicas.split(",")] if replicas else None
-        self.quorum = LogQuorum(int(brokers), min_insync_replicas=int(min), replicas=placed, configs=configs)
+        self.quorum = LogQuorum(
+            int(brokers), min_insync_replicas=int(min), replicas=placed, configs=configs, feature_level=FEATURE_LEVEL
+        )
         for number in range(int(brokers)):
             node = self.nodes[number] = Node(number)
             self.begin_life(node)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata.commands import Command, ReassignmentsAltered, Refused
+from metadata.commands import Command, ReassignmentsAltered, Refused, SetFeatureLevel
 from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
 from raftlog.model import BrokerId
 from tests.support.metadata_cluster import TP
@@ -16,6 +16,10 @@ class Moves(World):
     def do_reassign(self, target: str, throttle: str = "") -> None:
         """An operator asks for these replicas, the preferred leader first; `throttle` is in bytes a second."""
         self._reassign(tuple(BrokerId(int(broker)) for broker in target.split(",")), throttle)
+
+    def do_feature_level(self, level: str) -> None:
+        """All brokers are upgraded: from now on the quorum decides as this level has it."""
+        self.quorum.do(SetFeatureLevel(int(level)))
 
     def do_cancel_move(self) -> None:
         self._reassign(())
