@@ -86,6 +86,8 @@ class PartitionLog(LogCompaction):
         self._generation = 0
         """Rises when batches go: what a worker read before says nothing about the log after."""
         self.first_dirty_offset = Offset(0)
+        self.shares_syncs = disk.syncs_all(path)
+        """One call of the disk may be the barrier of this log's jobs and of others'."""
         self._truncations = 0
         self._suspect: Offset | None = None
         """Base of the segment that was found damaged."""

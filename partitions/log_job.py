@@ -1,18 +1,19 @@
 """What the disk has to be told: one job, made on the owner's thread, run on a worker's, of files and bytes alone.
 
-The steps are in the order that keeps every crash between them readable by `recovery.py`:
+The steps are in the order that keeps every crash between them readable by `recovery.py`; before each of them the ones
+before it are durable (`durable.py`: how, is another's business where many jobs run together):
 
     1. the marker `flush-os`, ahead of the first write that is not fsynced; the checkpoint falls back (start moved, cut
-       below the recovery point, first write after a clean close)
+       below the recovery point, first write after a clean close); the leader epochs, ahead of the first batch of a new
+       one, unless something is cut or was left behind by a full disk: then after 2
     2. segments that a compacted one holds by now are removed, the folder fsynced before that: its name must not be lost
        when they are. The cut: files beyond it are removed, the one it goes through is shortened and fsynced, then the
        folder
-    3. the leader epochs, ahead of the first batch of a new one
-    4. batches, each checked against its place once more; fsync; the folder, where it has new names; the marker goes,
-       where everything is fsynced from here on
-    5. indexes of what will not grow, or of what a checkpoint covers
-    6. the producer snapshot and the checkpoint, now that everything below them is durable
-    7. segments below the start are removed (after a full disk already behind 1: it may make room)
+    3. batches, each checked against its place once more; the folder, where it has new names
+    4. the marker goes, where everything is fsynced from here on
+    5. indexes of what will not grow, or of what a checkpoint covers; the producer snapshot and the checkpoint, now that
+       everything below them is durable; how far compaction has come
+    6. segments below the start are removed (after a full disk already behind 1: it may make room)
 
 Each step may be done twice: a job that met a full disk is made again from the same memory and run from its beginning.
 
@@ -22,7 +23,7 @@ What is *not* here: when a job is due and what is in it (`log_pending.py`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from raftlog.errors import CorruptBatch, DiskFailed, DiskFull, InvariantViolation
@@ -40,6 +41,7 @@ from .checkpoint import (
     ProducerSnapshot,
     encode_cleaner_checkpoint,
 )
+from .durable import Durable, Steps, alone, replaced
 from .producer_snapshots import prune_snapshots, snapshot_name
 from .segment import (
     LOG_SUFFIX,
@@ -108,65 +110,94 @@ class LogJob:
     """Bases of segments whose batches are in another one now."""
     again: bool = False
     """A job before this one met a full disk: bytes of it may lie behind the position to write at."""
+    appends_only: bool = False
+    """Batches behind others, and nothing else: the common job, which one call for each segment does."""
 
     def run(self) -> None:
-        """On a worker's thread. Raises `DiskFailed`, `DiskFull`, or `InvariantViolation` where the files are not what
-        the owner knows them to be."""
-        if self.flush_os_marker:
-            self.disk.replace(self._name(FLUSH_OS_NAME), b"1\n")
-        if self.checkpoint_before is not None:
-            self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint_before.encode())
-        self._remove_merged()
+        """Alone, on a worker's thread. Raises `DiskFailed`, `DiskFull`, or `InvariantViolation` where the files are not
+        what the owner knows them to be."""
+        if self.appends_only:
+            for write in self.writes:
+                self._write(write, at_once=True)
+        else:
+            alone(self.disk, self.steps())
+
+    def steps(self, *, shared: bool = False) -> Steps[None]:
+        """The same, from barrier to barrier. `shared`: one call of the disk is that of many jobs."""
+        epochs_wait = self.cut is not None or self.again
+        yield from self._replace(self._replaced_before(with_epochs=not epochs_wait), shared)
+        yield from self._remove_merged()
         if self.again:
             self._remove(self.remove)  # It may be what makes room for the rest.
         if self.cut is not None:
-            self._cut(self.cut)
-        if self.leader_epochs is not None:
-            self.disk.replace(self._name(LEADER_EPOCHS_NAME), self.leader_epochs)
+            yield from self._cut(self.cut)
+        if epochs_wait and self.leader_epochs is not None:
+            yield from self._replace({LEADER_EPOCHS_NAME: self.leader_epochs}, shared)
         for write in self.writes:
-            self._write(write)
-        for write in self.writes:
-            if write.sync and not write.alone:
-                self._file_of(write).fsync()
-        if any(write.opened is not None and not write.position for write in self.writes):
-            self.disk.fsync_directory(self.path)
+            self._write(write, at_once=not shared)
+        yield from self._written(shared)
         if self.flush_os_marker is False:
             self.disk.remove(self._name(FLUSH_OS_NAME))
-            self.disk.fsync_directory(self.path)
-        for write in self.writes:
-            if write.index_files is not None:
-                offsets, times = write.index_files
-                self.disk.replace(self._name(segment_name(write.base_offset, OFFSET_INDEX_SUFFIX)), offsets)
-                self.disk.replace(self._name(segment_name(write.base_offset, TIME_INDEX_SUFFIX)), times)
+            yield Durable(folders=(self.path,))
+        yield from self._replace(self._replaced_after(), shared)
         if self.snapshot is not None:
-            self.disk.replace(self._name(snapshot_name(self.snapshot.offset)), self.snapshot.encode())
             prune_snapshots(self.disk, self.path)
-        if self.checkpoint_after is not None:
-            self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint_after.encode())
-        if self.first_dirty_offset is not None:
-            self.disk.replace(self._name(CLEANER_CHECKPOINT_NAME), encode_cleaner_checkpoint(self.first_dirty_offset))
         self._remove(self.remove)
 
-    def _remove_merged(self) -> None:
+    def _replace(self, contents: Mapping[str, bytes], shared: bool) -> Steps[None]:
+        return replaced(self.disk, self.path, contents, hold=not shared)
+
+    def _replaced_before(self, *, with_epochs: bool) -> dict[str, bytes]:
+        contents = {}
+        if self.flush_os_marker:
+            contents[FLUSH_OS_NAME] = b"1\n"
+        if self.checkpoint_before is not None:
+            contents[CHECKPOINT_NAME] = self.checkpoint_before.encode()
+        if with_epochs and self.leader_epochs is not None:
+            contents[LEADER_EPOCHS_NAME] = self.leader_epochs
+        return contents
+
+    def _replaced_after(self) -> dict[str, bytes]:
+        contents = {}
+        for write in self.writes:
+            if write.index_files is not None:
+                for suffix, index in zip((OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX), write.index_files, strict=True):
+                    contents[segment_name(write.base_offset, suffix)] = index
+        if self.snapshot is not None:
+            contents[snapshot_name(self.snapshot.offset)] = self.snapshot.encode()
+        if self.checkpoint_after is not None:
+            contents[CHECKPOINT_NAME] = self.checkpoint_after.encode()
+        if self.first_dirty_offset is not None:
+            contents[CLEANER_CHECKPOINT_NAME] = encode_cleaner_checkpoint(self.first_dirty_offset)
+        return contents
+
+    def _written(self, shared: bool) -> Steps[None]:
+        """The barrier behind the batches, without those that are durable already."""
+        files = [self._file_of(write) for write in self.writes if write.sync and (shared or not write.alone)]
+        names = any(write.opened is not None and not write.position for write in self.writes)
+        if files or names:
+            yield Durable(files, (self.path,) if names else ())
+
+    def _remove_merged(self) -> Steps[None]:
         if not self.merged:
             return
-        self.disk.fsync_directory(self.path)
+        yield Durable(folders=(self.path,))
         self._remove(self.merged)
         if self.cut is not None:
             # Within a segment that is cut they would lie beyond its end.
-            self.disk.fsync_directory(self.path)
+            yield Durable(folders=(self.path,))
 
     def _remove(self, base_offsets: Sequence[Offset]) -> None:
         for base_offset in base_offsets:
             for suffix in SEGMENT_SUFFIXES:
                 self.disk.remove(self._name(segment_name(base_offset, suffix)))
 
-    def _cut(self, cut: Cut) -> None:
+    def _cut(self, cut: Cut) -> Steps[None]:
         # What is written at these offsets next was not compacted: tombstones must not go before what they delete. So
         # this goes before anything is cut: a crash in between must not leave it to a log that lost what it speaks of.
         if self.disk.exists(self._name(CLEANER_CHECKPOINT_NAME)):
             self.disk.remove(self._name(CLEANER_CHECKPOINT_NAME))
-            self.disk.fsync_directory(self.path)
+            yield Durable(folders=(self.path,))
         for name in reversed(self.disk.list(self.path)):
             for suffix in SEGMENT_SUFFIXES:
                 base_offset = parse_segment_name(name, suffix)
@@ -181,10 +212,11 @@ class LogJob:
                 if file.size() < cut.keep_bytes:
                     raise InvariantViolation(f"{self.path}: segment {cut.keep_base} is shorter than its cut, {cut}")
                 file.truncate(cut.keep_bytes)
-                file.fsync()
-        self.disk.fsync_directory(self.path)
+                yield Durable((file,))
+        yield Durable(folders=(self.path,))
 
-    def _write(self, write: SegmentWrite) -> None:
+    def _write(self, write: SegmentWrite, *, at_once: bool) -> None:
+        """`at_once`: what one call can make durable is, when this returns."""
         buffers: list[Buffer] = []
         position, offset = write.position, None
         for header, pieces in write.batches:
@@ -204,7 +236,7 @@ class LogJob:
             )
         if buffers:
             try:
-                if write.sync and write.alone:
+                if at_once and write.sync and write.alone:
                     file.pwritev_stable(buffers, write.position)
                 else:
                     file.pwritev(buffers, write.position)

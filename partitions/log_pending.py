@@ -153,10 +153,13 @@ class PendingWork:
         batches: dict[Segment, list[TailBatch]] = {segment: [] for segment in unsealed}
         for batch in tail.from_offset(self.issued_offset):
             batches[batch.segment].append(batch)
+        appends = True
         for segment in unsealed:
             write = self._segment_write(segment, batches[segment], due=due, seals=segment is not unsealed[-1])
             if write is not None:
                 job.writes.append(write)
+                # The first bytes of a file make its name durable as well.
+                appends = appends and write.position > 0 and (write.alone or not write.sync)
         if due:
             job.checkpoint_after = LogCheckpoint(log_start, log_end, closing, self.unreported_loss)
             if producer_state is not None:
@@ -164,6 +167,7 @@ class PendingWork:
                 job.snapshot = ProducerSnapshot(log_end, epoch, producer_state())
             self._bytes_since_checkpoint = 0
         job.first_dirty_offset, self.first_dirty_offset = self.first_dirty_offset, None
+        job.appends_only = appends and not due and _only_writes(job)
         self.outstanding = job
         self.issued_offset = log_end
         self.epochs_changed = self.rewrite_checkpoint = False
@@ -273,6 +277,13 @@ def _unsealed(segments: Sequence[Segment]) -> list[Segment]:
     while first > 0 and segments[first - 1].index is not None:
         first -= 1
     return list(segments[first:])
+
+
+def _only_writes(job: LogJob) -> bool:
+    """Of a job without a checkpoint behind it."""
+    if job.checkpoint_before is not None or job.leader_epochs is not None or job.flush_os_marker is not None:
+        return False
+    return job.cut is None and not (job.again or job.remove or job.merged) and job.first_dirty_offset is None
 
 
 def _settle(write: SegmentWrite, cache: FetchCache, *, synced: bool) -> None:

@@ -1,8 +1,11 @@
 """Group commit over all logs of a node: one round in flight, each dirty log's job once in it.
 
 Whatever becomes dirty while a round is on its way goes into the next one. So a slow disk makes rounds larger, not more
-of them, and an fsync is shared by everything that was appended while the one before it ran. The jobs of one round run
-side by side on the worker's few threads.
+of them, and an fsync is shared by everything that was appended while the one before it ran.
+
+The jobs of a small round run side by side on the worker's few threads, each with its own fsyncs. Many run together, as
+one piece of work (`durable.py`), where the disk can sync all of them by one call: then a round costs some calls for
+each step of a job, however many jobs it has.
 
 A log that met a full disk is tried again every second; what was appended to it stays in memory meanwhile.
 
@@ -12,11 +15,14 @@ What is *not* here: threads (the `Worker`'s), and what a job does (`log_job.py`)
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from raftlog.ports import Scheduler, Worker
 
+from .durable import TOGETHER_MAX, together, worth_one_call
 from .log import PartitionLog
 from .log_job import LogJob
 
@@ -25,7 +31,19 @@ FULL_DISK_RETRY_S = 1.0
 JOBS_PER_TURN = 64
 """Jobs taken in one turn of the loop, some thirty microseconds each; a round with more is taken in several turns."""
 
+RESULTS_PER_TURN = 16
+"""Jobs of a round that ran together whose end is told in one turn: each may move a high watermark and answer requests,
+some hundred microseconds."""
+
 OnStable = Callable[[], None]
+
+
+class RunningJob(NamedTuple):
+    """A job, and who is told when it is done."""
+
+    log: PartitionLog
+    job: LogJob
+    on_stable: OnStable
 
 
 class LogWriter:
@@ -101,12 +119,16 @@ class LogWriter:
             self._scheduler.call_soon(self._start_round)
 
     def _start_round(self) -> None:
-        jobs = self.jobs
-        self._take(len(self._dirty))
+        jobs, count = self.jobs, len(self._dirty)
+        if worth_one_call(count):
+            self._take(min(count, TOGETHER_MAX), [])
+        else:
+            self._take(count, None)
         self.rounds += self.jobs > jobs
 
-    def _take(self, left: int) -> None:
-        """The next jobs of a round that has this many left to take, and the others in a later turn of the loop."""
+    def _take(self, left: int, shared: list[RunningJob] | None) -> None:
+        """The next jobs of a round that has this many left to take, and the others in a later turn of the loop.
+        `shared`: those so far that are to run together, if they stay many; None: each runs alone."""
         some = list(islice(self._dirty.items(), min(left, JOBS_PER_TURN)))
         for log, on_stable in some:
             del self._dirty[log]
@@ -114,35 +136,69 @@ class LogWriter:
             if job is not None:
                 self._running.add(log)
                 self.jobs += 1
-                self._submit(log, job, on_stable)
+                if shared is not None and log.shares_syncs:
+                    shared.append(RunningJob(log, job, on_stable))
+                else:
+                    self._submit(RunningJob(log, job, on_stable))
         left -= len(some)
         if left and self._dirty:
-            self._scheduler.call_soon(lambda: self._take(left))
+            self._scheduler.call_soon(lambda: self._take(left, shared))
             return
         self._starting = False
+        if shared and worth_one_call(len(shared)):
+            self._submit_together(shared)
+        else:
+            for running in shared or ():
+                self._submit(running)
         if not self._running:
             if self._dirty:
                 self._start_soon()
             else:
                 self._tell_idle()
 
-    def _submit(self, log: PartitionLog, job: LogJob, on_stable: OnStable) -> None:
+    def _submit(self, running: RunningJob) -> None:
         def done(_: None, error: BaseException | None) -> None:
-            self._running.discard(log)
-            log.job_done(job, error)
-            forgotten = None if log in self._held else self._forgotten.pop(log, None)
-            if forgotten is None and log not in self._forgotten:
-                self._look_again(log, on_stable)
-            if not self._running and not self._starting:
-                if self._dirty:
-                    self._start_soon()
-                else:
-                    self._tell_idle()
-            on_stable()
-            for callback in forgotten or ():
-                callback()
+            self._done(running, error)
 
-        self._worker.submit(job.run, done)
+        self._worker.submit(running.job.run, done)
+
+    def _submit_together(self, all_running: Sequence[RunningJob]) -> None:
+        disk = all_running[0].job.disk  # The one that a node has.
+
+        def run() -> list[Exception | None]:
+            return together(disk, [running.job.steps(shared=True) for running in all_running])
+
+        def done(outcomes: list[Exception | None] | None, error: BaseException | None) -> None:
+            errors = [error] * len(all_running) if outcomes is None else outcomes
+            self._tell_some(deque(zip(all_running, errors, strict=True)))
+
+        self._worker.submit(run, done)
+
+    def _tell_some(self, ended: deque[tuple[RunningJob, BaseException | None]]) -> None:
+        try:
+            for _ in range(min(len(ended), RESULTS_PER_TURN)):
+                running, error = ended.popleft()
+                self._done(running, error)
+        finally:
+            # Also where one of them raised, which the loop reports: the others are not to suffer for it.
+            if ended:
+                self._scheduler.call_soon(lambda: self._tell_some(ended))
+
+    def _done(self, running: RunningJob, error: BaseException | None) -> None:
+        log, on_stable = running.log, running.on_stable
+        self._running.discard(log)
+        log.job_done(running.job, error)
+        forgotten = None if log in self._held else self._forgotten.pop(log, None)
+        if forgotten is None and log not in self._forgotten:
+            self._look_again(log, on_stable)
+        if not self._running and not self._starting:
+            if self._dirty:
+                self._start_soon()
+            else:
+                self._tell_idle()
+        on_stable()
+        for callback in forgotten or ():
+            callback()
 
     def _look_again(self, log: PartitionLog, on_stable: OnStable) -> None:
         """After a job: what is left to do, now or when there may be room."""

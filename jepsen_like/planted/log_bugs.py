@@ -43,15 +43,6 @@ class _FoldersAreForgotten:
     def fsync_directory(self, path: str) -> None:
         """Nothing happens."""
 
-    def replace(self, path: str, content: bytes) -> None:
-        """What the small files get, but for the folder."""
-        self._disk.remove(path + ".tmp")
-        file = self._disk.open(path + ".tmp", create=True)
-        file.pwritev([content], 0)
-        file.fsync()
-        file.close()
-        self._disk.rename(path + ".tmp", path)
-
 
 def _write_without_sync(pending: Any, segment: Any, batches: Any, *, due: bool, seals: bool) -> Any:
     write = _segment_write(pending, segment, batches, due=due, seals=seals)

@@ -135,9 +135,10 @@ class Recorder(SimDisk):
         super().__init__()
         self.steps: list[str] = []
 
-    def replace(self, path: str, content: bytes) -> None:
-        self.steps.append(f"replace {path.rpartition('/')[2]}")
-        super().replace(path, content)
+    def rename(self, source: str, target: str) -> None:
+        if source == f"{target}.tmp":
+            self.steps.append(f"replace {target.rpartition('/')[2]}")
+        super().rename(source, target)
 
     def remove(self, path: str) -> None:
         if path in self.files() and not path.endswith(".tmp"):
@@ -447,16 +448,16 @@ def test_no_file_is_held_open_but_the_last(disk: SimDisk, monkeypatch: pytest.Mo
 
 def run_until_full(log: PartitionLog, monkeypatch: pytest.MonkeyPatch, path_part: str) -> None:
     """Run the job that is due; the disk has no room for the first file whose name has this in it."""
-    real = SimDisk.replace
+    real = SimFile.pwritev
 
-    def replace(disk: SimDisk, path: str, content: bytes) -> None:
-        if path_part in path:
+    def pwritev(file: SimFile, buffers: Any, position: int) -> int:
+        if path_part in file._path:
             raise DiskFull("no room")
-        real(disk, path, content)
+        return real(file, buffers, position)
 
     job = take(log)
     with monkeypatch.context() as patched, pytest.raises(DiskFull) as caught:
-        patched.setattr(SimDisk, "replace", replace)
+        patched.setattr(SimFile, "pwritev", pwritev)
         job.run()
     log.job_done(job, caught.value)
 
