@@ -14,13 +14,19 @@ from typing import Protocol, TypeAlias
 
 from raftlog.errors import NotLeader, RaftlogError
 from raftlog.model import Offset, TopicId, TopicPartition
-from raftlog.ports import Worker
+from raftlog.ports import Scheduler, Worker
 from raftlog.wire import AbortedRange, FetchedPartition, FetchPartition
 from raftlog.wire_sessions import FetchedSlot, SlotToFetch
 
 from .aborted_ranges import AbortedRanges
 from .driver import PartitionDriver
 from .log_slice import LogSlice
+from .turns import in_turns
+
+READS_A_TURN = 128
+"""Some tens of microseconds each."""
+BATCHES_A_READ = 16
+"""Looking at the headers of so many takes about as long as all else that a read does."""
 
 Asked: TypeAlias = FetchPartition | SlotToFetch
 
@@ -57,6 +63,11 @@ class PartitionRead:
     def cold(self) -> bool:
         """A worker has to load it."""
         return self.piece is not None and self.piece.cold
+
+    @property
+    def work(self) -> int:
+        """What it took, in `READS_A_TURN`'s units."""
+        return 1 + (self.piece.batch_count // BATCHES_A_READ if self.piece else 0)
 
     def answer(self) -> FetchedPartition:
         """As `fetched.1` has it."""
@@ -137,7 +148,7 @@ def read_partition(replicas: Replicas, asked: Asked, room: int, *, first: bool, 
     return read
 
 
-def load_cold(worker: Worker, reads: Sequence[PartitionRead], done: Callable[[], None]) -> None:
+def load_cold(worker: Worker, scheduler: Scheduler, reads: Sequence[PartitionRead], done: Callable[[], None]) -> None:
     """Have a worker load what is cold, each read on its own; then `done`, at once where nothing is."""
     cold = [read for read in reads if read.cold]
     missing = len(cold)
@@ -145,7 +156,10 @@ def load_cold(worker: Worker, reads: Sequence[PartitionRead], done: Callable[[],
         done()
         return
 
-    def load(read: PartitionRead, work: Callable[[], LogSlice]) -> None:
+    def load(read: PartitionRead) -> None:
+        assert read.piece is not None and read.piece.load is not None
+        work, read.piece = read.piece.load, None
+
         def loaded(piece: LogSlice | None, error: BaseException | None) -> None:
             nonlocal missing
             missing -= 1
@@ -157,7 +171,4 @@ def load_cold(worker: Worker, reads: Sequence[PartitionRead], done: Callable[[],
 
         worker.submit(work, loaded)
 
-    for read in cold:
-        if read.piece is not None and read.piece.load is not None:
-            work, read.piece = read.piece.load, None
-            load(read, work)
+    in_turns(scheduler, cold, load)

@@ -2,7 +2,9 @@
 
 A slot is in one of these places:
 
-* *new*: somebody has to look whether there is anything to read; some hundreds are looked at in a turn of the loop;
+* *named*: it was just added (or is to be dropped): a request names ten thousand, and some are taken in a turn of the
+  loop, in their order, whichever request they are of;
+* *new*: somebody has to look whether there is anything to read; some hundreds are looked at in a turn;
 * *waiting*: there is nothing. It costs nothing until its partition tells that consumers may read more (a moved high
   watermark, without which no last stable offset moves either), or that they may not read here any more (a leadership
   that ended, a replica that went, a topic that was deleted): then it is new again;
@@ -18,6 +20,7 @@ What is *not* here: how many sessions there are (`fetch_sessions.py`), what a re
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -26,18 +29,21 @@ from typing import TypeAlias
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler, Timer, Worker
+from raftlog.wire import MAX_PARTITIONS_PER_REQUEST
 from raftlog.wire_sessions import FetchedSlot, SessionFetchRequest, SlotToFetch
 
-from .fetch_reads import PartitionRead, Replicas, load_cold, look, read_partition
+from .fetch_reads import READS_A_TURN, PartitionRead, Replicas, load_cold, look, read_partition
 from .turns import in_turns
 
 MAX_POLLS = 16
 """Under way in one session: each may hold an answer in memory."""
-LOOKS_A_TURN = 512
+TAKEN_A_TURN = 1_000
+"""Slots added or dropped: a microsecond or two each."""
+MAX_NAMED = 4 * MAX_PARTITIONS_PER_REQUEST
+"""Slots that wait to be taken in: who sends faster than that is refused."""
+LOOKS_A_TURN = 256
 """Some microseconds each."""
-READS_A_TURN = 128
-"""Some tens of microseconds each."""
-MARKS_PER_ANSWER = 2_000
+MARKS_PER_ANSWER = 1_000
 SECOND_LOOK_SECONDS = 0.005
 """Where a poll wants more than the first byte, what is ready is read again at most this often."""
 
@@ -76,7 +82,8 @@ class Poll:
 
 
 class FetchSession:
-    """See the module. Invariant: every slot is new or ready, or waits at its driver, the partial ones too."""
+    """See the module. Invariant: every slot that was taken in is new or ready, or waits at its driver, the partial ones
+    too."""
 
     def __init__(
         self,
@@ -98,6 +105,8 @@ class FetchSession:
         self._worker = worker
         self._committed = committed
         self._left = left
+        self._named: deque[SlotToFetch | int] = deque()
+        """To be added, or numbers of slots to be dropped."""
         self._slots: dict[int, Slot] = {}
         self._last_slot = -1
         self._new: dict[Slot, None] = {}
@@ -109,7 +118,7 @@ class FetchSession:
         self._serve_due = False
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._slots) + sum(not isinstance(one, int) for one in self._named)
 
     @property
     def idle(self) -> bool:
@@ -122,6 +131,8 @@ class FetchSession:
         """Raises what refuses the request before anything of it is done (S11)."""
         if len(self._polls) >= MAX_POLLS:
             raise RetriableError("overloaded", f"{MAX_POLLS} polls of this session are under way")
+        if len(self._named) + len(request.added) + len(request.dropped) > MAX_NAMED:
+            raise RetriableError("overloaded", f"{len(self._named)} slots of this session wait to be taken in")
         last = self._last_slot
         for asked in request.added:
             if asked.slot <= last:
@@ -131,12 +142,10 @@ class FetchSession:
     def poll(self, request: SessionFetchRequest, done: SessionDone, wait_seconds: float, max_bytes: int) -> None:
         """Take in what changed. `done` is called once, perhaps before this returns; its receiver sends or releases
         every region of the parts."""
-        for number in request.dropped:
-            self._drop(number)
-        for asked in request.added:
-            slot = self._slots[asked.slot] = Slot(self, asked)
-            self._new[slot] = None
-            self._last_slot = asked.slot
+        self._named.extend(request.dropped)
+        self._named.extend(request.added)
+        if request.added:
+            self._last_slot = request.added[-1].slot
         poll = Poll(done, min(request.min_bytes, max_bytes), max_bytes)
         self._polls[poll] = None
         if wait_seconds > 0:
@@ -159,9 +168,9 @@ class FetchSession:
         for poll in self._polls:
             if poll.timer is not None:
                 poll.timer.cancel()
-        waiting = [slot for slot in self._slots.values() if slot not in self._new and slot not in self._ready]
-        polls = list(self._polls)
-        self._left(len(self._slots))
+        waiting, polls = list(self._slots.values()), list(self._polls)
+        self._left(len(self))
+        self._named.clear()
         for slots in (self._slots, self._new, self._ready, self._partial, self._moved, self._polls):
             slots.clear()
         in_turns(self._scheduler, waiting, self._stop_waiting)
@@ -199,6 +208,8 @@ class FetchSession:
         """One turn's worth of looking and answering."""
         if self.closed:
             return
+        for _ in range(min(len(self._named), TAKEN_A_TURN)):
+            self._take_in(self._named.popleft())
         for slot in self._partial:
             self._stop_waiting(slot)
             self._new.pop(slot, None)
@@ -212,7 +223,8 @@ class FetchSession:
             if budget <= 0 or not (self._ready or poll.over) or self._partial or self.closed:
                 break
             budget -= self._answer(poll, budget)
-        if self._new or (budget <= 0 and self._polls and self._ready) or any(poll.over for poll in self._polls):
+        unread = budget <= 0 and self._polls and self._ready
+        if self._named or self._new or unread or any(poll.over for poll in self._polls):
             self._wake()
 
     def _look(self, slot: Slot) -> None:
@@ -233,17 +245,19 @@ class FetchSession:
             self._moved[slot] = read
 
     def _answer(self, poll: Poll, budget: int) -> int:
-        """Answer the poll, unless it wants more than there is; how many slots were read for it."""
+        """Answer the poll, unless it wants more than there is; how much of the turn's work that took."""
         reads: list[tuple[Slot, PartitionRead]] = []
-        total, looked_at = 0, 0
+        total, work = 0, 0
         enough = poll.over or poll.min_bytes <= 0
         for slot in list(islice(self._ready, budget)):
             room = poll.max_bytes - total
             if room <= 0 and reads:
                 enough = True  # the answer is full, whatever was wanted
                 break
+            if work >= budget:
+                break
             read = read_partition(self._replicas, slot.asked, room, first=not total, committed=self._committed)
-            looked_at += 1
+            work += read.work
             if read.error is not None:
                 enough = True
             elif read.cold:
@@ -263,11 +277,13 @@ class FetchSession:
                 enough = True  # its first batch has no room any more
                 break
             reads.append((slot, read))
-        if enough or (reads and total >= poll.min_bytes):
-            self._take(poll, reads)
+        if enough or (reads and (total >= poll.min_bytes or work >= READS_A_TURN)):
+            self._take(poll, reads)  # a turn makes no larger one, whatever was wanted
+        elif work >= budget:
+            _release(reads)  # others had a part of this turn: it gets a whole one
         else:
             self._put_off(reads)
-        return max(looked_at, 1)
+        return max(work, 1)
 
     def _put_off(self, reads: Sequence[tuple[Slot, PartitionRead]]) -> None:
         """A poll wants more than there is: wait for more of these, and for all others."""
@@ -287,12 +303,11 @@ class FetchSession:
             del self._ready[slot]
             del self._slots[slot.asked.slot]
         self._left(len(reads))
-        load_cold(self._worker, [read for _, read in reads], lambda: self._finish(poll, reads))
+        load_cold(self._worker, self._scheduler, [read for _, read in reads], lambda: self._finish(poll, reads))
 
     def _finish(self, poll: Poll, reads: Sequence[tuple[Slot, PartitionRead]]) -> None:
         if self.closed:
-            for _, read in reads:
-                read.release()
+            _release(reads)
             poll.done([], [])
             return
         for _, read in reads:
@@ -312,6 +327,13 @@ class FetchSession:
             told.append(read.slot_answer(slot.asked.slot))
         return told
 
+    def _take_in(self, named: SlotToFetch | int) -> None:
+        if isinstance(named, int):
+            self._drop(named)
+        else:
+            slot = self._slots[named.slot] = Slot(self, named)
+            self._new[slot] = None
+
     def _drop(self, number: int) -> None:
         slot = self._slots.pop(number, None)
         if slot is None:
@@ -330,3 +352,9 @@ class FetchSession:
     def __str__(self) -> str:
         places = f"new={len(self._new)} ready={len(self._ready)} polls={len(self._polls)}"
         return f"session {self.number} slots={len(self._slots)} {places}"
+
+
+def _release(reads: Sequence[tuple[Slot, PartitionRead]]) -> None:
+    """Nobody is sent what was read."""
+    for _, read in reads:
+        read.release()

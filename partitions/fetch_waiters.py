@@ -5,7 +5,12 @@
        (or the end of a leadership), in any of them, or for the deadline. Then read once more.
     3. What is not in memory is loaded by a worker before the answer; the loop never waits for the disk.
 
-Waiting polls are bounded in number and in partitions; one too many is answered with `overloaded`.
+A poll may name ten thousand partitions, so that reading them, answering and leaving take several turns of the loop.
+At the end of each turn it waits at the partitions that it has read: what comes there while it reads the others has all
+of them read again, unless there was enough without it.
+
+Polls that wait, or take more than a turn, are bounded in number and in partitions; one too many is answered with
+`overloaded`.
 
 What is *not* here: what one partition gives (`fetch_reads.py`), consumers that name only what changed
 (`fetch_session.py`), followers (`replication_pushes.py`).
@@ -13,24 +18,27 @@ What is *not* here: what one partition gives (`fetch_reads.py`), consumers that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeAlias
 
 from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS
 from raftlog.errors import RetriableError
 from raftlog.model import TopicId, TopicPartition
-from raftlog.ports import Clock, Part, Scheduler, Timer, Worker
+from raftlog.ports import Clock, FileRegion, Part, Scheduler, Timer, Worker
 from raftlog.wire import FetchedPartition, FetchPartition
 
-from .fetch_reads import PartitionRead, Replicas, load_cold, read_partition
+from .fetch_reads import READS_A_TURN, PartitionRead, Replicas, load_cold, read_partition
 from .fetch_sessions import FetchSessions
+from .turns import in_turns
 
 MAX_WAITING_POLLS = 10_000
 MAX_WAITING_PARTITIONS = 200_000
-"""Over all waiting polls: about 100 bytes each."""
+"""Over all polls that are not answered in the turn in which they came: some hundred bytes each."""
 
 SECOND_LOOK_SECONDS = 0.005
 """A poll that wants more than the first byte looks again at most this often."""
+ANSWERS_A_TURN = 500
+"""Some ten microseconds each."""
 
 FetchDone: TypeAlias = Callable[[list[FetchedPartition], list[Part]], None]
 
@@ -70,17 +78,20 @@ class FetchWaiters:
         return poll
 
     def admit(self, poll: LongPoll, partitions: int) -> bool:
-        """Whether this poll may wait."""
+        """Whether this poll may stay for longer than a turn."""
         if len(self._waiting) >= MAX_WAITING_POLLS or self._waiting_partitions + partitions > MAX_WAITING_PARTITIONS:
             return False
         self._waiting[poll] = None
         self._waiting_partitions += partitions
         return True
 
-    def leave(self, poll: LongPoll, partitions: int) -> None:
-        if poll in self._waiting:
-            del self._waiting[poll]
-            self._waiting_partitions -= partitions
+    def leave(self, poll: LongPoll, partitions: int) -> bool:
+        """Whether it was among those that stay."""
+        if poll not in self._waiting:
+            return False
+        del self._waiting[poll]
+        self._waiting_partitions -= partitions
+        return True
 
     def close(self) -> None:
         """Every waiting poll is answered with what there is."""
@@ -115,64 +126,86 @@ class LongPoll:
         self._done: FetchDone | None = done
         self._min_bytes = min_bytes
         self._max_bytes = max_bytes
+        self._wait_seconds = 0.0
         self._deadline: Timer | None = None
+        self._stays = False
+        """It has a place among those that are not answered at once."""
+        self._over = False
+        """Its time is up: what there is, is its answer."""
+        self._looking = False
+        """Its partitions are being read."""
+        self._look_again = False
+        """Something came to what was read already."""
         self._look_due = False
-        self._loading = False
+        self._answering = False
 
     def begin(self, wait_seconds: float) -> None:
         """The first look."""
-        reads, enough = self._read_all()
-        if enough or wait_seconds <= 0:
-            self._answer(reads)
-            return
-        self._release(reads)
-        if not self._owner.admit(self, len(self._partitions)):
-            error = RetriableError("overloaded", "too many fetches wait at this broker")
-            self._answer([PartitionRead(asked, error=error) for asked in self._partitions])
-            return
-        self._deadline = self._owner.scheduler.call_later(wait_seconds, self.on_deadline)
-        self._wait(reads)
+        self._wait_seconds = wait_seconds
+        self._over = wait_seconds <= 0
+        self._run(self._look())
 
     def cancel(self) -> None:
         """Nobody waits for it any more."""
         self._done = None
-        self._leave()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._owner.leave(self, len(self._partitions)):
+            in_turns(self._owner.scheduler, self._partitions, self._stop_waiting)
 
     def on_readable(self) -> None:
+        if self._looking:
+            self._look_again = True
+            return
         if self._look_due or self._done is None:
             return
         self._look_due = True
         if self._min_bytes > 1:
-            self._owner.scheduler.call_later(SECOND_LOOK_SECONDS, self._look_again)
+            self._owner.scheduler.call_later(SECOND_LOOK_SECONDS, self._on_look_due)
         else:
-            self._owner.scheduler.call_soon(self._look_again)
+            self._owner.scheduler.call_soon(self._on_look_due)
 
     def on_deadline(self) -> None:
         """Time is up: what there is, is the answer."""
-        if self._done is not None and not self._loading:
-            self._answer(self._read_all()[0])
+        self._over = True
+        self._begin_look()
 
     # --- Inside ---
 
-    def _look_again(self) -> None:
+    def _on_look_due(self) -> None:
         self._look_due = False
-        if self._done is None or self._loading:
-            return
-        reads, enough = self._read_all()
-        if enough:
-            self._answer(reads)
-        else:
-            self._release(reads)
-            self._wait(reads)
+        self._begin_look()
 
-    def _read_all(self) -> tuple[list[PartitionRead], bool]:
-        """Every partition in the order asked, and whether that is an answer."""
+    def _begin_look(self) -> None:
+        if self._done is not None and not self._looking and not self._answering:
+            self._run(self._look())
+
+    def _run(self, steps: Iterator[None]) -> None:
+        """Until the end of the first step now, the others in later turns of the loop."""
+        for _ in steps:
+            self._owner.scheduler.call_soon(lambda: self._run(steps))
+            return
+
+    def _look(self) -> Iterator[None]:
+        """Read every partition in the order asked; then answer, or wait."""
+        self._looking, self._look_again = True, False
         reads: list[PartitionRead] = []
         total, enough = 0, self._min_bytes <= 0
+        work = waiting = 0
         for asked in self._partitions:
+            if work >= READS_A_TURN:
+                if not self._stay(reads[waiting:]):
+                    self._overload(reads)
+                    return
+                work, waiting = 0, len(reads)
+                yield
+                if self._done is None:
+                    self._release(reads)
+                    return
             room = self._max_bytes - total
             read = read_partition(self._owner.replicas, asked, room, first=total == 0, committed=self._committed)
             reads.append(read)
+            work += read.work
             if read.error is not None:
                 enough = True
             elif read.cold:
@@ -181,36 +214,64 @@ class LongPoll:
                 enough = True
             elif read.piece is not None:
                 total += read.piece.length
-        return reads, enough or total >= self._min_bytes
+        if enough or self._over or total >= self._min_bytes:
+            self._answer(reads)
+        elif not self._stay(reads[waiting:]):
+            self._overload(reads)
+        else:
+            self._release(reads)
+            self._looking = False
+            if self._look_again:
+                self.on_readable()
 
-    def _wait(self, reads: Sequence[PartitionRead]) -> None:
-        for read in reads:
-            if read.driver is not None:
-                read.driver.wait_readable(self)
+    def _stay(self, reads: Sequence[PartitionRead]) -> bool:
+        """The answer comes in a later turn: wait at these, which were read in this one. False: there is no room."""
+        if not self._stays:
+            if not self._owner.admit(self, len(self._partitions)):
+                return False
+            self._stays = True
+            if not self._over:
+                self._deadline = self._owner.scheduler.call_later(self._wait_seconds, self.on_deadline)
+        if not self._over:
+            for read in reads:
+                if read.driver is not None:
+                    read.driver.wait_readable(self)
+        return True
 
-    def _leave(self) -> None:
-        self._owner.leave(self, len(self._partitions))
-        if self._deadline is not None:
-            self._deadline.cancel()
-        for asked in self._partitions:
-            driver = self._owner.replicas.driver(TopicPartition(TopicId(asked.topic_id), asked.partition))
-            if driver is not None:
-                driver.stop_waiting(self)
+    def _stop_waiting(self, asked: FetchPartition) -> None:
+        driver = self._owner.replicas.driver(TopicPartition(TopicId(asked.topic_id), asked.partition))
+        if driver is not None:
+            driver.stop_waiting(self)
 
-    def _answer(self, reads: list[PartitionRead]) -> None:
+    def _overload(self, reads: Sequence[PartitionRead]) -> None:
+        self._release(reads)
+        error = RetriableError("overloaded", "too many fetches wait at this broker")
+        self._looking, self._answering = False, True
+        self._run(self._assemble(PartitionRead(asked, error=error) for asked in self._partitions))
+
+    def _answer(self, reads: Sequence[PartitionRead]) -> None:
         """Load what is cold, then call back."""
-        self._loading = any(read.cold for read in reads)
-        load_cold(self._owner.worker, reads, lambda: self._finish(reads))
+        self._looking, self._answering = False, True
+        owner = self._owner
+        load_cold(owner.worker, owner.scheduler, reads, lambda: self._run(self._assemble(reads)))
 
-    def _finish(self, reads: list[PartitionRead]) -> None:
+    def _assemble(self, reads: Iterable[PartitionRead]) -> Iterator[None]:
+        answers: list[FetchedPartition] = []
+        parts: list[Part] = []
+        for read in reads:
+            if answers and not len(answers) % ANSWERS_A_TURN:
+                yield
+            answers.append(read.answer())
+            if read.piece is not None:
+                parts += read.piece.parts
         done = self._done
         self.cancel()
-        if done is None:
-            self._release(reads)
+        if done is not None:
+            done(answers, parts)
             return
-        parts: list[Part] = [part for read in reads if read.piece is not None for part in read.piece.parts]
-        done([read.answer() for read in reads], parts)
+        for part in parts:
+            if isinstance(part, FileRegion):
+                part.release()
 
     def _release(self, reads: Sequence[PartitionRead]) -> None:
-        for read in reads:
-            read.release()
+        in_turns(self._owner.scheduler, reads, PartitionRead.release)
