@@ -9,6 +9,9 @@ is dropped, the rest goes to a new *generation* (`journal-<number>.log`): writte
 the folder fsynced, and only then is the old generation removed. So there is always one file that is whole, and the
 highest number is the one that counts.
 
+Beside it the *witness* knows how much of the newest generation was fsynced: the journal cannot say itself that its end
+is gone.
+
 `configurations` are those that the log holds, by index: the one in effect at the base, then each entry that changes it.
 
 `entries[0]` is the base: the entry before the first that the log still has, known by index and term only. Index 1 of
@@ -16,21 +19,24 @@ term 0 is the base of an empty log.
 
 After any failed call the journal refuses all others: what is on the disk is no longer known.
 
-What is *not* here: the bytes (`journal_format.py`), what recovery decides (`journal_recovery.py`), the snapshot
-(`journal_snapshot.py`), when to sync (the engine).
+What is *not* here: the bytes (`journal_format.py`), what recovery decides (`journal_recovery.py`), the witness
+(`journal_witness.py`), the snapshot (`journal_snapshot.py`), when to sync (the engine).
 """
 
 from __future__ import annotations
 
 import re
 
-from raftlog.errors import DiskFailed, InvalidRequest, InvariantViolation, RaftlogError
+from raftlog.errors import DiskDamaged, DiskFailed, InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.ports import Buffer, Disk, File
 
 from . import journal_format as fmt
 from .journal_format import Header, Kind
 from .journal_recovery import Recovered, recover
+from .journal_witness import PATH as WITNESS_PATH
+from .journal_witness import Witness, Word, prepare_witness
 from .quorum_configuration import Configuration, decode_configuration, decode_entry, encode_configuration
+from .quorum_damage import advising
 from .quorum_identity import FOLDER, QuorumIdentity
 
 FIRST_INDEX = 1
@@ -53,6 +59,7 @@ def prepare_journal(disk: Disk, identity: QuorumIdentity) -> None:
         raise InvalidRequest("invalid_config", f"{FOLDER}/ exists already; it is left as it is")
     disk.make_directory(FOLDER)
     disk.fsync_directory("")
+    prepare_witness(disk)
     initial = Configuration.initial(identity.voters)
     content, _ = _generation(identity, [(b"", FIRST_INDEX, 0)], term=0, vote=fmt.NO_VOTE, configuration=initial)
     _write_generation(disk, 0, content).close()
@@ -62,8 +69,8 @@ class Journal:
     """One node's journal. Single-threaded; calls block."""
 
     def __init__(self, disk: Disk, identity: QuorumIdentity) -> None:
-        """Open and recover. Raises `InvalidRequest` where there is none or it is another node's, `InvariantViolation`
-        where it must not be trusted."""
+        """Open and recover. Raises `InvalidRequest` where there is none or it is another node's, `DiskDamaged` where it
+        must not be trusted, `InvariantViolation` where another version wrote it."""
         self._disk = disk
         self._identity = identity
         generations = _generations(disk)
@@ -75,7 +82,8 @@ class Journal:
             )
         self._generation = generations[-1]
         path = generation_path(self._generation)
-        recovered = recover(path, disk.read(path))
+        with advising(identity.node_id):
+            recovered, self._witness = self._recover(path)
         _check_owner(path, recovered.header, identity)
         self.path = path
         """Of the file that counts."""
@@ -87,6 +95,21 @@ class Journal:
         disk.fsync_directory(FOLDER)
         self._forget(generations[:-1])
         self._adopt(recovered)
+        self._witness.say(Word(self._generation, self._end))
+
+    def _recover(self, path: str) -> tuple[Recovered, Witness]:
+        content = self._disk.read(path)
+        if not self._disk.exists(WITNESS_PATH):
+            recovered = recover(path, content)
+            if recovered.header.version >= fmt.WITNESSED_SINCE:
+                raise DiskDamaged(f"{WITNESS_PATH} is missing: nothing says how much of {path} was fsynced")
+            prepare_witness(self._disk)
+            return recovered, Witness(self._disk)
+        witness = Witness(self._disk)
+        generation, synced = witness.word
+        if generation > self._generation:
+            raise DiskDamaged(f"{generation_path(generation)} is missing, which was there once; {path} is older")
+        return recover(path, content, witnessed=synced if generation == self._generation else 0), witness
 
     def _adopt(self, recovered: Recovered) -> None:
         self.entries: list[tuple[bytes, int, int]] = recovered.entries
@@ -107,6 +130,11 @@ class Journal:
         self._failed = ""
 
     # --- The log ---
+
+    @property
+    def node_id(self) -> int:
+        """Whose it is."""
+        return self._identity.node_id
 
     @property
     def base_index(self) -> int:
@@ -169,7 +197,8 @@ class Journal:
 
     @property
     def unwitnessed(self) -> bool:
-        """The last group is durable, but no later record says so: a `mark` is due when things are quiet."""
+        """The last group is durable, but after a power loss nothing might say so: a `mark` is due when things are
+        quiet."""
         return self._unwitnessed
 
     @property
@@ -184,11 +213,16 @@ class Journal:
             self._unwitnessed = True
 
     def mark(self) -> None:
-        """Witness the last group. It holds no promise, so what is staged goes with it."""
+        """Have the last group's witness outlive a power loss. One fsync, or none where it would already."""
         self.sync()
         if self._unwitnessed:
-            self._stage(Kind.MARK, b"")
-            self._write_staged()
+            self._check_usable()
+            try:
+                self._witness.say(Word(self._generation, self._end))
+                self._witness.sync()
+            except RaftlogError as error:
+                self._failed = str(error)
+                raise
             self._unwitnessed = False
 
     def _stage(self, kind: Kind, payload: bytes) -> None:
@@ -203,6 +237,7 @@ class Journal:
         try:
             self._file.pwritev([b"".join(self._staged)], self._end)
             self._file.fsync()
+            self._witness.say(Word(self._generation, self._end + self._staged_bytes))
         except RaftlogError as error:
             self._failed = str(error)
             raise
@@ -261,6 +296,7 @@ class Journal:
         content, records = _generation(self._identity, entries, self.term, self.vote, base)
         try:
             file = _write_generation(self._disk, self._generation + 1, content)
+            self._witness.say(Word(self._generation + 1, len(content)))
             self._file.close()
             self._forget([self._generation])
         except RaftlogError as error:
@@ -275,7 +311,7 @@ class Journal:
         self._records = records
         self._staged = []
         self._staged_bytes = 0
-        self._unwitnessed = False
+        self._unwitnessed = True
 
     def _forget(self, generations: list[int]) -> None:
         for generation in generations:
@@ -287,6 +323,7 @@ class Journal:
         if sync and not self._failed:
             self.mark()
         self._file.close()
+        self._witness.close()
 
 
 def _generations(disk: Disk) -> list[int]:

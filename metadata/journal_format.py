@@ -25,9 +25,10 @@ from crc32c import crc32c
 from raftlog.errors import InvariantViolation
 from raftlog.ports import Buffer
 
-FORMAT_VERSION = 2
-READABLE_VERSIONS = (1, 2)
-"""1 knew no configurations: its voters were fixed."""
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (1, 2, 3)
+"""1 knew no configurations: its voters were fixed. 1 and 2 had no witness beside them."""
+WITNESSED_SINCE = 3
 MAGIC = 0x8A524C4A
 _MAGIC_BYTES = struct.pack(">I", MAGIC)
 
@@ -61,7 +62,7 @@ class Kind(enum.IntEnum):
     STATE = 3
     """Term and vote."""
     MARK = 4
-    """Nothing but its `synced`: what came before is durable."""
+    """Nothing but its `synced`: what came before is durable. Ends what a file begins with."""
 
 
 _LAST_KIND = max(Kind)

@@ -6,17 +6,20 @@ it could vote twice or forget what it acknowledged, and does not start (S9).
 
 The decision for the first byte that is not a valid record is a table over three questions:
 
-| there is a first record | a later record witnesses that this was synced | it looks unwritten | verdict |
+| there is a first record | it is witnessed that this was synced | it looks unwritten | verdict |
 |---|---|---|---|
 | no  | any | any | refuse: files get their name only after the header is durable |
 | yes | yes | any | refuse: synced bytes are damaged |
 | yes | no  | yes | cut: a group was torn |
 | yes | no  | no  | refuse: it was written in full and has rotted since |
 
+*Witnessed*: by a later record of the same file, or by the journal's witness (`journal_witness.py`), which knows of the
+end as well. Where every record is valid, and the file ends before what is witnessed, its end is gone: refuse.
+
 *Looks unwritten*: the file ends inside the record, or the record holds a run of zeros that no record of ours has, or
 ends in zeros from a sector's boundary on: what a file system leaves where a write did not arrive. A tenth of a second
-after the last group a MARK is written, so that from then on the last group has its witness; before, only its looks tell
-a torn write from rotten bits.
+after the last group its witness is durable; for a power loss before that, only its looks tell a torn write from rotten
+bits.
 
 A record whose bytes are right but whose sequence number or index does not follow is damage in any case.
 """
@@ -26,7 +29,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from raftlog.errors import InvariantViolation
+from raftlog.errors import DiskDamaged
 
 from . import journal_format as fmt
 from .journal_format import Header, Kind, Record
@@ -70,14 +73,15 @@ class Recovered:
     records: int
 
 
-def recover(name: str, content: bytes) -> Recovered:
-    """Read a whole journal file. Raises `InvariantViolation` when it must not be trusted."""
+def recover(name: str, content: bytes, *, witnessed: int = 0) -> Recovered:
+    """Read a whole journal file, of which so many bytes are `witnessed` to have been fsynced. Raises `DiskDamaged` when
+    it must not be trusted, `InvariantViolation` where another version wrote it."""
     state: Recovered | None = None
     position = 0
     while position < len(content) or state is None:
         record = fmt.decode(content, position)
         if record is None:
-            cut_or_refuse(name, content, position, first_is_valid=state is not None)
+            cut_or_refuse(name, content, position, first_is_valid=state is not None, witnessed=witnessed)
             assert state is not None
             state.cut_bytes = len(content) - position
             break
@@ -88,26 +92,28 @@ def recover(name: str, content: bytes) -> Recovered:
         position = record.end
         state.end = position
         state.records += 1
+    if state.end < witnessed:
+        raise DiskDamaged(f"{name} has lost its end: {state.end} bytes are left of {witnessed} that were fsynced")
     return state
 
 
-def cut_or_refuse(name: str, content: bytes, position: int, *, first_is_valid: bool) -> None:
-    """Decide about the invalid bytes at `position`. Returns if they are to be cut, else raises `InvariantViolation`."""
+def cut_or_refuse(name: str, content: bytes, position: int, *, first_is_valid: bool, witnessed: int = 0) -> None:
+    """Decide about the invalid bytes at `position`. Returns if they are to be cut, else raises `DiskDamaged`."""
     witness = fmt.witness_after(content, position)
+    synced = witness is not None or position < witnessed
     unwritten = _looks_unwritten(content, position)
-    if DECISIONS[first_is_valid, witness is not None, unwritten] is Verdict.CUT:
+    if DECISIONS[first_is_valid, synced, unwritten] is Verdict.CUT:
         return
     why = (
         "its first record is damaged"
         if not first_is_valid
         else f"the record at byte {witness.position} proves that this was fsynced"
         if witness is not None
+        else f"{witnessed} bytes were fsynced"
+        if synced
         else "the bytes are all there, and wrong"
     )
-    raise InvariantViolation(
-        f"{name} is damaged at byte {position} of {len(content)}: {why}. This voter may have promised what "
-        "it no longer knows, so it does not start. Its disk is not to be trusted"
-    )
+    raise DiskDamaged(f"{name} is damaged at byte {position} of {len(content)}: {why}")
 
 
 def _looks_unwritten(content: bytes, position: int) -> bool:
@@ -124,7 +130,7 @@ def _looks_unwritten(content: bytes, position: int) -> bool:
 
 def _begin(name: str, record: Record) -> Recovered:
     if record.kind is not Kind.HEADER or record.sequence != 0:
-        raise InvariantViolation(f"{name} does not begin with a header")
+        raise DiskDamaged(f"{name} does not begin with a header")
     header = fmt.decode_header(record.payload)
     base = (b"", header.base_index, header.base_term)
     return Recovered(header, [base], header.term, header.vote, record.end, 0, 0)
@@ -133,25 +139,25 @@ def _begin(name: str, record: Record) -> Recovered:
 def _take(name: str, state: Recovered, record: Record) -> None:
     where = f"{name} at byte {record.position}"
     if record.sequence != state.records:
-        raise InvariantViolation(f"{where}: record {record.sequence} where {state.records} should be")
+        raise DiskDamaged(f"{where}: record {record.sequence} where {state.records} should be")
     if record.synced > record.position:
-        raise InvariantViolation(f"{where}: claims {record.synced} synced bytes before it")
+        raise DiskDamaged(f"{where}: claims {record.synced} synced bytes before it")
     entries = state.entries
     if record.kind is Kind.ENTRY:
         index, term, command = fmt.decode_entry(record.payload)
         if index != entries[-1][1] + 1 or not entries[-1][2] <= term <= state.term:
             last = f"{entries[-1][1]} of term {entries[-1][2]}"
-            raise InvariantViolation(f"{where}: entry {index} of term {term} after {last} in term {state.term}")
+            raise DiskDamaged(f"{where}: entry {index} of term {term} after {last} in term {state.term}")
         entries.append((command, index, term))
     elif record.kind is Kind.TRUNCATE:
         keep = fmt.decode_index(record.payload) - entries[0][1]
         if not 0 < keep < len(entries):
-            raise InvariantViolation(f"{where}: truncates to {keep} of {len(entries)} entries")
+            raise DiskDamaged(f"{where}: truncates to {keep} of {len(entries)} entries")
         del entries[keep:]
     elif record.kind is Kind.STATE:
         term, vote = fmt.decode_state(record.payload)
         if term < state.term or (term == state.term and state.vote not in (fmt.NO_VOTE, vote)):
-            raise InvariantViolation(f"{where}: term {term} vote {vote} after term {state.term} vote {state.vote}")
+            raise DiskDamaged(f"{where}: term {term} vote {vote} after term {state.term} vote {state.vote}")
         state.term, state.vote = term, vote
     elif record.kind is not Kind.MARK:
-        raise InvariantViolation(f"{where}: a second header")
+        raise DiskDamaged(f"{where}: a second header")

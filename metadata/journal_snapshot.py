@@ -21,10 +21,11 @@ from typing import Annotated
 import msgspec
 from crc32c import crc32c
 
-from raftlog.errors import InvariantViolation
+from raftlog.errors import DiskDamaged, InvariantViolation
 from raftlog.ports import Disk
 
 from .journal import FIRST_INDEX, Journal
+from .quorum_damage import advising
 from .quorum_identity import FOLDER, QuorumIdentity
 
 PATH = f"{FOLDER}/snapshot"
@@ -128,16 +129,17 @@ def _pieces(identity: QuorumIdentity, snapshot: Snapshot) -> Iterator[memoryview
 
 
 def load_snapshot(disk: Disk, identity: QuorumIdentity) -> Snapshot | None:
-    """The snapshot, if there is one. Raises `InvariantViolation` where it is damaged: a voter never goes on without the
-    state that it had."""
+    """The snapshot, if there is one. Raises `DiskDamaged`: a voter never goes on without the state that it had; and
+    `InvariantViolation` where another version or another cluster wrote it."""
     disk.remove(WRITING_PATH)
     try:
         content = disk.read(PATH)
     except FileNotFoundError:
         return None
     body = content[_HEAD_BYTES:]
-    if content[: len(MAGIC)] != MAGIC or content[len(MAGIC) : _HEAD_BYTES] != _CRC.pack(crc32c(body)):
-        raise InvariantViolation(f"{PATH} is damaged: its checksum is wrong. This voter does not start")
+    with advising(identity.node_id):
+        if content[: len(MAGIC)] != MAGIC or content[len(MAGIC) : _HEAD_BYTES] != _CRC.pack(crc32c(body)):
+            raise DiskDamaged(f"{PATH} is damaged: its checksum is wrong")
     try:
         decoded = msgspec.msgpack.decode(body, type=_Body)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -150,17 +152,22 @@ def load_snapshot(disk: Disk, identity: QuorumIdentity) -> Snapshot | None:
 
 
 def reconcile(journal: Journal, snapshot: Snapshot | None) -> None:
-    """Make one log of journal and snapshot, as a stop between their two writes may have left them. Raises
-    `InvariantViolation` where no stop can have."""
+    """Make one log of journal and snapshot, as a stop between their two writes may have left them. Raises `DiskDamaged`
+    where no stop can have."""
+    with advising(journal.node_id):
+        _check_one_life(journal, snapshot)
+    if snapshot is not None and journal.term_at(snapshot.index) != snapshot.term:
+        # Installed from a leader, and stopped before the log gave way: nothing in it was committed beyond.
+        journal.reset(snapshot.index, snapshot.term, snapshot.configuration)
+
+
+def _check_one_life(journal: Journal, snapshot: Snapshot | None) -> None:
     if snapshot is None:
         if journal.base_index != FIRST_INDEX:
-            raise InvariantViolation(f"the quorum's log begins after {journal.base_index} and its snapshot is missing")
+            raise DiskDamaged(f"the quorum's log begins after {journal.base_index} and its snapshot is missing")
         return
     if snapshot.index < journal.base_index or snapshot.term > journal.term:
-        raise InvariantViolation(
+        raise DiskDamaged(
             f"the quorum's snapshot ends at {snapshot.index} of term {snapshot.term}, but its log begins after "
             f"{journal.base_index} in term {journal.term}: they are not of one node's life"
         )
-    if journal.term_at(snapshot.index) != snapshot.term:
-        # Installed from a leader, and stopped before the log gave way: nothing in it was committed beyond.
-        journal.reset(snapshot.index, snapshot.term, snapshot.configuration)

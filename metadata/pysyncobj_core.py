@@ -7,41 +7,41 @@ with their answers, what it stores, and when it applies.
 The class is called `_SyncObj` on purpose: Python mangles `self.__x` in it to `_SyncObj__x`, which is the name of
 pysyncobj's own private `__x`. So its state and its private methods are named here as they are named there, and a
 method `__x` below overrides pysyncobj's. `pysyncobj_engine.py` refuses to start when any of them is not the source
-that this was written against. There are three such classes of one name, this one on top of the one that elects, on top
-of the one that takes away; subclasses of any other name must not be made: the mangling would be lost. Attributes are
-set before pysyncobj's constructor, which may call what is overridden.
+that this was written against. There are four such classes of one name, this one on top of the one with the commands,
+the one that elects, and the one that takes away; subclasses of any other name must not be made: the mangling would be
+lost. Attributes are set before pysyncobj's constructor, which may call what is overridden.
 
 Membership is what the log's latest configuration says, from its append on; pysyncobj's own way of changing it is
 forbidden. Whoever is connected and no voter is an observer: it is sent what is committed, and counts nowhere.
 
 What is *not* here: messages' shapes (`quorum_messages.py`), what to send next (`quorum_progress.py`), who may campaign
-(`pysyncobj_elections.py`), which change of voters is wise (`quorum_changes.py`), chunks (`quorum_snapshot.py`), bytes
-on disk (`journal*.py`).
+(`pysyncobj_elections.py`), commands and what is handed out (`pysyncobj_commands.py`), which change of voters is wise
+(`quorum_changes.py`), chunks (`quorum_snapshot.py`), bytes on disk (`journal*.py`).
 """
 
 from __future__ import annotations
 
-import math
-import queue
 from collections.abc import Callable
 from typing import Final
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
-from pysyncobj.syncobj import _COMMAND_TYPE, _RAFT_STATE
+from pysyncobj.syncobj import _RAFT_STATE
 from pysyncobj.transport import Transport
 
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 
-from . import pysyncobj_elections
+from . import pysyncobj_commands
 from . import quorum_messages as messages
 from .engine import Committed, InstalledSnapshot, Lost
 from .journal import Journal
 from .journal_snapshot import Snapshot
+from .pysyncobj_commands import KINDS
 from .pysyncobj_outbox import node_of
-from .quorum_configuration import CONFIGURATION, Configuration, encode_entry, is_single_step
+from .quorum_configuration import Configuration, encode_entry, is_single_step
 from .quorum_election import Patience, PreVotes
 from .quorum_follower import Accepted, accept, check
+from .quorum_forgotten import Forgotten
 from .quorum_lanes import Waiting
 from .quorum_membership import Membership
 from .quorum_messages import (
@@ -59,16 +59,8 @@ from .quorum_messages import (
 from .quorum_replication import Replication
 from .quorum_snapshot import IncomingSnapshot
 
-APPLY_MAX = 2048
-"""Entries applied in one tick: what is left waits for the next."""
 
-REGULAR = bytes([_COMMAND_TYPE.REGULAR])
-NO_OP = bytes([_COMMAND_TYPE.NO_OP])
-KINDS = (REGULAR, NO_OP, CONFIGURATION)
-assert bytes([_COMMAND_TYPE.MEMBERSHIP]) == CONFIGURATION
-
-
-class _SyncObj(pysyncobj_elections._SyncObj):
+class _SyncObj(pysyncobj_commands._SyncObj):
     """One voter. Calls are made while the engine's ports are active."""
 
     def __init__(
@@ -82,9 +74,11 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         journal: Journal,
         snapshot: Snapshot | None,
         save_snapshot: Callable[[Snapshot], None],
+        forgotten: Forgotten,
         now: Callable[[], float],
     ) -> None:
         self.journal = journal
+        self._forgotten = forgotten
         self.snapshot = snapshot
         self.applied: list[Committed | InstalledSnapshot] = []
         self.lost: list[Lost] = []
@@ -95,6 +89,8 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         self.led_since = float("-inf")
         self._answered: dict[int, float] = {}
         """When each peer last answered this leadership, on its own disk."""
+        self.forgetful: set[int] = set()
+        """Peers that told this leadership that they forgot what they had acknowledged."""
         self.membership = membership
         self._transport = transport
         self._now = now
@@ -133,11 +129,13 @@ class _SyncObj(pysyncobj_elections._SyncObj):
 
     def __onBecomeLeader(self) -> None:  # noqa: N802
         tell = lambda peer, message: self._tell(node_of(peer), message)  # noqa: E731
-        self.replication = Replication(self.__raftCurrentTerm, self.membership.others, self.journal, tell)
+        others, disk_of = self.membership.others, self.membership.disk_of
+        self.replication = Replication(self.__raftCurrentTerm, others, self.journal, tell, disk_of)
         for node in sorted(self.__connectedNodes, key=lambda node: node.id):
             self.replication.track(node.id)
         self.__raftMatchIndex.clear()  # of this leadership only, for observers too
         self._answered.clear()
+        self.forgetful.clear()
         self.led_since = self._now()
         self.may_commit_more = True
         super().__onBecomeLeader()
@@ -195,9 +193,13 @@ class _SyncObj(pysyncobj_elections._SyncObj):
         if isinstance(answer, Accepted):
             self.__raftCommitIndex = max(self.__raftCommitIndex, min(message.commit_index, answer.index))
             self.__leaderCommitIndex: int = message.commit_index
-            self._tell(node, AppendReply(self.__raftCurrentTerm, True, answer.index, 0))
-        else:
-            self._tell(node, AppendReply(self.__raftCurrentTerm, False, message.prev_index, answer.hint))
+            self._tell(node, AppendReply(self.__raftCurrentTerm, True, answer.index, 0, self._forgotten.it_did))
+            return
+        if message.acknowledged_by == self.membership.own_disk:
+            # This disk had the entry, durably, when it said so, and nobody takes an entry of the present term away.
+            self._forgotten.note(message.prev_index, self.journal.last_index, node.id, message.term)
+        forgot = self._forgotten.it_did
+        self._tell(node, AppendReply(self.__raftCurrentTerm, False, message.prev_index, answer.hint, forgot))
 
     def _on_snapshot_chunk(self, node: Node, message: SnapshotChunk) -> None:
         if message.term < self.__raftCurrentTerm:
@@ -210,7 +212,8 @@ class _SyncObj(pysyncobj_elections._SyncObj):
                 self._install(snapshot)
         installed = message.index <= self.__raftCommitIndex
         held = message.size if installed else self._incoming.held_bytes
-        self._tell(node, SnapshotReply(self.__raftCurrentTerm, message.index, held, installed))
+        forgot = self._forgotten.it_did
+        self._tell(node, SnapshotReply(self.__raftCurrentTerm, message.index, held, installed, forgot))
 
     def _install(self, snapshot: Snapshot) -> None:
         """The leader's snapshot is whole: the state machine begins again from it. A log that has the snapshot's last
@@ -228,28 +231,38 @@ class _SyncObj(pysyncobj_elections._SyncObj):
 
     def _on_append_reply(self, node: Node, message: AppendReply) -> None:
         if self._is_answer_of(node, message.term) and self.replication is not None:
-            self._count(node, self.replication.on_append_reply(node.id, message))
+            self._count(node, self.replication.on_append_reply(node.id, message), forgot=message.forgot)
 
     def _on_snapshot_reply(self, node: Node, message: SnapshotReply) -> None:
         if self._is_answer_of(node, message.term) and self.replication is not None:
-            self._count(node, self.replication.on_snapshot_reply(node.id, message))
+            self._count(node, self.replication.on_snapshot_reply(node.id, message), forgot=message.forgot)
 
     def begin_anew_with(self, node: Node) -> None:
         """The peer is on another disk than before: what it acknowledged on one, the other may lack."""
         if self.replication is not None:
             if node.id in self.replication.progress:
                 self.replication.forget(node.id)
-            self.__raftMatchIndex[node] = 0
-            self.__lastResponseTime[node] = float("-inf")
             self._answered.pop(node.id, None)
+            self._uncount(node)
+            self.forgetful.discard(node.id)
 
-    def _count(self, node: Node, match: int) -> None:
-        """What pysyncobj counts commits and its own quorum by: of all peers, of which it asks for voters only."""
-        if not self.membership.is_distrusted(node.id):
+    def _uncount(self, node: Node) -> None:
+        self.__raftMatchIndex[node] = 0
+        self.__lastResponseTime[node] = float("-inf")
+
+    def _count(self, node: Node, match: int, *, forgot: bool) -> None:
+        """What pysyncobj counts commits and its own quorum by: of all peers, of which it asks for voters only. Whoever
+        forgot what it had acknowledged gets the log, like an observer (S9)."""
+        if self.membership.is_distrusted(node.id):
+            return
+        self._answered[node.id] = self._now()
+        if forgot and node.id not in self.forgetful:
+            self.forgetful.add(node.id)
+            self._uncount(node)
+        if node.id not in self.forgetful:
             self.may_commit_more = self.may_commit_more or match > self.__raftCommitIndex
             self.__raftMatchIndex[node] = match
             self.__lastResponseTime[node] = self._now()
-            self._answered[node.id] = self._now()
 
     def answered_since(self, peer: int, moment: float) -> bool:
         """Whether the peer, on its own disk, answered this leadership after that (pysyncobj notes all at first)."""
@@ -306,6 +319,8 @@ class _SyncObj(pysyncobj_elections._SyncObj):
                 # What it acknowledged as an observer, on the disk that it is named with.
                 self.__raftMatchIndex[node] = self.replication.progress[node.id].match
                 self.__lastResponseTime.setdefault(node, self._now())
+                if node.id in self.forgetful:
+                    self._uncount(node)
 
     def append_configuration(self, configuration: Configuration, token: int) -> None:
         """Append what was decided, as the leader. Raises `InvariantViolation` where that may not be."""
@@ -325,75 +340,3 @@ class _SyncObj(pysyncobj_elections._SyncObj):
     def leads_and_is_current(self) -> bool:
         """It leads, and what was committed before its term is applied here: its first own entry is."""
         return bool(self.__raftState == _RAFT_STATE.LEADER and self.__raftLastApplied >= self.__noopIDx)
-
-    # --- Commands ---
-
-    def propose(self, command: bytes, token: int) -> None:
-        """Append a command, if this node leads."""
-        if self.__raftState != _RAFT_STATE.LEADER:
-            self.lost.append(Lost(token, certain=True))
-        else:
-            self._has_commands = True
-            self._applyCommand(command, Waiting(token, self.lost), _COMMAND_TYPE.REGULAR)
-
-    def _checkCommandsToApply(self) -> None:  # noqa: N802
-        """Only a leader's commands go anywhere; forwarding is the node's business."""
-        if not self._has_commands:
-            return
-        self._has_commands = False
-        if self.__raftState == _RAFT_STATE.LEADER:
-            super()._checkCommandsToApply()
-            return
-        while True:
-            try:
-                _, waiting = self.__commandsQueue.get_nowait()
-            except queue.Empty:
-                return
-            waiting(None, 0)
-
-    def is_due(self) -> bool:
-        """Whether pysyncobj's tick has anything to do. Who leads counts, applies, or beats, and then asks whether it
-        still has a majority; who does not campaigns or applies."""
-        if self.__raftCommitIndex > self.__raftLastApplied:
-            return True
-        if self.__raftState == _RAFT_STATE.LEADER:
-            return self.may_commit_more or not self.__otherNodes or bool(self._now() > self.__newAppendEntriesTime)
-        return bool(self.__raftElectionDeadline < self._now())
-
-    def do_what_is_due(self) -> None:
-        """pysyncobj's tick, where there is any need of it."""
-        if self.is_due():
-            self.may_commit_more = False
-            self.doTick(0.0)
-
-    def next_due(self) -> float:
-        """When time will."""
-        if self.replication is not None:
-            return float(self.__newAppendEntriesTime)
-        never = self.__raftLeader is None and not self.membership.is_voter
-        return math.inf if never else max(float(self.__raftElectionDeadline), self._pre_votes.next_question_at)
-
-    def __applyLogEntries(self) -> bool:  # noqa: N802
-        """Hand out what is committed; whoever applies it cannot fail and go on: an error there stops the node."""
-        if self.held_back:
-            return False
-        first = self.__raftLastApplied + 1
-        last = min(self.__raftCommitIndex, self.__raftLastApplied + APPLY_MAX)
-        start = first - self.journal.base_index
-        for command, index, term in self.journal.entries[start : start + last - first + 1]:
-            token = None
-            for proposed_term, waiting in self.__commandsWaitingCommit.pop(index, ()):
-                if proposed_term == term:
-                    token = waiting.token
-                else:
-                    self.lost.append(Lost(waiting.token, certain=True))
-            self.applied.append(Committed(index, term, self.__doApplyCommand(command), token))
-            self.__raftLastApplied = index
-        return False
-
-    def __doApplyCommand(self, command: bytes) -> bytes:  # noqa: N802
-        """The bytes that were proposed; empty for what begins a leadership and for a configuration."""
-        kind = command[:1]
-        if kind not in KINDS:
-            raise InvariantViolation(f"an entry of kind {kind!r} is committed")
-        return command[1:] if kind == REGULAR else b""

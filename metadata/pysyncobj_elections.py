@@ -2,7 +2,7 @@
 
 pysyncobj keeps the timer and the candidacy. Before it, a voter asks for pre-votes (`quorum_election.py`); a node that
 its own log does not name as a voter never campaigns, and a vote counts only from whom the log names
-(`quorum_membership.py`).
+(`quorum_membership.py`). A node that forgot what it had promised neither campaigns nor votes (S9).
 
 A leader that is to go resigns: it tells the voters, who then need not sit out a timer, and stays away from that
 election.
@@ -27,6 +27,7 @@ from . import quorum_messages as messages
 from .journal import Journal
 from .pysyncobj_outbox import node_of
 from .quorum_election import Patience, PreVotes
+from .quorum_forgotten import Forgotten
 from .quorum_membership import Membership
 from .quorum_messages import PreVote, PreVoteReply, RequestVote, Resign, Vote
 from .quorum_snapshot import IncomingSnapshot
@@ -50,6 +51,7 @@ class _SyncObj(pysyncobj_stripped._SyncObj):
     _pre_votes: PreVotes
     _incoming: IncomingSnapshot
     _votes: set[int]
+    _forgotten: Forgotten
 
     def _tell(self, node: Node, message: messages.Message) -> None:
         self._transport.send(node, message)
@@ -63,7 +65,7 @@ class _SyncObj(pysyncobj_stripped._SyncObj):
     def __connectedToAnyone(self) -> bool:  # noqa: N802
         """pysyncobj asks this when the election timer ran out, and campaigns on yes: here, on a majority's pre-vote."""
         now = self._now()
-        if not self.membership.is_voter:
+        if not self.may_campaign:
             if not self._patience.lasts(now):
                 self.__raftLeader: Node | None = None
             return False
@@ -78,6 +80,11 @@ class _SyncObj(pysyncobj_stripped._SyncObj):
             claim = self.membership.claim
             self._tell_all(PreVote(self.__raftCurrentTerm + 1, number, last_index, last_term, claim))
         return False
+
+    @property
+    def may_campaign(self) -> bool:
+        """Its log names it, and it knows what it promised."""
+        return self.membership.is_voter and not self._forgotten.it_did
 
     def _draw(self) -> float:
         """From 0 to 1, at random: so that two voters do not act in step."""
@@ -96,6 +103,7 @@ class _SyncObj(pysyncobj_stripped._SyncObj):
             message.term > self.__raftCurrentTerm
             and self._log_is_current(message.last_index, message.last_term)
             and not self._believes_in_leader()
+            and not self._forgotten.it_did
         )
         self._tell(node, PreVoteReply(self.__raftCurrentTerm, message.round, granted))
 
@@ -113,6 +121,7 @@ class _SyncObj(pysyncobj_stripped._SyncObj):
             and self.__raftState != _RAFT_STATE.LEADER
             and self.__votedForNodeId in (None, node.id)
             and self._log_is_current(message.last_index, message.last_term)
+            and not self._forgotten.it_did
         )
         if granted:
             self.__setCurrentTerm(message.term, node.id)

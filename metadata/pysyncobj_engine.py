@@ -41,6 +41,7 @@ from .pysyncobj_outbox import Outbox, node_of
 from .pysyncobj_ports import Active, Ports, install_dispatchers
 from .quorum_changes import ObserverState, QuorumFacts
 from .quorum_configuration import Configuration, encode_configuration
+from .quorum_forgotten import Forgotten
 from .quorum_identity import QuorumIdentity
 from .quorum_membership import Membership
 from .quorum_replication import TRANSFER_BYTES
@@ -144,8 +145,8 @@ class PySyncObjEngine:
     def __init__(
         self, identity: QuorumIdentity, *, disk: Disk, now: float, random: Random, timing: TimingConfig
     ) -> None:
-        """Opens journal and snapshot. Raises `InvalidRequest`, `InvariantViolation` or `DiskFailed` where this voter
-        must not start. `now` is monotonic, in seconds."""
+        """Opens journal and snapshot. Raises `InvalidRequest`, `DiskDamaged`, `InvariantViolation` or `DiskFailed`
+        where this voter must not start. `now` is monotonic, in seconds."""
         check_pysyncobj()
         install_dispatchers()
         self._disk = disk
@@ -160,6 +161,7 @@ class PySyncObjEngine:
         reconcile(self._journal, snapshot)
         self._outbox = Outbox()
         self._timing = timing
+        self._forgotten = Forgotten(disk)
         self._membership = self._outbox.membership = Membership(identity, self._journal)
         self._ports.journal = JournalFace(self._journal, snapshot.index if snapshot else self._journal.base_index)
         with self._active:
@@ -172,6 +174,7 @@ class PySyncObjEngine:
                 journal=self._journal,
                 snapshot=snapshot,
                 save_snapshot=lambda taken: save_snapshot(disk, identity, taken),
+                forgotten=self._forgotten,
                 now=lambda: self._ports.now,
             )
 
@@ -275,11 +278,20 @@ class PySyncObjEngine:
             match[self._identity.node_id] = journal.last_index
         indexes = (core.raftCurrentTerm, core.raftCommitIndex, core.raftLastApplied, journal.last_index)
         voters = self._membership.configuration
-        known = (self.leader, indexes, voters, match)
+        forgetful = self._forgetful()
+        known = (self.leader, indexes, voters, match, forgetful)
         if known != self._status_of:
             self._status_of = known
-            self._status = QuorumStatus(self._identity.node_id, self.leader, *indexes, voters.node_ids, match)
+            own = self._identity.node_id
+            self._status = QuorumStatus(own, self.leader, *indexes, voters.node_ids, match, forgetful)
         return self._status
+
+    def _forgetful(self) -> tuple[BrokerId, ...]:
+        core = self._core
+        told = core.forgetful if core.replication is not None else set()
+        if not (told or self._forgotten.it_did):
+            return ()
+        return tuple(sorted({*map(BrokerId, told), *([self._identity.node_id] if self._forgotten.it_did else [])}))
 
     # --- Membership ---
 
@@ -311,7 +323,9 @@ class PySyncObjEngine:
             may_change=core.may_change(),
             configuration=membership.configuration,
             pinned=membership.pinned(),
-            answering=frozenset(peer for peer in answering if membership.counts(peer)) | {int(own.node_id)},
+            answering=frozenset(peer for peer in answering - core.forgetful if membership.counts(peer))
+            | {int(own.node_id)},
+            forgetful=frozenset(core.forgetful),
             observers=observers,
             commit_index=core.raftCommitIndex,
             young=core.led_since > recently,

@@ -77,6 +77,8 @@ class QuorumFacts:
     """Voters, the leader among them, that answered within an election timeout and are on the disks they vote with."""
     observers: Mapping[int, ObserverState]
     commit_index: int
+    forgetful: frozenset[int] = frozenset()
+    """Nodes that lack what they had acknowledged, by their own word."""
     young: bool = False
     """This leadership is younger than an election timeout: who did not answer yet may be there all the same."""
 
@@ -160,6 +162,12 @@ def _add(facts: QuorumFacts, node_id: int) -> Decision:
         )
     if len(facts.configuration.voters) >= MAX_VOTERS:
         return ChangeRefused("invalid_request", f"the quorum has {MAX_VOTERS} voters, which is the most")
+    if node_id in facts.forgetful:
+        return ChangeRefused(
+            "invalid_request",
+            f"node {node_id} forgot entries of the metadata log that it had acknowledged, so its disk is not to be "
+            "trusted: prepare it anew on a good one (raftlog server init --observer)",
+        )
     observer = facts.observers.get(node_id)
     if observer is None or not observer.answering:
         return ChangeRefused(

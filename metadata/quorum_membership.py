@@ -56,6 +56,11 @@ class Membership:
         return own is not None and own.directory_id in (b"", self._identity.directory_id)
 
     @property
+    def own_disk(self) -> bytes:
+        """This node's directory id."""
+        return bytes(self._identity.directory_id)
+
+    @property
     def others(self) -> tuple[BrokerId, ...]:
         """The other voters, sorted."""
         return tuple(voter for voter in self.configuration.node_ids if voter != self._identity.node_id)
@@ -102,6 +107,11 @@ class Membership:
     def counts(self, peer: int) -> bool:
         """Its votes and acknowledgements do."""
         return self.configuration.voter(peer) is not None and not self.is_distrusted(peer)
+
+    def disk_of(self, peer: int) -> bytes:
+        """The directory id that the peer came with last; empty where it was not met."""
+        met = self._met.get(peer)
+        return bytes(met[0]) if met is not None else b""
 
     def as_voter(self, node_id: int) -> Voter | None:
         """The node with the disk that it is here with; None for one that was not met."""

@@ -99,6 +99,9 @@ class Append(_Message, frozen=True, tag="append.1"):
     prev_term: _Natural
     commit_index: _Natural
     entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=MAX_APPEND_ENTRIES)]
+    acknowledged_by: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
+    """The directory id of the disk that has acknowledged entry `prev_index` to this leader in this term; empty where
+    none has, or it is not asked. A receiver on this disk without that entry has forgotten it."""
 
 
 class AppendReply(_Message, frozen=True, tag="append_reply.1"):
@@ -109,6 +112,8 @@ class AppendReply(_Message, frozen=True, tag="append_reply.1"):
     success: bool
     index: _Natural
     hint: _Natural
+    forgot: bool = False
+    """The sender lacks what it once acknowledged: it follows, and is not to be counted."""
 
 
 class SnapshotChunk(_Message, frozen=True, tag="snapshot_chunk.1"):
@@ -136,6 +141,8 @@ class SnapshotReply(_Message, frozen=True, tag="snapshot_reply.1"):
     index: _Natural
     next_offset: _Natural
     installed: bool
+    forgot: bool = False
+    """As in `AppendReply`."""
 
 
 class Resign(_Message, frozen=True, tag="resign.1"):

@@ -15,7 +15,8 @@ A voter is in one of three states (the design is etcd's):
 ```
 
 An answer never moves `next` back into what is in flight: only a rejection of something beyond `match` does, and a lost
-link. Messages may be lost, late or double; `match` only rises, and only by answers of the current term.
+link. Messages may be lost, late or double; `match` only rises, and only by answers of the current term: but for a voter
+that says itself that it forgot what it had acknowledged. It begins anew, and is not counted (`quorum_forgotten.py`).
 
 What is *not* here: terms, the log, time.
 """
@@ -44,7 +45,7 @@ class Progress:
     """One voter's. Invariant: `match < next`."""
 
     match: int
-    """Its log agrees, durably, up to here."""
+    """Its log agrees, durably, up to here; 0: nothing is known, or it forgot."""
     next: int
     """The next entry to send."""
     state: State = State.PROBE
@@ -91,9 +92,15 @@ class Progress:
         self.next = max(self.next, self.match + 1)
         return news
 
-    def on_rejected(self, index: int, hint: int) -> None:
-        """An append after entry `index` did not fit; the logs may agree up to `hint`."""
-        if index <= self.match or self.state is State.SNAPSHOT:
+    def on_rejected(self, index: int, hint: int, *, forgot: bool = False) -> None:
+        """An append after entry `index` did not fit; the logs may agree up to `hint`. `forgot`: whoever says so lacks
+        what it had acknowledged."""
+        if self.state is State.SNAPSHOT:
+            return
+        if index <= self.match:
+            if forgot:
+                self.match = 0
+                self.probe_from(max(1, min(index, hint + 1)))
             return  # late: it was answered before what is known now
         if self.state is State.PROBE and index != self.next - 1:
             return

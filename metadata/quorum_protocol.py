@@ -147,6 +147,7 @@ class StatusAnswer(_Frame, frozen=True, tag="status_answer.1"):
     last_index: _Natural
     voters: Annotated[tuple[_NodeId, ...], msgspec.Meta(max_length=64)]
     match_index: Annotated[tuple[tuple[_NodeId, _Natural], ...], msgspec.Meta(max_length=MATCHES_MAX)]
+    forgetful: Annotated[tuple[_NodeId, ...], msgspec.Meta(max_length=MATCHES_MAX)] = ()
 
     @staticmethod
     def of(request_id: int, status: QuorumStatus) -> StatusAnswer:
@@ -161,6 +162,7 @@ class StatusAnswer(_Frame, frozen=True, tag="status_answer.1"):
             status.last_index,
             status.voters,
             tuple(sorted(status.match_index.items())),
+            status.forgetful,
         )
 
     @property
@@ -174,6 +176,7 @@ class StatusAnswer(_Frame, frozen=True, tag="status_answer.1"):
             last_index=self.last_index,
             voters=tuple(BrokerId(voter) for voter in self.voters),
             match_index={BrokerId(voter): index for voter, index in self.match_index},
+            forgetful=tuple(BrokerId(node) for node in self.forgetful),
         )
 
 

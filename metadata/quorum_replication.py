@@ -38,9 +38,16 @@ class Replication:
     """One leadership's. `tell` queues a message to a voter; it leaves after the next sync."""
 
     def __init__(
-        self, term: int, voters: Sequence[int], journal: Journal, tell: Callable[[int, Message], None]
+        self,
+        term: int,
+        voters: Sequence[int],
+        journal: Journal,
+        tell: Callable[[int, Message], None],
+        disk_of: Callable[[int], bytes] = lambda peer: b"",
     ) -> None:
+        """`disk_of`: the directory id with which a peer came, and so acknowledged what it did; empty: unknown."""
         self._term = term
+        self._disk_of = disk_of
         self._journal = journal
         self._tell = tell
         self._voters = frozenset(voters)
@@ -50,8 +57,9 @@ class Replication:
         """Something may be sent to a peer that it could not be sent, or lacked, when `send` ended."""
         self._sent_upto = (0, 0)
         """(last index, commit index) at that time."""
-        self._appends: dict[tuple[int, int], tuple[Append, int]] = {}
-        """(first index, last index) → what one `send` says to every peer that is to have just that, and its bytes."""
+        self._appends: dict[tuple[int, int, bytes], tuple[Append, int]] = {}
+        """(first index, last index, acknowledged by) → what one `send` says to every peer that is to have just that,
+        and its bytes."""
         for voter in voters:
             self.track(voter)
 
@@ -106,14 +114,17 @@ class Replication:
     def _append(self, voter: int, progress: Progress, commit_index: int, last: int) -> None:
         """Tell a peer what comes next, up to `last` or as much as fits; nothing, where it is to have no more."""
         prev_index = progress.next - 1
-        shared = self._appends.get((prev_index, last))
+        # Where it is not known what the peer has it is reminded of what it said: it may have forgotten (S9).
+        reminded = progress.state is State.PROBE and prev_index == progress.match
+        acknowledged_by = self._disk_of(voter) if reminded else b""
+        shared = self._appends.get((prev_index, last, acknowledged_by))
         if shared is None:
             prev_term = self._journal.term_at(prev_index)
             if prev_term is None:
                 raise InvariantViolation(f"voter {voter} would be sent what follows entry {prev_index}: {progress}")
             entries, size = self._batch(progress.next, last)
-            shared = Append(self._term, prev_index, prev_term, commit_index, entries), size
-            self._appends[prev_index, last] = shared
+            shared = Append(self._term, prev_index, prev_term, commit_index, entries, acknowledged_by), size
+            self._appends[prev_index, last, acknowledged_by] = shared
         append, size = shared
         self._tell(voter, append)
         progress.on_sent(prev_index + len(append.entries), size, commit_index)
@@ -156,7 +167,7 @@ class Replication:
         if reply.success:
             progress.on_success(reply.index)
         else:
-            progress.on_rejected(reply.index, reply.hint)
+            progress.on_rejected(reply.index, reply.hint, forgot=reply.forgot)
         sent_last, sent_commit = self._sent_upto
         self.stirred |= not progress.has_all(sent_last if voter in self._voters else sent_commit, sent_commit)
         return progress.match

@@ -35,6 +35,7 @@ from .engine import Fate, Outcome
 from .image_events import MetadataEvent
 from .quorum_changes import VoterChange
 from .quorum_configuration import Configuration
+from .quorum_damage import forgot
 from .quorum_links import QuorumLinks
 from .quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
 from .quorum_pace import TICK_SECONDS, pause_after_tick
@@ -318,7 +319,7 @@ class QuorumThread:
             return
         try:
             node.tick()
-            self._status = node.status()
+            self._take_status(node.status())
             if self._dialing is not None:
                 self._dialing.set_lost(not node.reaches_leader)
         except BaseException as error:  # noqa: BLE001  whatever it is, the node's state is in doubt
@@ -339,6 +340,11 @@ class QuorumThread:
 
     def _report(self, error: BaseException) -> None:
         self._bridge.call(self._fatal, error)
+
+    def _take_status(self, status: QuorumStatus) -> None:
+        for forgetful in set(status.forgetful) - set(self._status.forgetful):
+            self._log.error("quorum_voter_forgot", node=forgetful, detail=forgot(forgetful))
+        self._status = status
 
     async def _end(self, node: QuorumNode) -> None:
         self._node = None

@@ -22,10 +22,11 @@ from typing import Annotated
 import msgspec
 from crc32c import crc32c
 
-from raftlog.errors import InvariantViolation
+from raftlog.errors import DiskDamaged
 from raftlog.model import BrokerId, DirectoryId
 from raftlog.ports import Disk
 
+from .quorum_damage import advising
 from .quorum_identity import FOLDER, QuorumIdentity
 
 PATH = f"{FOLDER}/voters"
@@ -49,11 +50,12 @@ class VoterDirectories:
     """The other voters' directory ids, as first met."""
 
     def __init__(self, disk: Disk, identity: QuorumIdentity, *, needed: bool = True) -> None:
-        """`needed`: the log does not name all disks from its beginning on. Raises `InvariantViolation` where the file
-        is damaged then, `DiskFailed`."""
+        """`needed`: the log does not name all disks from its beginning on. Raises `DiskDamaged` where the file is
+        damaged then, `DiskFailed`."""
         self._disk = disk
         self._identity = identity
-        self._known: dict[BrokerId, DirectoryId] = self._load() if needed else {}
+        with advising(identity.node_id):
+            self._known: dict[BrokerId, DirectoryId] = self._load() if needed else {}
 
     def is_the_same(self, voter: BrokerId, directory_id: DirectoryId) -> bool:
         """Whether this is the disk that the voter was met with; at the first meeting it is remembered, durably."""
@@ -90,11 +92,8 @@ class VoterDirectories:
             self._save(known)
         return known
 
-    def _damaged(self, why: str) -> InvariantViolation:
-        node = self._identity.node_id
-        return InvariantViolation(
+    def _damaged(self, why: str) -> DiskDamaged:
+        return DiskDamaged(
             f"{PATH} is damaged: {why}. It says with which disks this node met the other voters first; without it a "
-            "voter that lost its memory could count again, so this one does not start. Its disk is not to be trusted: "
-            f"take the node out (raftlog quorum remove {node}), prepare it anew on a good disk (raftlog server init "
-            f"--observer), and add it again (raftlog quorum add {node})"
+            "voter that lost its memory could count again"
         )

@@ -1,12 +1,13 @@
 """Everything that can go wrong, told by whose fault it is and by what the caller can do.
 
-Four kinds, and no fifth:
+Five kinds, and no sixth:
 
 * `InvariantViolation`: a bug of ours. The replica (or node) that finds it stops; nothing is served from doubt.
 * `RemoteProtocolError`: a peer sent what the protocol forbids. The connection is dropped, nothing else happens.
 * `InvalidRequest`: the caller asked for something that cannot be. Nothing was changed (S11).
 * `RetriableError`: the world: a leader moved, a disk is full, a deadline passed. `applied` tells which of those may
   have happened all the same: a timeout's outcome is *unknown*, never *failed*.
+* `DiskDamaged`: a disk lost or changed what it had made durable. The node does not start; the detail says what to do.
 
 `CODES` is the one table from stable code to HTTP status. Codes may be added, never renamed: programs match on them.
 What is *not* here: how an error looks in HTTP (`http_api/problems.py`) or on a terminal (`raftlog/cli/`).
@@ -192,6 +193,19 @@ class DiskFull(RetriableError):
 
     def __init__(self, detail: str) -> None:
         super().__init__("disk_full", detail)
+
+
+class DiskDamaged(RaftlogError):
+    """What a disk had made durable is gone, or is not what was written. `detail` names the file, and says what to do.
+    Trying again mends nothing."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("disk_failed", detail)
+
+    @property
+    def retriable(self) -> bool:
+        """Never."""
+        return False
 
 
 def error_from_code(code: str, detail: str, leader: int = -1) -> RaftlogError:

@@ -239,6 +239,8 @@ class QuorumStatus:
     voters: tuple[BrokerId, ...]
     match_index: dict[BrokerId, int] = field(default_factory=dict)
     """On the leader only: how far each voter's and each connected observer's log is known to agree."""
+    forgetful: tuple[BrokerId, ...] = ()
+    """Nodes that lack what they had acknowledged and take no part any more: as the leader knows, or each of itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,11 @@ import crc32c
 from metadata import journal, journal_format, journal_recovery, journal_snapshot, pysyncobj_engine
 from metadata.journal import Journal, generation_path
 from metadata.journal_format import HEAD_BYTES, MAX_PAYLOAD_BYTES, Kind, Record
+from metadata.journal_recovery import Recovered
 from metadata.journal_snapshot import Snapshot
+from metadata.quorum_forgotten import Forgotten
 from metadata.quorum_identity import FOLDER, QuorumIdentity
-from raftlog.errors import InvariantViolation
+from raftlog.errors import DiskDamaged
 from raftlog.ports import Disk, File
 
 from .patches import Patch, Planted, original
@@ -23,6 +25,7 @@ _load_snapshot = original(journal_snapshot, "load_snapshot")
 _save_snapshot = original(journal_snapshot, "save_snapshot")
 _reconcile = original(journal_snapshot, "reconcile")
 _generation = original(journal, "_generation")
+_recover = original(journal, "recover")
 
 
 class _NoFsync:
@@ -84,9 +87,19 @@ def _decode_without_checksum(content: bytes, position: int) -> Record | None:
     return Record(position, start + length, Kind(kind), sequence, synced, content[start : start + length])
 
 
-def _cut_whatever_is_damaged(name: str, content: bytes, position: int, *, first_is_valid: bool) -> None:
+def _cut_whatever_is_damaged(
+    name: str, content: bytes, position: int, *, first_is_valid: bool, witnessed: int = 0
+) -> None:
     if not first_is_valid:
-        raise InvariantViolation(f"{name} has no beginning")
+        raise DiskDamaged(f"{name} has no beginning")
+
+
+def _recover_without_witness(name: str, content: bytes, *, witnessed: int = 0) -> Recovered:
+    return _recover(name, content)  # type: ignore[no-any-return]
+
+
+def _forget_it(forgotten: Forgotten, index: int, last_index: int, leader: int, term: int) -> None:
+    pass
 
 
 def _save_without_fsync(disk: Disk, identity: QuorumIdentity, snapshot: Snapshot) -> None:
@@ -96,7 +109,7 @@ def _save_without_fsync(disk: Disk, identity: QuorumIdentity, snapshot: Snapshot
 def _load_or_nothing(disk: Disk, identity: QuorumIdentity) -> Snapshot | None:
     try:
         return _load_snapshot(disk, identity)  # type: ignore[no-any-return]
-    except InvariantViolation:
+    except DiskDamaged:
         return None
 
 
@@ -157,8 +170,23 @@ DISK_BUGS = (
     Planted(
         "damage_is_cut_like_a_torn_tail",
         "a voter starts without entries that it had acknowledged, because they are damaged",
-        "journal_recovery.cut_or_refuse tells the torn from the rotten",
-        (Patch(journal_recovery, "cut_or_refuse", _cut_whatever_is_damaged),),
+        "journal_recovery.cut_or_refuse tells the torn from the rotten, and recover asks the witness",
+        (
+            Patch(journal_recovery, "cut_or_refuse", _cut_whatever_is_damaged),
+            Patch(journal, "recover", _recover_without_witness),
+        ),
+    ),
+    Planted(
+        "lost_end_is_not_noticed",
+        "a voter starts on a journal whose end is gone, and may vote twice",
+        "journal_recovery.recover asks the witness how much was fsynced",
+        (Patch(journal, "recover", _recover_without_witness),),
+    ),
+    Planted(
+        "forgetful_voter_is_taken_for_late",
+        "a voter that lacks what it acknowledged is never heard again, and may vote (S9, S10)",
+        "_SyncObj._on_append notes that it forgot, and says so",
+        (Patch(Forgotten, "note", _forget_it),),
     ),
     Planted(
         "snapshot_without_fsync",

@@ -30,7 +30,7 @@ BEFORE, LASTS = 2.5, 6.0
 """Seconds before a story and of it, in which the swarm rests."""
 ONE_IN = 2
 """So many seeds have one told, where it fits their world."""
-FOR_GOOD = ("rot", "rot_snapshot", "replace_disk")
+FOR_GOOD = ("rot", "lose_end", "rewind", "rot_snapshot", "replace_disk")
 """Faults of which a run has one: with the other voters there is a majority."""
 
 

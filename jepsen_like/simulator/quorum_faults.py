@@ -11,12 +11,16 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+from metadata.journal_format import decode
+from metadata.journal_witness import PATH as WITNESS
+from metadata.journal_witness import Witness, Word
 from metadata.quorum_identity import FOLDER
 
 from .heap import EventHeap
 from .quorum_node import QuorumSimNode
 from .quorum_probe import configuration_of
 from .quorum_schedule import Fault
+from .quorum_truth import QuorumTruth
 from .trace import Trace
 from .unkind_network import UnkindNetwork
 
@@ -27,6 +31,9 @@ HEAD_BYTES = 32
 SNAPSHOT = f"{FOLDER}/snapshot"
 NAMED_AT, NAMED_BYTES = 24, 2
 """Where a snapshot of the cluster "simulated" says of which index it is."""
+
+CUT_BYTES = 1500
+"""Of a journal's end, at most."""
 
 OUST_AFTER = 0.2
 """Seconds that whoever was elected against a stranded leader has to make itself obeyed by it."""
@@ -53,6 +60,7 @@ class QuorumWorldPort(Protocol):
     network: UnkindNetwork
     nodes: list[QuorumSimNode]
     trace: Trace
+    truth: QuorumTruth
 
     def kill(self, node: QuorumSimNode, *, power_loss: random.Random | None, restart_after: float) -> None: ...
     def replace_disk(self, node: QuorumSimNode, *, restart_after: float) -> None: ...
@@ -91,6 +99,8 @@ class QuorumFaults:
             "clock_jump": self._clock_jump,
             "rot": self._rot,
             "rot_snapshot": self._rot_snapshot,
+            "lose_end": self._lose_end,
+            "rewind": self._rewind,
             "replace_disk": self._replace_disk,
         }
 
@@ -189,6 +199,41 @@ class QuorumFaults:
         rng = random.Random(int(fault.number))
         node.damaged = True
         node.disk.flip(SNAPSHOT, NAMED_AT + rng.randrange(NAMED_BYTES), 1 << rng.randrange(8))
+
+    def _lose_end(self, fault: Fault, node: QuorumSimNode) -> None:
+        """The journal loses its end while the process is down, as when a file system is repaired: everything was
+        written back before, and no checksum tells. Its voter must not start (S9)."""
+        self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+        node.damaged = node.must_refuse = True
+        self._cut_journal(node, random.Random(int(fault.number)))
+
+    def _rewind(self, fault: Fault, node: QuorumSimNode) -> None:
+        """Journal and witness go back in time together: nothing on this disk tells, and what the voter promised is
+        forgotten. Where others know all of it; else nobody could promise anything any more, and it is a mere kill."""
+        bearable = self._world.truth.others_hold_all_of(node)
+        self._world.kill(node, power_loss=None, restart_after=fault.seconds)
+        if bearable:
+            generation = self._cut_journal(node, random.Random(int(fault.number)))
+            witness = Witness(node.disk)
+            for synced in (0, 1):  # both sectors
+                witness.say(Word(generation, synced))
+            witness.sync()
+            node.rewound = True
+            self._world.truth.rewound(node)
+
+    def _cut_journal(self, node: QuorumSimNode, rng: random.Random) -> int:
+        """Anywhere behind its first record. Returns the generation."""
+        path = max(path for path in node.disk.files() if path.startswith(f"{FOLDER}/journal-"))
+        for name in (WITNESS, path):
+            node.disk.open(name).fsync()
+        content = node.disk.read(path)
+        first = decode(content, 0)
+        assert first is not None
+        left = rng.randrange(max(first.end, len(content) - CUT_BYTES), len(content))
+        file = node.disk.open(path)
+        file.truncate(left)
+        file.fsync()
+        return int(path[-14:-4])
 
     def _replace_disk(self, fault: Fault, node: QuorumSimNode) -> None:
         self._world.replace_disk(node, restart_after=fault.seconds)

@@ -96,6 +96,10 @@ class QuorumSimNode:
         """Of the running process's broker, once it is registered."""
         self.damaged = False
         """Its disk was tampered with: it may refuse to start, for good."""
+        self.must_refuse = False
+        """So that it has to."""
+        self.rewound = False
+        """It forgot what it had promised, and its disk does not tell."""
         self.refused = ""
         """Why it does not start."""
         self.disk_failing = False

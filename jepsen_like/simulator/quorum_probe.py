@@ -78,6 +78,11 @@ def check_inside(node: QuorumNode) -> None:
     node._engine.check_invariants()
 
 
+def it_forgot(node: QuorumNode) -> bool:
+    """It knows that it forgot what it had acknowledged."""
+    return node._engine._forgotten.it_did
+
+
 def waiting_in_lanes(node: QuorumNode) -> int:
     """Proposals handed to the engine whose proposer has not heard."""
     return len(node._lanes._waiting)

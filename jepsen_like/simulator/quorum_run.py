@@ -20,7 +20,7 @@ from types import ModuleType
 from unittest import mock
 
 from metadata import image_sessions, pysyncobj_engine, quorum_replication, quorum_snapshot
-from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, InvariantViolation, RaftlogError
+from raftlog.errors import DiskDamaged, DiskFailed, DiskFull, InvalidRequest, InvariantViolation, RaftlogError
 
 from .collector import seldom_collected
 from .disk import SimulatedCrash
@@ -149,13 +149,15 @@ class QuorumWorld:
             if not node.disk_failing and not node.disk.full:
                 raise
             self._died(node, None)
-        except (InvariantViolation, InvalidRequest) as error:
+        except (DiskDamaged, InvariantViolation, InvalidRequest) as error:
             if not node.damaged:
                 raise Violation(f"S9: node {node.node_id} does not start on its own disk: {error}") from error
             node.kill()
             node.refused = str(error)
             self.trace.note(int(node.node_id), f"refuses to start: {error}")
         else:
+            if node.must_refuse:
+                raise Violation(f"S9: node {node.node_id} starts, and its journal lost what was fsynced")
             assert node.life is not None
             self._by_life[node.life.name] = node
             self.truth.started(node)
@@ -248,7 +250,7 @@ class QuorumWorld:
     def _has_majority(self) -> bool:
         """Whatever any log says of the voters, enough of them can start, on the disks that they are named with. (A
         change of unknown outcome that came late, and a voter that is lost for good, may leave too few.)"""
-        able = [int(node.node_id) for node in self.nodes if not node.refused]
+        able = [int(node.node_id) for node in self.nodes if not node.refused and not self.truth.forgot(node)]
         latest = [configuration_of(node.quorum) for node in self.nodes if node.quorum is not None]
         latest.append(self.truth.voters.committed[-1][1])
         return all(self.truth.voters.have_majority(configuration, able) for configuration in latest)

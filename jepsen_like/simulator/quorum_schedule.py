@@ -23,6 +23,8 @@ FORMAT_VERSION = 2
 LEADER = -1
 """In an operation's place for a node: whoever leads then."""
 PHASE_SECONDS = 10.0
+ROTS = ("rot", "rot", "lose_end", "rewind")
+"""What may become of a disk that rots."""
 SETTLE_SECONDS = 1.5
 """Before the first fault, so that there is something to break."""
 
@@ -251,6 +253,14 @@ def _for_good(kind: str) -> Callable[[_Draw, float], None]:
     return once
 
 
+def _rot(draw: _Draw, at: float) -> None:
+    """A disk goes wrong while its node is down: bits flip, the journal's end is gone, or all goes back in time."""
+    before = len(draw.faults)
+    _for_good("rot")(draw, at)
+    for position, fault in enumerate(draw.faults[before:], before):
+        draw.faults[position] = replace(fault, kind=ROTS[int(fault.number) % len(ROTS)])
+
+
 KINDS: Mapping[str, Callable[[_Draw, float], None]] = {
     "kill": _one("kill"),
     "kill_all": _all("kill"),
@@ -274,7 +284,7 @@ KINDS: Mapping[str, Callable[[_Draw, float], None]] = {
     "lag": _lag,
     "duel": _duel,
     "strand": _strand,
-    "rot": _for_good("rot"),
+    "rot": _rot,
     "replace_disk": _for_good("replace_disk"),
 }
 """Kind of a draw → how it is drawn. One draw may be several faults."""

@@ -14,6 +14,8 @@ Numbers as in the README's table; the words are Raft's (section 5 of the paper, 
     voters that the leader's log names, each on the disk that it is named with.
 8.  Nothing committed is ever taken from a log again.
 9.  What was acknowledged is committed, so 5 and 7 hold for it; what was refused for certain is nowhere.
+13. A voter that knows that it forgot what it had promised gives no vote, over all its lives, and nobody else says so
+    of itself.
 
 Progress (S10) is the run's last part (`quorum_run.py`). Work is proportional to what changed: a node whose `Mark` is as
 before is not looked at. What is *not* here: changes of the voters and their votes, 10 to 12 (`quorum_voters_truth.py`),
@@ -36,6 +38,7 @@ from .quorum_probe import (
     check_inside,
     image_of,
     is_durable,
+    it_forgot,
     journal_of,
     mark_of,
     snapshot_index,
@@ -61,6 +64,8 @@ class Memory:
     """The last life ended inside a disk operation: the disk may be a step ahead of `durable`."""
     configuration: Configuration | None = None
     """The latest in its log."""
+    forgot: bool = False
+    """It knows that it forgot what it had promised."""
     votes: list[tuple[int, int]] = field(default_factory=list)
     """(term, candidate): given, and not known to be durable."""
 
@@ -72,6 +77,7 @@ class QuorumTruth:
         """The first so many nodes are the first voters."""
         disks = {int(node.node_id): bytes(node.identity.directory_id) for node in nodes}
         self.voters = VotersTruth(range(voters), disks)
+        self._nodes = nodes
         self._memories = {int(node.node_id): Memory() for node in nodes}
         self._leaders: dict[int, int] = {}
         """Term → who led it."""
@@ -126,6 +132,8 @@ class QuorumTruth:
     def _note_votes(self, node: QuorumSimNode, quorum: QuorumNode, memory: Memory, mark: Mark) -> None:
         """What was staged is durable with the whole journal, as the disk knows it; only then did the vote leave."""
         if mark.vote is not None and (mark.term, mark.vote) != (memory.promised_term, memory.promised_vote):
+            if memory.forgot:
+                raise Violation(f"S9.13: node {node.node_id} forgot what it promised, and votes in term {mark.term}")
             memory.votes.append((mark.term, mark.vote))
         if memory.votes and is_durable(quorum, node.disk):
             for term, candidate in memory.votes:
@@ -136,6 +144,33 @@ class QuorumTruth:
         """An operator gave the node an empty disk: what it promised is gone, and it is another voter, or none (S9)."""
         self._memories[int(node.node_id)] = Memory()
         self.voters.disk_replaced(int(node.node_id), bytes(node.identity.directory_id))
+
+    # --- Disks that go back in time ---
+
+    def others_hold_all_of(self, node: QuorumSimNode) -> bool:
+        """Whether everything that the voter promised is known elsewhere, so that it may forget it: a leader of its own
+        term is there, and all other nodes are in this term and have, durably, all that it has."""
+        if node.quorum is None:
+            return False
+        mine = mark_of(node.quorum)
+        index, term = self._memories[int(node.node_id)].durable
+        others = [other for other in self._nodes if other is not node]
+        for other in others:
+            if other.quorum is None or mark_of(other.quorum).term != mine.term:
+                return False
+            if not self._holds(self._memories[int(other.node_id)], index, term):
+                return False
+        leading = [other for other in others if other.quorum is not None and mark_of(other.quorum).leads]
+        return bool(leading) and (mine.last_index, mine.last_term) == (index, term)
+
+    def rewound(self, node: QuorumSimNode) -> None:
+        """What it promised is known to others, and no more to itself."""
+        memory = self._memories[int(node.node_id)] = Memory()
+        memory.interrupted = True
+
+    def forgot(self, node: QuorumSimNode) -> bool:
+        """It forgot what it had promised, and knows it."""
+        return self._memories[int(node.node_id)].forgot
 
     # --- After every event -------------------------------------------------------------------------------------------
 
@@ -167,6 +202,10 @@ class QuorumTruth:
             self._check_leader(node, quorum, before, mark)
         if before is not None:
             self._compare(node, before, mark)
+        if it_forgot(quorum) is not memory.forgot:
+            if memory.forgot or not node.rewound:
+                raise Violation(f"S9.13: node {node.node_id} says {it_forgot(quorum)} of having forgotten")
+            memory.forgot = True
         if not mark.dirty:
             # What the journal takes for durable may have been sent. That it is durable is asked at the next start.
             memory.promised_term, memory.promised_vote = mark.term, mark.vote

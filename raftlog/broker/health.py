@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import islice
 
 from http_api.service import EventLoop, Health
+from metadata.quorum_damage import forgot
 from metadata.view import ClusterView
 from raftlog.model import NO_BROKER, NO_INCARNATION, PartitionRecord, QuorumStatus, TopicPartition
 
@@ -34,6 +35,7 @@ def health_of(
         problems.append(f"node {broker.identity.node_id} is not registered yet")
     if quorum.leader == NO_BROKER:
         problems.append("the metadata quorum has no leader")
+    problems += [forgot(node) for node in quorum.forgetful]
     problems += [f"node {other.broker_id} is fenced: it is not heard of" for other in view.brokers() if other.fenced]
     for lines in (broker.manager.repairs.status(), broker.manager.out_of_service()):
         problems += [f"{line} (node {broker.identity.node_id})" for line in lines[:LINES_MAX]]

@@ -22,7 +22,8 @@ class Replica(msgspec.Struct, frozen=True):
 
     node_id: int
     status: str
-    """`Leader`, `Follower`, or `Observer` for a node without a vote."""
+    """`Leader`, `Follower`, `Observer` for a node without a vote, or `Forgetful` for one whose disk lost entries that
+    it had acknowledged: it takes no part any more, and has to be removed and added again on a good disk."""
     log_end_offset: int | None
     lag: int | None
 
@@ -129,6 +130,7 @@ def description(cluster_id: str, nodes: list[int], status: QuorumInfo) -> Quorum
     replicas = []
     for node in [*sorted(status.voters), *observers]:
         role = "Observer" if node in observers else "Leader" if node == leader else "Follower"
+        role = "Forgetful" if node in status.forgetful else role
         end = ends.get(node)
         lag = None if end is None or leader_end is None else max(0, leader_end - end)
         replicas.append(Replica(node, role, end, lag))
@@ -160,7 +162,14 @@ def _text(found: QuorumDescription, wide: bool) -> str:
         summary["AppliedIndex"] = found.applied_index
         summary["AnsweredBy"] = found.answered_by
     rows = [(r.node_id, _known(r.log_end_offset), _known(r.lag), r.status) for r in found.replicas]
-    return f"{fields(summary)}\n\n{table(('NodeId', 'LogEndOffset', 'Lag', 'Status'), rows)}"
+    advice = "".join(
+        f"\n\nNode {r.node_id} forgot entries of the metadata log that it had acknowledged: its disk is not to be "
+        f"trusted. Remove it (raftlog quorum remove {r.node_id} --plan), prepare it anew on a good disk (raftlog "
+        f"server init --observer), and add it again (raftlog quorum add {r.node_id})."
+        for r in found.replicas
+        if r.status == "Forgetful"
+    )
+    return f"{fields(summary)}\n\n{table(('NodeId', 'LogEndOffset', 'Lag', 'Status'), rows)}{advice}"
 
 
 def _known(number: int | None) -> int | str:

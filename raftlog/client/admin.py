@@ -115,6 +115,8 @@ class QuorumInfo(msgspec.Struct, frozen=True):
     voters: list[int]
     match_index: dict[str, int] = {}
     """How far each voter's and each connected observer's log is known to agree; only the leader knows."""
+    forgetful: list[int] = []
+    """Nodes whose disks lost entries that they had acknowledged: they take no part, and have to be replaced."""
 
 
 class VotersChange(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ import pytest
 
 from http_api.service import Health
 from raftlog.cli.cluster import NodeHealth, _merged
+from raftlog.cli.quorum import _text as quorum_text
 from raftlog.cli.quorum import description
 from raftlog.client.admin import QuorumInfo
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
@@ -201,6 +202,15 @@ class TestQuorum:
             (3, "Observer", None, None),
         ]
         assert found.max_follower_lag is None and found.observers == [3]
+
+    def test_who_forgot_is_shown_with_what_to_do(self) -> None:
+        """S9, S10: a voter that takes no part any more is not to look like a healthy one."""
+        status = QuorumInfo(0, 0, 7, 90, 90, 95, [0, 1, 2], {"0": 95, "1": 95, "2": 95}, [2])
+        found = description("c", [0, 1, 2], status)
+        assert [r.status for r in found.replicas] == ["Leader", "Follower", "Forgetful"]
+        shown = quorum_text(found, False)
+        assert "Node 2 forgot" in shown and "raftlog quorum remove 2 --plan" in shown
+        assert "forgot" not in quorum_text(description("c", [0], QuorumInfo(0, 0, 7, 9, 9, 9, [0])), False)
 
     def test_without_leader_nobody_leads(self) -> None:
         found = description("c", [0], QuorumInfo(0, -1, 7, 90, 90, 95, [0], {"0": 95}))

@@ -15,7 +15,7 @@ from metadata.engine import InstalledSnapshot
 from metadata.journal import Journal
 from metadata.journal_snapshot import PATH
 from metadata.quorum_messages import AppendReply, SnapshotChunk
-from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.errors import DiskDamaged, RemoteProtocolError
 from tests.support.quorum_bench import Bench
 from tests.support.quorum_world import World
 
@@ -82,7 +82,7 @@ def test_a_damaged_snapshot_on_disk_is_fatal() -> None:
     bench.hear(2, bench.append(2, 5, 5, 5, commit=4))
     assert not list(bench.engine.compact(b"state", 4)), "a small one in one go"
     bench.disk.flip(PATH, 30, 1)
-    with pytest.raises(InvariantViolation, match="damaged"):
+    with pytest.raises(DiskDamaged, match="damaged"):
         bench.start()
 
 

@@ -23,7 +23,7 @@ from metadata.quorum_protocol import EngineFrame
 from metadata.quorum_voters import MAGIC, PATH, VoterDirectories
 from raftlog.clock import ManualClock
 from raftlog.config import TimingConfig
-from raftlog.errors import InvariantViolation
+from raftlog.errors import DiskDamaged
 from raftlog.model import BrokerId, DirectoryId
 from tests.support.quorum_bench import REGULAR, Bench, configuration, voter
 from tests.support.quorum_world import identity_of
@@ -57,11 +57,11 @@ def test_any_rotten_byte_of_the_memory_is_found() -> None:
     whole = disk.read(PATH)
     for position in range(len(whole)):
         disk.replace(PATH, whole[:position] + bytes([whole[position] ^ 0x10]) + whole[position + 1 :])
-        with pytest.raises(InvariantViolation, match=r"quorum/voters is damaged.*quorum remove 1"):
+        with pytest.raises(DiskDamaged, match=r"quorum/voters is damaged.*quorum remove 1"):
             VoterDirectories(disk, identity_of(1, 3))
     for length in range(len(whole)):
         disk.replace(PATH, whole[:length])
-        with pytest.raises(InvariantViolation, match="damaged"):
+        with pytest.raises(DiskDamaged, match="damaged"):
             VoterDirectories(disk, identity_of(1, 3))
 
 
@@ -71,7 +71,7 @@ def test_another_clusters_or_a_newer_memory_is_refused() -> None:
         prepare_journal(disk, identity_of(1, 3))
         body = msgspec.msgpack.encode([version, cluster, {2: OLD}])
         disk.replace(PATH, MAGIC + crc32c(body).to_bytes(4, "big") + body)
-        with pytest.raises(InvariantViolation, match=f"format {version} and cluster"):
+        with pytest.raises(DiskDamaged, match=f"format {version} and cluster"):
             VoterDirectories(disk, identity_of(1, 3))
 
 
@@ -102,14 +102,14 @@ def test_a_rotten_memory_that_the_log_has_replaced_stops_nobody() -> None:
     disk = remembered()
     disk.replace(PATH, b"rotten")
     start = node_on(disk)
-    with pytest.raises(InvariantViolation, match="damaged"):
+    with pytest.raises(DiskDamaged, match="damaged"):
         start()
     journal = Journal(disk, identity_of(1, 3))
     journal.set_hard_state(1, -1)
     journal.append(encode_entry(configuration(1, 2, 3)), 2, 1)
     journal.sync()
     journal.close()
-    with pytest.raises(InvariantViolation, match="damaged"):
+    with pytest.raises(DiskDamaged, match="damaged"):
         start()  # the entry may be cut away yet
     state = ClusterImage().begin_snapshot()
     while (packed := state.step()) is None:
