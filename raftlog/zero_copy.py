@@ -32,6 +32,8 @@ GATHER_BYTES = 4 * 1024 * 1024
 """Enough for any socket buffer: offering more only costs."""
 TURN_BYTES = 8 * 1024 * 1024
 """After so many bytes the loop's other callbacks have their turn."""
+CALL_BYTES = 16 * 1024
+"""A system call counts as so many bytes at least: an answer may be ten thousand regions of a hundred bytes each."""
 SENDFILE_BYTES = 4 * 1024 * 1024
 """In one call: keeps a region of a cold file from holding the loop for long."""
 
@@ -165,7 +167,7 @@ class SocketWriter:
                     break
                 head = self._queue[0]
                 sent = self._send_region(head) if isinstance(head, FileRegion) else self._send_buffers()
-                budget -= sent
+                budget -= max(sent, CALL_BYTES)
                 self.backlog -= sent
                 self.total_sent += sent
         except (BlockingIOError, InterruptedError):

@@ -4,8 +4,8 @@ One request names many partitions; each is asked on its own, and the answer goes
 style, on ports: the data listener, the router and the simulator use it alike. Whoever asks for a partition that this
 broker does not lead gets `not_leader` with a hint: forwarding is the router's.
 
-Batches are handed to the partitions in the order of arrival. A request may bring thousands, so only some are handed
-over in one turn of the loop; whoever comes meanwhile waits behind them.
+Batches are handed to the partitions in the order of arrival. A request may name thousands, so only some are handed over
+in one turn of the loop; who produces meanwhile waits behind them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from functools import partial
 from partitions.driver_requests import Deleted
 from partitions.fetch_session import FetchSession
 from partitions.manager import Cancellable, PartitionManager, Produced
+from partitions.turns import in_turns
 from raftlog.errors import NotLeader, RaftlogError
 from raftlog.model import Acks, Offset, TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler
@@ -143,13 +144,17 @@ class LocalRequests:
 
         if not asked:
             done(OffsetsResponse(request.correlation_id, []))
-        for position, query in enumerate(asked):
+
+        def find(position: int) -> None:
+            query = asked[position]
             self._manager.find_offset(
                 TopicPartition(TopicId(query.topic_id), query.partition),
                 query.timestamp_ms,
-                lambda answer, position=position: answered(position, answer),  # type: ignore[misc]
+                partial(answered, position),
                 isolation=request.isolation,
             )
+
+        in_turns(self._scheduler, range(len(asked)), find)
 
     def delete_records(self, request: DeleteRecordsRequest, done: Callable[[DeleteRecordsResponse], None]) -> None:
         """`done` once every partition has answered: at the latest after the request's timeout."""
@@ -166,17 +171,17 @@ class LocalRequests:
 
         if not asked:
             done(DeleteRecordsResponse(request.correlation_id, []))
-        for position, target in enumerate(asked):
+
+        def delete(position: int) -> None:
+            target = asked[position]
             tp = TopicPartition(TopicId(target.topic_id), target.partition)
             driver = self._manager.driver(tp)
             if driver is None:
                 answered(position, self._manager.missing(tp))
-                continue
-            driver.log_start.delete_records(
-                Offset(target.before),
-                lambda answer, position=position: answered(position, answer),  # type: ignore[misc]
-                request.timeout_ms,
-            )
+            else:
+                driver.log_start.delete_records(Offset(target.before), partial(answered, position), request.timeout_ms)
+
+        in_turns(self._scheduler, range(len(asked)), delete)
 
 
 def _deleted(target: DeleteRecordsPartition, answer: Deleted | RaftlogError) -> DeletedPartition:

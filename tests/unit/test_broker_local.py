@@ -8,9 +8,22 @@ from typing import Any, cast
 import pytest
 
 from partitions.manager import PartitionManager, Produced
+from partitions.turns import PER_TURN
 from raftlog.broker.local import BATCHES_A_TURN, LocalRequests
+from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import Offset
-from raftlog.wire import ProducePartition, ProduceRequest, ProduceResponse
+from raftlog.wire import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    FoundOffset,
+    OffsetQuery,
+    OffsetsRequest,
+    OffsetsResponse,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+)
 from tests.support.manual import ManualScheduler
 
 TOPIC = bytes(16)
@@ -31,6 +44,16 @@ class Manager:
         self.taken.append(tp.partition)
         self.before_answer()
         done(Produced(Offset(tp.partition), -1, Offset(0)))
+
+    def find_offset(self, tp: Any, timestamp_ms: int, done: Callable[[FoundOffset], None], *, isolation: int) -> None:
+        self.taken.append(tp.partition)
+        done(FoundOffset(tp.topic_id, tp.partition, offset=tp.partition))
+
+    def driver(self, tp: Any) -> None:
+        self.taken.append(tp.partition)
+
+    def missing(self, tp: Any) -> RaftlogError:
+        return RetriableError("leader_not_available", "")
 
 
 class Local:
@@ -83,3 +106,23 @@ def test_a_bug_in_one_does_not_stop_those_behind_it() -> None:
     local.produce(5, 1)
     local.scheduler.run()
     assert local.manager.taken == [1, 5]
+
+
+def test_offsets_of_very_many_are_looked_up_some_a_turn() -> None:
+    local, count = Local(), 2 * PER_TURN + 1
+    found: list[OffsetsResponse] = []
+    local.local.offsets(OffsetsRequest(1, [OffsetQuery(TOPIC, number, -1) for number in range(count)]), found.append)
+    assert len(local.manager.taken) == PER_TURN and not found
+    local.scheduler.run()
+    assert [one.offset for one in found[0].partitions] == list(range(count))
+
+
+def test_records_of_very_many_are_deleted_some_a_turn() -> None:
+    local, count = Local(), 2 * PER_TURN + 1
+    done: list[DeleteRecordsResponse] = []
+    asked = [DeleteRecordsPartition(TOPIC, number, 1) for number in range(count)]
+    local.local.delete_records(DeleteRecordsRequest(1, 100, asked), done.append)
+    assert len(local.manager.taken) == PER_TURN and not done
+    local.scheduler.run()
+    assert [one.partition for one in done[0].partitions] == list(range(count))
+    assert {one.error for one in done[0].partitions} == {"leader_not_available"}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession, web
 
+from raftlog import zero_copy
 from raftlog.errors import DiskFailed, RetriableError
 from raftlog.ports import FileRegion, Part
 from raftlog.zero_copy import SocketWriter, can_send_region, send_region
@@ -121,6 +122,20 @@ async def test_parts_of_every_kind_arrive_in_order(pair: Pair, segment: Segment,
     assert pair.writer.backlog == 0 and pair.writer.total_sent == len(expected)
     assert segment.released == sorted(set(segment.released)) and len(segment.released) == regions
     assert pair.failures == []
+
+
+async def test_thousands_of_small_regions_take_turns(
+    pair: Pair, segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call costs what some kilobytes do: no turn of the loop makes ten thousand of them."""
+    monkeypatch.setattr(zero_copy, "TURN_BYTES", 50 * zero_copy.CALL_BYTES)
+    pair.ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+    parts: list[Part] = [segment.region(number, 1) for number in range(1000)]
+    pair.writer.extend(parts)
+    pair.writer.flush()
+    assert pair.writer.pieces == 950
+    assert await pair.read(1000) == as_bytes(parts, segment)
+    assert len(segment.released) == 1000 and pair.failures == []
 
 
 async def test_large_buffers_are_neither_joined_nor_copied(pair: Pair) -> None:
