@@ -19,6 +19,9 @@ from .run_records import RunPlan
 RATE = 100.0
 """Operations a second of a real cluster on a small machine, as Jepsen's for Redpanda."""
 
+ROUNDS_A_RUN = 10
+"""In one cluster's life: what is lost where a run is ended."""
+
 NAMESPACES, LOOPBACK = "namespaces", "loopback"
 
 NOT_TESTED = (
@@ -44,18 +47,21 @@ class Cell:
     layout: str = NAMESPACES
     reference: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int = 0
+    """That are to be accumulated, of a cell that is made in rounds (`rounds.py`): `seconds` is each one's then."""
 
-    def plan(self, *, seed: int, seconds: float, rate: float = RATE) -> RunPlan:
-        """One run of it."""
+    def plan(self, *, seed: int, seconds: float, rate: float = RATE, rounds: int = ROUNDS_A_RUN) -> RunPlan:
+        """One run of it. `rounds`: of a cell that is made in them."""
         return RunPlan(
             cell=self.name,
             workload=self.workload,
             nemesis=self.nemesis,
             nodes=self.nodes,
-            seconds=seconds,
+            seconds=self.seconds if self.rounds else seconds,
             rate=rate,
             seed=seed,
             options=dict(self.options),
+            rounds=rounds if self.rounds else 0,
         )
 
 
@@ -66,6 +72,11 @@ def _mix(*nemeses: str) -> dict[str, Any]:
 _NETWORK = ("partition", "partition-one-way", "partition-leaders")
 _ALL_OF_METADATA = _mix("kill", "pause", *_NETWORK, "power", "power-all", "pause-kill")
 _EVERY_30_S = {"redraw": 30}
+_ROUND_S = 5.0
+"""About what operations and fault of a round take."""
+_AT_ONCE = {"topics": 1, "hold": [0, 1]}
+_AMNESIA = {**_mix("pause-kill", "part-kill"), "topics": 1, "hold": [1.5, 3]}
+"""Long enough for a session to end and others to acknowledge alone, twice."""
 
 CELLS: Mapping[str, Cell] = {
     cell.name: cell
@@ -83,11 +94,14 @@ CELLS: Mapping[str, Cell] = {
             reference="J1-J5", options={**_mix("clock", "clock-monotonic"), "retention_ms": 3_600_000},
         ),
         Cell("R9", "log", "power", 9_000, "power failure of one, a minority, leaders", reference="J3"),
-        Cell("R10", "log", "power-all", 3_600, "power failure of all at once", reference="J3"),
-        Cell("R10b", "log", "mixed", 3_600, "power failure of all, and bits flipped in a replica's last segment",
-             options={**_mix("power-all", "bitflip"), "files": ["segment"]}),
-        Cell("R11", "log", "mixed", 6_000, "a node forgets between two that were paused, or cut off", reference="J3",
-             options=_mix("pause-kill", "part-kill")),
+        Cell("R10", "log", "power-all", _ROUND_S, "power failure of all at once", reference="J3", options=_AT_ONCE,
+             rounds=50),
+        Cell("R10b", "log", "power-rot", _ROUND_S, "the same, and a bit of a replica's last batch flips",
+             options=_AT_ONCE, rounds=50),
+        Cell("R11", "log", "mixed", _ROUND_S, "a node forgets between two that were paused, or cut off",
+             reference="J3", options=_AMNESIA, rounds=100),
+        Cell("R11m", "metadata-registers", "mixed", _ROUND_S, "the same, of the metadata", reference="J3",
+             options=_AMNESIA, rounds=100),
         Cell("R12", "log", "mixed", 21_000, "bits flipped in every kind of file, and kills", reference="J3, J4",
              options=_mix("bitflip", "kill")),
         Cell("R13", "log", "mixed", 21_000, "files cut, and kills", reference="J3-J5",

@@ -2,9 +2,10 @@
 
 A result is an `Outcome`, one a line. A cell's *seconds* are those of runs that passed, whatever code they judged; its
 seconds *now* those of the product as it is here. Runs that are unknown are counted, and their seconds are not. So are
-anomalies: all that were ever found, and those of the present code, which have to be none.
+anomalies: all that were ever found, and those of the present code, which have to be none. Rounds are counted likewise.
+Runs with a planted bug measure the suite, and are no cell's.
 
-What is *not* here: which cells there are (`cells.py`), running them (`chaos.py`).
+What is *not* here: which cells there are (`cells.py`), running them (`chaos/`).
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import msgspec
 
 from raftlog.errors import InvalidRequest
 
-from .cells import CELLS, Cell
+from .cells import CELLS, REFERENCES, Cell
 from .run_records import Outcome
 
 COLUMNS = (
-    "cell", "workload", "fault", "nodes", "target_s", "seconds", "seconds_now", "runs", "passed", "unknown",
-    "ok", "fail", "info", "faults", "void", "anomalies", "anomalies_now", "worst_recovery_s", "last_commit",
-    "reference",
+    "cell", "workload", "fault", "nodes", "target_s", "seconds", "seconds_now", "target_rounds", "rounds", "rounds_now",
+    "runs", "passed", "unknown", "ok", "fail", "info", "faults", "void", "anomalies", "anomalies_now",
+    "worst_recovery_s", "last_commit", "reference", "jepsen",
 )  # fmt: skip
 
 
@@ -36,6 +37,8 @@ class Score:
 
     seconds: float = 0.0
     seconds_now: float = 0.0
+    rounds: int = 0
+    rounds_now: int = 0
     runs: int = 0
     passed: int = 0
     unknown: int = 0
@@ -55,6 +58,8 @@ class Score:
             self.passed += 1
             self.seconds += one.seconds
             self.seconds_now += one.seconds if now else 0.0
+            self.rounds += one.rounds
+            self.rounds_now += one.rounds if now else 0
         elif one.valid is None:
             self.unknown += 1
         self.operations.update(one.operations)
@@ -81,22 +86,11 @@ def read_results(files: Iterable[Path]) -> Iterator[Outcome]:
                     raise InvalidRequest("invalid_request", told) from None
 
 
-def append(file: Path, result: Outcome) -> None:
-    """One line, at the end."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("ab+") as results:
-        if results.tell():
-            results.seek(-1, 2)
-            torn = results.read(1) != b"\n"
-            results.write(b"\n" * torn)
-        results.write(msgspec.json.encode(result) + b"\n")
-
-
 def scores(results: Iterable[Outcome], is_now: Callable[[str], bool]) -> dict[str, Score]:
     """By cell; results of no cell are left out. `is_now`: of a commit, whether its product is the one that is here."""
     found: dict[str, Score] = {name: Score() for name in CELLS}
     for one in results:
-        if one.plan.cell in found:
+        if one.plan.cell in found and not one.plan.planted:
             found[one.plan.cell].add(one, now=is_now(one.commit))
     return found
 
@@ -116,18 +110,36 @@ def table(found: Mapping[str, Score], others: Iterable[Mapping[str, object]] = (
 def row(cell: Cell, score: Score) -> list[object]:
     """As `COLUMNS` has it."""
     return [
-        cell.name, cell.workload, cell.fault, cell.nodes, f"{cell.seconds:g}", round(score.seconds),
-        round(score.seconds_now), score.runs, score.passed, score.unknown, score.operations["ok"],
+        cell.name, cell.workload, cell.fault, cell.nodes, "" if cell.rounds else f"{cell.seconds:g}",
+        round(score.seconds), round(score.seconds_now), cell.rounds or "", score.rounds or "", score.rounds_now or "",
+        score.runs, score.passed, score.unknown, score.operations["ok"],
         score.operations["fail"], score.operations["info"], _told(score.faults), _told(score.void),
         _told(score.anomalies), _told(score.anomalies_now),
         "" if score.worst_recovery_s is None else score.worst_recovery_s, score.last_commit, cell.reference,
+        figures(cell.reference),
     ]  # fmt: skip
 
 
-def due(found: Mapping[str, Score], cells: Iterable[str]) -> list[str]:
-    """Those of the cells that have not accumulated what they have to, the least advanced first."""
-    left = [name for name in cells if found[name].seconds_now < CELLS[name].seconds]
-    return sorted(left, key=lambda name: found[name].seconds_now / CELLS[name].seconds)
+def due(found: Mapping[str, Score], cells: Iterable[str], *, rounds: int | None = None) -> list[str]:
+    """Those of the cells that have not accumulated what they have to, the least advanced first. `rounds`: that cells
+    which are made in rounds have to have, in place of their own number."""
+    parts = {name: _part(CELLS[name], found[name], rounds) for name in cells}
+    return sorted((name for name, part in parts.items() if part < 1), key=lambda name: parts[name])
+
+
+def _part(cell: Cell, score: Score, rounds: int | None) -> float:
+    """Of what it has to have."""
+    return score.rounds_now / (rounds or cell.rounds) if cell.rounds else score.seconds_now / cell.seconds
+
+
+def figures(reference: str) -> str:
+    """What Jepsen ran, of references such as `J1-J3` or `J1, J4`."""
+    named: list[str] = []
+    for part in filter(None, reference.split(", ")):
+        first, _, last = part.partition("-")
+        numbers = range(int(first[1:]), int((last or first)[1:]) + 1)
+        named += [f"J{number}: {REFERENCES[f'J{number}']}" for number in numbers if f"J{number}" in REFERENCES]
+    return " | ".join(named)
 
 
 def _told(counted: Counter[str]) -> str:

@@ -12,12 +12,13 @@ import pytest
 from jepsen_like.cells import CELLS, LOOPBACK, REFERENCES, cell
 from jepsen_like.checkers.verdict import Verdict
 from jepsen_like.clusters.capabilities import LOOPBACK_GIVE, NAMESPACES_GIVE
+from jepsen_like.json_lines import append_line as append
 from jepsen_like.nemeses.catalogue import RECIPES
 from jepsen_like.nemeses.nemesis import NAMES, make
+from jepsen_like.other_rows import planted, simulated
 from jepsen_like.run_records import Fault, Outcome
 from jepsen_like.runner import Worked, count, outcome
-from jepsen_like.scoreboard import COLUMNS, append, due, read_results, row, scores, table
-from jepsen_like.simulated_rows import planted, simulated
+from jepsen_like.scoreboard import COLUMNS, due, read_results, row, scores, table
 from jepsen_like.simulator.shard import Summary
 from jepsen_like.workloads import WORKLOADS
 from raftlog.errors import InvalidRequest

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from jepsen_like.__main__ import check
+from jepsen_like.corpora import reading
 from jepsen_like.history_formats import load
 
 CORPORA = Path(os.environ.get("RAFTLOG_CORPORA") or "RAFTLOG_CORPORA is not set")
@@ -23,13 +24,6 @@ def known(folder: str) -> dict[str, Any]:
         pytest.skip(f"{folder}'s histories, {SETS[folder]}, are not here: {path}")
     found: dict[str, Any] = json.loads(path.read_text())
     return found
-
-
-def reading(folder: str, name: str, model: str) -> tuple[str, str]:
-    """Model and format."""
-    if folder == "porcupine":
-        return ("cas-register", "etcd-log") if name.endswith(".log") else ("kv", "kv-edn")
-    return model.partition(",")[0].partition(" ")[0], "edn"
 
 
 @pytest.mark.parametrize("folder", SETS)

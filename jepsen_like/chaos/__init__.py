@@ -1,0 +1,167 @@
+"""`raftlog chaos`: break clusters, and read what became of their promises.
+
+    raftlog chaos run --workload log --nemesis kill --nodes 3 --time 60 --rate 100 --seed 7
+    raftlog chaos matrix --cells R1,R2 --time 60 --total 600    # cells of the scoreboard, going on where it stopped
+    raftlog chaos planted                                       # bugs planted in real clusters: how soon is each found?
+    raftlog chaos report FOLDER                                 # its page anew
+    raftlog chaos simulate --seed 7 --kind cluster              # no processes: virtual time, the same page
+    raftlog chaos board                                         # what was accumulated
+    raftlog chaos keep FILE...                                  # results, into those that are kept with the code
+    raftlog chaos corpora FOLDER                                # do the checkers judge as they should?
+    raftlog chaos abilities                                     # what this machine can do to a cluster
+
+Real clusters run as root in network namespaces of their own (`--layout namespaces`), or behind proxies on loopback
+addresses (`--layout loopback`). Exit code 0: what ran is valid; 1: it is not, or could not be run; 2: a wrong call; 3:
+nobody knows, which is no pass. What is *not* here: one run (`runner.py`), the table (`cells.py`, `scoreboard.py`).
+
+What the commands need is imported by the command that is called: `raftlog --help` shows these, too, and loads nothing
+heavy.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import rich_click as click
+
+from raftlog.cli.output import output_option, show, table
+
+from ..cells import LOOPBACK, NAMESPACES, ROUNDS_A_RUN, cell
+from ..run_records import RunFolder, RunPlan
+from .board import board, keep
+from .corpora import corpora
+from .matrix import matrix
+from .planted import planted
+from .running import EXIT_INVALID, EXIT_VALID, default_layout, exit_code, layout_of, make_run, runs_option, told
+
+
+@click.group()
+def chaos() -> None:
+    """Break clusters, and read what became of their promises."""
+
+
+for command in (board, corpora, keep, matrix, planted):
+    chaos.add_command(command)
+
+
+def _layout_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--layout", type=click.Choice([NAMESPACES, LOOPBACK]), help="Default: namespaces as root, else loopback."
+    )(command)
+
+
+@chaos.command()
+@click.option("--workload", default="log", show_default=True, help="docs/chaos.md lists them.")
+@click.option("--nemesis", default="mixed", show_default=True, help="docs/faults.md lists them.")
+@click.option("--cell", "cell_name", default="", help="A cell of the scoreboard, in place of workload and nemesis.")
+@click.option("--nodes", type=click.IntRange(1, 5), default=3, show_default=True)
+@click.option("--time", "seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds.")
+@click.option("--rate", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Operations a second.")
+@click.option("--seed", type=int, help="Of operations and faults. Default: any.")
+@click.option("--option", "options", multiple=True, help="Of workload or nemesis: name=value, the value as JSON.")
+@click.option(
+    "--rounds", type=click.IntRange(0), default=0, help="So many faults, one after the other, in place of --time."
+)
+@click.option("--planted", default="", help="A planted bug in the nodes: docs/faults.md lists them.")
+@_layout_option
+@runs_option
+@output_option
+@click.pass_context
+def run(
+    context: click.Context,
+    workload: str,
+    nemesis: str,
+    cell_name: str,
+    nodes: int,
+    seconds: float,
+    rate: float,
+    seed: int | None,
+    options: Sequence[str],
+    rounds: int,
+    planted: str,
+    layout: str | None,
+    runs: Path,
+    output: str,
+) -> None:
+    """One run: a cluster, operations, faults, a verdict, and a page."""
+    from ..interpreter import RunFailed
+
+    seed = random.randrange(1, 2**31) if seed is None else seed
+    if cell_name:
+        plan = cell(cell_name).plan(seed=seed, seconds=seconds, rate=rate, rounds=rounds or ROUNDS_A_RUN)
+        layout = layout or layout_of(cell_name)
+    else:
+        plan = RunPlan(
+            cell="", workload=workload, nemesis=nemesis, nodes=nodes, seconds=seconds, rate=rate, seed=seed,
+            options=_options(options), rounds=rounds, planted=planted,
+        )  # fmt: skip
+    try:
+        found = make_run(plan, layout or default_layout(), runs)
+    except RunFailed as error:
+        raise click.ClickException(str(error)) from error
+    show(output, found, lambda wide: told(found))
+    context.exit(exit_code([found.valid]))
+
+
+@chaos.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+def report(folder: Path) -> None:
+    """The page of a run's folder, made anew. Prints where it is."""
+    from ..report.page import write_report
+
+    click.echo(write_report(RunFolder(folder)))
+
+
+@chaos.command()
+@click.option("--seed", type=click.IntRange(0), required=True)
+@click.option("--kind", type=click.Choice(["quorum", "groups", "cluster", "transactions"]), default="cluster")
+@click.option("--time", "seconds", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Virtual seconds.")
+@runs_option
+@click.pass_context
+def simulate(context: click.Context, seed: int, kind: str, seconds: float, runs: Path) -> None:
+    """A simulated world: the same seed and code do the same, to the last byte. Prints where its page is."""
+    from ..report.page import render_simulated
+    from ..simulator.seeds import RUNNERS
+
+    verdict = RUNNERS[kind](seed, seconds)
+    page = runs / f"simulated-{kind}-{seed}.html"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    lines = [str(verdict), *verdict.lines]
+    page.write_text(
+        render_simulated(kind, seed, verdict.seconds, trace=verdict.trace, violation=_violation(verdict), lines=lines),
+        encoding="utf-8",
+    )
+    click.echo(str(verdict))
+    click.echo(page)
+    context.exit(EXIT_VALID if verdict.passed else EXIT_INVALID)
+
+
+def _violation(verdict: Any) -> str:
+    if verdict.passed:
+        return ""
+    return verdict.violation or "it did not come back in time: see what the world told"
+
+
+@chaos.command()
+def abilities() -> None:
+    """What this machine can do to a cluster; what is missing, with what would bring it."""
+    from ..clusters.capabilities import table as capabilities
+
+    rows = [(name, "no" if lacks else "yes", lacks or means) for name, means, lacks in capabilities()]
+    click.echo(table(("Ability", "Here", "For"), rows))
+
+
+def _options(given: Sequence[str]) -> dict[str, Any]:
+    import msgspec
+
+    found = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        try:
+            found[name] = msgspec.json.decode(value) if equals else True
+        except msgspec.DecodeError:
+            found[name] = value
+    return found

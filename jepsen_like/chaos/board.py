@@ -1,0 +1,100 @@
+"""`raftlog chaos board` and `keep`: what was accumulated, and results that are kept with the code.
+
+The table that is written beside the code is made of kept results alone: whoever has the repository can make it again.
+What is *not* here: adding up (`scoreboard.py`, `other_rows.py`), what is kept how (`kept_results.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import rich_click as click
+
+from raftlog.cli.output import output_option, show, table
+
+from ..cells import CELLS, NOT_TESTED
+from ..kept_results import CORPORA, FOLDER, PLANTED, POWER_LOSS, RUNS, SEEDS, lines_of
+from ..kept_results import keep as keep_lines
+from ..product import is_here
+from ..scoreboard import COLUMNS, Score, read_results, row, scores
+from ..scoreboard import table as as_csv
+from .running import RESULTS, runs_option
+
+SCOREBOARD = Path(__file__).parents[1] / "scoreboard.csv"
+BOARD_COLUMNS = (
+    "cell", "fault", "seconds_now", "seconds", "target_s", "rounds_now", "target_rounds", "passed", "unknown",
+    "anomalies_now", "void",
+)  # fmt: skip
+
+
+@click.command()
+@click.option("--write", is_flag=True, help="Write the table beside this program, as CSV, of what is kept there.")
+@runs_option
+@output_option
+def board(write: bool, runs: Path, output: str) -> None:
+    """What was accumulated of each cell, here and in the kept results, and what was never tested."""
+    kept = FOLDER / RUNS
+    found = scores_of([kept, runs / RESULTS])
+    others = other_rows()
+    if write:
+        SCOREBOARD.write_text(as_csv(scores_of([kept]), others), encoding="utf-8")
+        click.echo(SCOREBOARD, err=True)
+    rows = [dict(zip(COLUMNS, map(str, row(CELLS[name], score)), strict=True)) for name, score in found.items()]
+    show(output, [*rows, *others], lambda wide: _shown(found, CELLS, wide=wide, others=others))
+    if output == "table":
+        click.echo(f"\nNever tested: {'; '.join(NOT_TESTED)}.")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def keep(files: Sequence[Path]) -> None:
+    """Append the lines of these results to those that are kept with the code, each once."""
+    taken = keep_lines(files)
+    click.echo(table(("File", "New"), sorted(taken.items())))
+
+
+def scores_of(files: Iterable[Path]) -> dict[str, Score]:
+    """Of what there is; a line that two files have counts once."""
+    results = read_results([file for file in files if file.exists()])
+    return scores({msgspec.json.encode(one): one for one in results}.values(), is_here)
+
+
+def board_table(files: Sequence[Path], names: Iterable[str]) -> str:
+    """For people."""
+    return _shown(scores_of(files), names)
+
+
+def other_rows() -> list[Mapping[str, object]]:
+    """What no cell of a real cluster is: seeds, planted bugs, corpora, power failures of a whole cluster."""
+    from ..hunting import HUNT_SECONDS, found_bugs, read_hunts
+    from ..other_rows import corpora, hunted, planted, power_failures, simulated
+    from ..planted.catalogue import BUGS, load_detections
+    from ..planted.real import HUNTS
+    from ..planted.stories import STORIES
+    from ..simulator.shard import summarize
+    from ..simulator.shard_code import ROOTS, SameCode
+
+    same = {kind: SameCode(kind) for kind in ROOTS}
+    shards = [str(FOLDER / SEEDS)] if (FOLDER / SEEDS).exists() else []
+    hunts = read_hunts([FOLDER / PLANTED] if (FOLDER / PLANTED).exists() else [])
+    return [
+        power_failures(lines_of(POWER_LOSS), is_here),
+        *simulated(summarize(shards, lambda kind, commit: same[kind](commit))),
+        corpora(lines_of(CORPORA)),
+        planted(list(BUGS), load_detections(), STORIES),
+        hunted(list(HUNTS), found_bugs(hunts), HUNT_SECONDS),
+    ]
+
+
+def _shown(
+    found: Mapping[str, Score],
+    names: Iterable[str],
+    *,
+    wide: bool = False,
+    others: Iterable[Mapping[str, object]] = (),
+) -> str:
+    columns = COLUMNS if wide else BOARD_COLUMNS
+    rows = [dict(zip(COLUMNS, row(CELLS[name], found[name]), strict=True)) for name in names]
+    return table(columns, [[one.get(column, "") for column in columns] for one in [*rows, *others]])

@@ -1,0 +1,32 @@
+"""`raftlog chaos corpora FOLDER`: other projects' histories of known verdict, and how many we judge alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import rich_click as click
+
+from raftlog.cli.output import output_option, show, table
+
+from ..json_lines import append_line
+from ..product import commit_of_the_product
+from .running import EXIT_INVALID, EXIT_VALID, runs_option
+
+FILE = "corpora.jsonl"
+
+
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@runs_option
+@output_option
+@click.pass_context
+def corpora(context: click.Context, folder: Path, runs: Path, output: str) -> None:
+    """Judge histories of known verdict: `porcupine`, `knossos` and `kafka_cases.json` in FOLDER."""
+    from ..corpora import agreements
+
+    found = list(agreements(folder, commit_of_the_product()))
+    for one in found:
+        append_line(runs / FILE, one)
+    rows = [(one.corpus, one.cases, one.agreed, " ".join(one.wrong)) for one in found]
+    show(output, found, lambda wide: table(("Corpus", "Cases", "Agreed", "Wrong"), rows))
+    context.exit(EXIT_VALID if found and all(one.agreed == one.cases for one in found) else EXIT_INVALID)

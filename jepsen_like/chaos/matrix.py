@@ -1,0 +1,203 @@
+"""`raftlog chaos matrix`: cells of the scoreboard, run after run, as many clusters at a time as the machine bears.
+
+What is due is asked of the results before every run, so a matrix that was ended goes on when it is called again. One
+cluster at a time is made in this process; several are processes of their own (`raftlog chaos run --cell`), each with
+its nodes, clients and network, which append to the same results.
+
+What is *not* here: which cells there are (`cells.py`), adding up (`scoreboard.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import rich_click as click
+
+from raftlog.cli.output import output_option, show
+
+from ..cells import CELLS, ROUNDS_A_RUN, cell
+from ..run_records import Outcome, RunPlan
+from ..scoreboard import Score, due
+from .board import board_table, scores_of
+from .running import RESULTS, exit_code, layout_of, make_run, runs_option, told
+
+SEED_MAX = 2**31
+FAILURES_MAX = 3
+"""Runs in a row that say nothing of their cluster: the machine, or the suite, is not up to it."""
+PARALLEL_MAX = 8
+END_SECONDS = 180.0
+"""For a run that is told to end: it takes its cluster down."""
+PROGRAM = (sys.executable, "-P", "-m", "raftlog.cli.main")
+
+
+@dataclass(slots=True)
+class Sitting:
+    """Which run comes next. Pure: it is told what is accumulated, and what is under way."""
+
+    wanted: Sequence[str]
+    seconds: float
+    rate: float
+    rounds: int | None = None
+    """That cells made in rounds have to have; None: their own number."""
+    begun: Counter[str] = field(default_factory=Counter)
+    under_way: Counter[str] = field(default_factory=Counter)
+
+    def next_plan(self, found: Mapping[str, Score], seed: int) -> RunPlan | None:
+        """None: all have what they need. Each cell once first, then whichever is the least advanced."""
+        left = [name for name in due(found, self.wanted, rounds=self.rounds) if not self._is_on_its_way(name, found)]
+        if not left:
+            return None
+        name = next((one for one in left if not self.begun[one]), left[0])
+        self.begun[name] += 1
+        self.under_way[name] += 1
+        return cell(name).plan(
+            seed=seed, seconds=self.seconds, rate=self.rate, rounds=min(ROUNDS_A_RUN, self._rounds_left(name, found))
+        )
+
+    def ended(self, plan: RunPlan) -> None:
+        self.under_way[plan.cell] -= 1
+
+    def _rounds_left(self, name: str, found: Mapping[str, Score]) -> int:
+        started = found[name].rounds_now + self.under_way[name] * ROUNDS_A_RUN
+        # The run that is asked for is under way already.
+        return max((self.rounds or CELLS[name].rounds) - started + ROUNDS_A_RUN, 1)
+
+    def _is_on_its_way(self, name: str, found: Mapping[str, Score]) -> bool:
+        """What is under way is enough, if it passes."""
+        count = self.under_way[name]
+        if CELLS[name].rounds:
+            return found[name].rounds_now + count * ROUNDS_A_RUN >= (self.rounds or CELLS[name].rounds)
+        return found[name].seconds_now + count * self.seconds >= CELLS[name].seconds
+
+
+@click.command()
+@click.option("--cells", "names", default=",".join(CELLS), help="Names, separated by commas. Default: all.")
+@click.option("--time", "seconds", type=click.FloatRange(1), default=60.0, show_default=True, help="Seconds a run.")
+@click.option(
+    "--rounds", type=click.IntRange(1), help="That cells made in rounds are to have. Default: their own number."
+)
+@click.option("--total", type=click.FloatRange(1), help="Seconds of all runs, what each needs around it included.")
+@click.option("--rate", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Operations a second.")
+@click.option(
+    "--parallel", type=click.IntRange(1, PARALLEL_MAX), default=1, show_default=True, help="Clusters at once."
+)
+@runs_option
+@output_option
+@click.pass_context
+def matrix(
+    context: click.Context,
+    names: str,
+    seconds: float,
+    rounds: int | None,
+    total: float | None,
+    rate: float,
+    parallel: int,
+    runs: Path,
+    output: str,
+) -> None:
+    """Cells of the scoreboard, the least advanced first, until all have what they need or the time is over. Ends at
+    the first run that is not valid."""
+    wanted = [cell(name.strip()).name for name in names.split(",")]
+    sitting = Sitting(wanted, seconds, rate, rounds)
+    end = time.monotonic() + total if total else float("inf")
+    made = _in_turn(sitting, runs, end) if parallel == 1 else asyncio.run(_side_by_side(sitting, runs, end, parallel))
+    show(output, made, lambda wide: board_table([runs / RESULTS], wanted))
+    context.exit(exit_code([one.valid for one in made]))
+
+
+def _in_turn(sitting: Sitting, runs: Path, end: float) -> list[Outcome]:
+    from ..interpreter import RunFailed
+
+    made: list[Outcome] = []
+    failures = 0
+    while time.monotonic() < end:
+        plan = sitting.next_plan(scores_of([runs / RESULTS]), random.randrange(1, SEED_MAX))
+        if plan is None:
+            break
+        try:
+            made.append(make_run(plan, layout_of(plan.cell), runs))
+        except RunFailed as error:
+            failures += 1
+            click.echo(f"{plan.cell}: {error}", err=True)
+            if failures == FAILURES_MAX:
+                raise click.ClickException(f"{failures} runs in a row say nothing of their cluster") from error
+            continue
+        finally:
+            sitting.ended(plan)
+        failures = 0
+        click.echo(told(made[-1]), err=True)
+        if made[-1].valid is False:
+            break
+    return made
+
+
+# --- Several at a time ------------------------------------------------------------------------------------------------
+
+
+async def _side_by_side(sitting: Sitting, runs: Path, end: float, parallel: int) -> list[Outcome]:
+    """Ends at the first that is not valid: those under way come to their end."""
+    made: list[Outcome] = []
+    failures = 0
+
+    async def lane() -> None:
+        nonlocal failures
+        while time.monotonic() < end and failures < FAILURES_MAX and not any(one.valid is False for one in made):
+            plan = sitting.next_plan(scores_of([runs / RESULTS]), random.randrange(1, SEED_MAX))
+            if plan is None:
+                return
+            try:
+                found = await _child(plan, runs)
+            finally:
+                sitting.ended(plan)
+            failures = failures + 1 if found is None else 0
+            if found is not None:
+                made.append(found)
+                click.echo(told(found), err=True)
+
+    loop = asyncio.get_running_loop()
+    lanes = [asyncio.create_task(lane()) for _ in range(parallel)]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: [one.cancel() for one in lanes])
+    ended = await asyncio.gather(*lanes, return_exceptions=True)
+    if any(isinstance(one, asyncio.CancelledError) for one in ended):
+        raise click.Abort
+    for one in ended:
+        if isinstance(one, BaseException):
+            raise one
+    if failures >= FAILURES_MAX:
+        raise click.ClickException(f"{failures} runs in a row say nothing of their cluster")
+    return made
+
+
+async def _child(plan: RunPlan, runs: Path) -> Outcome | None:
+    """One run in a process of its own; None where it says nothing of its cluster. A cancellation ends it in order."""
+    command = [*PROGRAM, "chaos", "run", "--cell", plan.cell, "--seed", str(plan.seed), "--time", str(plan.seconds)]
+    command += ["--rate", str(plan.rate), "--runs", str(runs), "-o", "json"]
+    command += ["--rounds", str(plan.rounds)] if plan.rounds else []
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True
+    )
+    try:
+        written, _ = await process.communicate()
+    except asyncio.CancelledError:
+        process.send_signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        raise
+    try:
+        return msgspec.json.decode(written, type=Outcome)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,114 @@
+"""What the commands of `raftlog chaos` share: one run from its plan to its page, told on a terminal.
+
+What is *not* here: the commands, what a run is (`jepsen_like/runner.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import signal
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import rich_click as click
+
+from ..cells import LOOPBACK, NAMESPACES, cell
+from ..json_lines import append_line
+from ..run_records import Outcome, RunFolder, RunPlan
+
+EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN = 0, 1, 3
+RUNS = Path("chaos-runs")
+RESULTS = "results.jsonl"
+"""In the folder of all runs."""
+
+T = TypeVar("T")
+
+
+def runs_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--runs", type=click.Path(path_type=Path), default=RUNS, show_default=True, help="Folder of all runs."
+    )(command)
+
+
+def make_run(plan: RunPlan, layout: str, runs: Path, *, keep: bool = True) -> Outcome:
+    """Its outcome; its page is written. `keep`: it is appended to the results. Raises `RunFailed`."""
+    from ..interpreter import RunFailed
+    from ..nemeses.nemesis import make
+    from ..report.page import write_report
+    from ..runner import folder_name, run
+    from ..workloads import workload_of
+
+    workload_of(plan)
+    make(plan.nemesis, seed=plan.seed, origin_ns=0, options=plan.options)
+    folder = RunFolder(runs / folder_name(plan, datetime.datetime.now(datetime.UTC)))
+    with _progress(plan) as tell:
+        try:
+            found = _until_interrupted(run(plan, folder, layout=layout, tell=tell))
+        except* RunFailed as group:
+            why = "; ".join(str(error) for error in group.exceptions)
+            raise RunFailed(f"the run says nothing of the cluster: {why} (see {folder.path})") from group
+        tell("drawing")
+        page = write_report(folder)
+    if keep:
+        append_line(runs / RESULTS, found)
+    click.echo(page, err=True)
+    return found
+
+
+def _until_interrupted(work: Coroutine[Any, Any, T]) -> T:
+    """SIGTERM ends a run as SIGINT does: nothing is left of the cluster."""
+
+    async def watched() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    try:
+        return asyncio.run(watched())
+    except asyncio.CancelledError:
+        raise click.Abort from None
+
+
+@contextmanager
+def _progress(plan: RunPlan) -> Iterator[Callable[[str], None]]:
+    """A line that says what happens now, on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        title = f"{plan.planted or plan.cell or plan.workload} beside {plan.nemesis}, seed {plan.seed}"
+        task = progress.add_task(title)
+        yield lambda text: progress.update(task, description=f"{title}: {text}")
+
+
+def default_layout() -> str:
+    return NAMESPACES if os.geteuid() == 0 else LOOPBACK
+
+
+def layout_of(name: str) -> str:
+    """A cell's own; without root, what there is."""
+    return cell(name).layout if os.geteuid() == 0 else LOOPBACK
+
+
+def exit_code(valid: Sequence[bool | None]) -> int:
+    return EXIT_INVALID if False in valid else EXIT_UNKNOWN if None in valid else EXIT_VALID
+
+
+def told(found: Outcome) -> str:
+    """In a line, for people."""
+    verdict = {True: "valid", False: "INVALID", None: "unknown"}[found.valid]
+    name = found.plan.planted or found.plan.cell or found.plan.workload
+    counted = ", ".join(f"{number:,} {kind}" for kind, number in found.operations.items())
+    faults = ", ".join(f"{number} {kind}" for kind, number in found.faults.items()) or "none"
+    void = "".join(f"; void: {number} {kind}" for kind, number in found.void.items())
+    anomalies = (
+        f"; {', '.join(f'{number} {kind}' for kind, number in found.anomalies.items())}" if found.anomalies else ""
+    )
+    rounds = f"{found.rounds} of {found.plan.rounds} rounds; " if found.plan.rounds else ""
+    return f"{name} seed {found.plan.seed}: {verdict}{anomalies} ({rounds}{counted}; faults: {faults}{void})"

@@ -1,0 +1,63 @@
+"""Other projects' histories of known verdict: with how many of these verdicts do our checkers agree?
+
+The histories are no part of this project; whoever has them names their folder: `porcupine/` and `knossos/`, each with
+an `expected.json`, and `kafka_cases.json`. Of a log's case every anomaly has to be found, and no other.
+
+What is *not* here: judging one history (`__main__.py`), other projects' formats (`history_formats.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from .__main__ import check
+from .history_formats import load
+
+LINEARIZABLE = ("porcupine", "knossos")
+LOG_CASES = "kafka_cases.json"
+
+
+class Agreement(msgspec.Struct, frozen=True):
+    """One line of results."""
+
+    corpus: str
+    cases: int
+    agreed: int
+    commit: str
+    wrong: list[str]
+    """Cases of which we say something else."""
+
+
+def agreements(folder: Path, commit: str) -> Iterator[Agreement]:
+    """Of each corpus that is there."""
+    for name in LINEARIZABLE:
+        if (folder / name / "expected.json").is_file():
+            cases = json.loads((folder / name / "expected.json").read_text())["cases"]
+            wrong = [case for case, told in cases.items() if not _linearizable(folder / name / case, name, told)]
+            yield Agreement(name, len(cases), len(cases) - len(wrong), commit, wrong)
+    if (folder / LOG_CASES).is_file():
+        listed = json.loads((folder / LOG_CASES).read_text())["cases"]
+        wrong = [case["id"] for case in listed if not _log(case)]
+        yield Agreement("kafka", len(listed), len(listed) - len(wrong), commit, wrong)
+
+
+def reading(corpus: str, name: str, model: str) -> tuple[str, str]:
+    """Model and format of a history."""
+    if corpus == "porcupine":
+        return ("cas-register", "etcd-log") if name.endswith(".log") else ("kv", "kv-edn")
+    return model.partition(",")[0].partition(" ")[0], "edn"
+
+
+def _linearizable(file: Path, corpus: str, told: dict[str, Any]) -> bool:
+    model, kind = reading(corpus, file.name, told["model"])
+    return check(load(file.read_bytes(), kind), model, kind).valid is told["linearizable"]
+
+
+def _log(case: dict[str, Any]) -> bool:
+    verdict = check(load(json.dumps(case).encode(), "json"), "kafka", "json")
+    return set(verdict.anomalies) == set(case["derived_error_types"])

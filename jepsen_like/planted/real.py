@@ -1,0 +1,168 @@
+"""Which planted bugs show in a real cluster: a run for each that does, a reason for each that does not. Pure.
+
+A real cluster has one clock, connections that keep their order, disks that sync more than they were asked to, and a
+few hundred operations a minute. So what it finds are bugs whose hole is open for long, or is opened by a crafted
+schedule; those that want several things within milliseconds of one another are the simulators' business, which have
+all of them. Each hunt is the smallest run that makes the hole wide: rounds of one fault where the fault is enough.
+
+What is *not* here: the bugs (`*_bugs.py`), making the runs (`jepsen_like/hunting.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jepsen_like.run_records import RunPlan
+
+ROUNDS = 10
+PATIENCE = {"recovery_s": 30, "last_reads_s": 30}
+"""A cluster that does not recover by then does not, and the hunt is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """One run, made again with other seeds until it finds the bug."""
+
+    workload: str
+    nemesis: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int = ROUNDS
+    """0: no rounds, but `seconds` of operations beside faults."""
+    seconds: float = 5.0
+    rate: float = 100.0
+    nodes: int = 3
+
+    def plan(self, bug: str, seed: int) -> RunPlan:
+        """`bug`: planted in the nodes; empty: none is, to see that the hunt finds nothing then."""
+        nemesis, options = self.nemesis, {**PATIENCE, **self.options}
+        if "," in nemesis:
+            nemesis, options["nemeses"] = "mixed", nemesis.split(",")
+        return RunPlan(
+            cell="",
+            workload=self.workload,
+            nemesis=nemesis,
+            nodes=self.nodes,
+            seconds=self.seconds,
+            rate=self.rate,
+            seed=seed,
+            options=options,
+            rounds=self.rounds,
+            planted=bug,
+        )
+
+
+_AT_ONCE = {"hold": [0, 0.5]}
+_A_WHILE = {"hold": [2, 4]}
+_LEADERS = {"hold": [1.5, 3], "aims": ["leaders"]}
+_TRANSACTIONS = {**_LEADERS, "transactions": True, "subscribe": True}
+_MEMBERS = {"stall_every": 25, "crash_every": 80}
+
+HUNTS: Mapping[str, Hunt] = {
+    # What is acknowledged too early.
+    "log_without_fsync": Hunt("log", "power-all", _AT_ONCE),
+    "fetched_counts_as_synced": Hunt("log", "pause-kill,part-kill", {"hold": [1.5, 3]}, rate=300.0),
+    "acknowledged_by_the_leader_alone": Hunt("log", "partition-leaders", _A_WHILE),
+    "journal_without_fsync": Hunt("metadata-registers", "power-all", _AT_ONCE),
+    "acknowledged_before_fsync": Hunt("metadata-registers", "power-all", _AT_ONCE, rate=300.0),
+    # What is shown too early, twice, or not any more.
+    "consumers_read_to_the_log_end": Hunt("log", "partition-leaders", _A_WHILE),
+    "resends_are_appended": Hunt("log", "kill,partition-leaders", _LEADERS),
+    "producers_are_not_replayed": Hunt("log", "kill", {"hold": [0, 1], "aims": ["all"]}, rate=200.0),
+    # Who may lead.
+    "a_cut_is_not_reported": Hunt("log", "power-rot", _AT_ONCE),
+    "marked_members_are_elected": Hunt("log", "power-rot", _AT_ONCE),
+    "any_log_may_lead": Hunt("metadata-registers", "partition", {**_A_WHILE, "shapes": ["one"]}),
+    "a_move_ends_before_it_is_in_sync": Hunt(
+        "log", "membership,kill", {"hold": [1, 3], "quiet": [0.5, 1.5], "redraw": 15}, rounds=0, seconds=60.0
+    ),
+    # What is read, and asked again.
+    "reads_are_local": Hunt("group-offsets", "partition", {**_A_WHILE, "shapes": ["one"], "stall_every": 0}),
+    "retry_without_session": Hunt("topics", "kill,partition-leaders", _LEADERS),
+    "answers_are_not_remembered": Hunt("topics", "kill,partition-leaders", _LEADERS),
+    # What rots.
+    "recovery_without_checksums": Hunt("log", "power-rot", _AT_ONCE),
+    # Groups.
+    "offset_lowered_by_a_late_commit": Hunt("group-offsets", "pause", {"hold": [1, 2], "stall_every": 0}),
+    "commit_of_an_older_generation": Hunt("group-offsets", "none", _MEMBERS, rounds=0, seconds=60.0),
+    "commit_of_an_older_life": Hunt("group-offsets", "none", _MEMBERS, rounds=0, seconds=60.0),
+    # Transactions.
+    "marker_before_decision": Hunt("log", "kill,partition-leaders", _TRANSACTIONS),
+    "stable_offset_beyond_an_open_transaction": Hunt("log", "kill,partition-leaders", _TRANSACTIONS),
+    "new_leader_leaves_old_ones": Hunt("log", "kill", _TRANSACTIONS),
+    "offsets_without_the_output": Hunt("log", "kill,pause", _TRANSACTIONS),
+    "offsets_from_any_start": Hunt("log", "kill,pause", _TRANSACTIONS),
+}
+"""Bug → what finds it."""
+
+_MOMENT = "two things within milliseconds of one another, which only a simulator arranges"
+_ORDER = "messages that come late or twice; over one connection they do neither"
+_MINORITY = "a majority that shares its one forgetful voter; files of one voter of three are damaged here, never more"
+_EXT4 = "a file system that forgets names; ext4 syncs a file's name with its data"
+_NO_WORKLOAD = "a workload that {}; there is none for real clusters"
+
+NOT_HERE: Mapping[str, str] = {
+    "truncates_to_the_high_watermark": "a leader that dies in the milliseconds in which a follower fetches again",
+    "ends_are_compared_without_epochs": "tails of two epochs that end at the same offset",
+    "followers_of_any_epoch_are_heard": _ORDER,
+    "acknowledgements_outlive_their_life": _MOMENT,
+    "counted_before_it_is_compared": _MOMENT,
+    "pushes_are_appended_unchecked": _MOMENT,
+    "the_isr_is_not_maximal": _MOMENT,
+    "no_floor_under_the_isr": "both followers away, the leader dead, and a quorum all that time: five nodes and luck",
+    "the_floor_counts_who_may_come": _MOMENT,
+    "a_proposal_ends_with_its_timeout": "a proposal that is accepted long after nobody waits for it any more",
+    "a_new_leader_exposes_at_once": "a reader in the milliseconds between an election and the next fetch",
+    "the_isr_grows_below_the_epoch_start": _MOMENT,
+    "deleted_when_the_leader_knows": _NO_WORKLOAD.format("deletes records"),
+    "the_isr_grows_with_old_starts": _NO_WORKLOAD.format("deletes records"),
+    "a_restarted_leader_resumes_its_epoch": "a leader that is back before its session ends; a start takes longer",
+    "unclean_election": "all of ISR and commit set away, and a quorum without them: five nodes and luck",
+    "recovery_takes_a_smaller_log": "every member of ISR and commit set damaged, and a majority never is here",
+    "recovery_takes_the_first_back": "every member of ISR and commit set damaged, and a majority never is here",
+    "the_commit_set_is_not_asked": "an ISR whose only member never comes back",
+    "the_commit_set_follows_the_isr": "an ISR whose only member never comes back",
+    "the_isr_takes_any_incarnation": "a follower that restarts between a proposal and its acceptance",
+    "segments_without_folder_fsync": _EXT4,
+    "a_late_fsync_counts": _MOMENT,
+    "recovered_pages_count_as_synced": "power lost between a restart and the next append, which syncs the whole file",
+    "a_repair_asks_nobody": "a damaged replica that is elected while it repairs itself",
+    "the_scrubber_looks_at_no_record": "damage that nobody reads; what is read is found by whoever reads it",
+    "retention_beyond_the_high_watermark": _NO_WORKLOAD.format("tells what retention took from what was lost"),
+    "compaction_keeps_the_older_record": _NO_WORKLOAD.format("compacts"),
+    "a_stale_replica_of_a_deleted_topic_rejoins": _NO_WORKLOAD.format("reads records of topics that it deletes"),
+    "term_and_vote_not_stored": "a voter that is back within one election; a process takes longer to start",
+    "truncates_without_conflict": _ORDER,
+    "answers_for_the_whole_log": _MOMENT,
+    "snapshot_chunk_commits": _MOMENT,
+    "answer_of_any_term_counts": _ORDER,
+    "votes_are_counted_not_remembered": _ORDER,
+    "commits_older_terms_by_counting": "three leaders in a row, each with another majority (Raft, figure 8)",
+    "deposed_leader_tells_nobody": "a caller that knows why it had no answer: to a client it is a late one",
+    "lost_disk_is_not_noticed": _MINORITY,
+    "lost_end_is_not_noticed": _MINORITY,
+    "forgetful_voter_is_taken_for_late": _MINORITY,
+    "changes_overtake_one_another": _MOMENT,
+    "disk_swapped_in_one_step": _MINORITY,
+    "configuration_is_not_in_snapshots": "voters that change, a snapshot then, and a partition along the old majority",
+    "cut_configuration_stays": "a change of the voters that a deposed leader began and another one cut",
+    "journal_without_directory_fsync": _EXT4,
+    "journal_rewritten_in_place": "a stop within the milliseconds in which a journal is rewritten",
+    "journal_without_checksum": _MINORITY,
+    "damage_is_cut_like_a_torn_tail": _MINORITY,
+    "snapshot_without_fsync": "a file system that renames before it writes; ext4 writes out first",
+    "snapshot_without_checksum": _MINORITY,
+    "unreadable_snapshot_is_an_empty_state": _MINORITY,
+    "snapshot_wipes_the_log": _MINORITY,
+    "late_readers_join_a_barrier": _MOMENT,
+    "answers_are_not_in_snapshots": "a retry on its way while its leader is replaced by one that came by a snapshot",
+    "granted_before_it_was_given_up": "a look at who reads; what the former owner commits is refused in any case",
+    "lost_and_read_on": "a client with the bug: it is none of the nodes'",
+    "late_write_after_abort_accepted": "a write that is longer on its way than its transaction lives",
+    "late_write_joins_the_commit": "a write on its way while its transaction commits, which our client waits for",
+    "abort_forgotten_before_a_late_commit": "a commit that is longer on its way than its transaction lives",
+    "decision_forgotten_too_early": _MOMENT,
+    "a_repeated_initialisation_fences": "an initialisation whose answer is lost while its client lives on",
+}
+"""Bug → what it would want, and a real cluster on one machine does not have."""
