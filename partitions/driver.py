@@ -242,6 +242,10 @@ class PartitionDriver(DriverReads):
                 now=self._now(),
             )
         )
+        leader = self.replica.leader
+        if leader is not None and follower not in leader.record.isr:
+            # It may be in sync now, at a moment when nothing may be proposed; and it will not speak again.
+            self._around.wants_tick(self)
 
     # --- The leader that this follower has ---
 
