@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,6 +35,27 @@ def failing() -> Iterator[list[str]]:
     with pytest.raises(Exception) as raised:
         yield told
     told.append(str(raised.value))
+
+
+def until_written(bootstrap: str, topic: str) -> Callable[..., None]:
+    """A function for tasks: it returns when the log has records, committed or not, whose values begin with each of the
+    bytes that it is given; bounded. It may be sent to executors, which have raftlog, and not its tests."""
+    patience_s = PATIENCE_S
+
+    def wait(*beginnings: bytes) -> None:
+        import time
+
+        from raftlog.sync import Consumer
+
+        missing, deadline = set(beginnings), time.monotonic() + patience_s
+        with Consumer(bootstrap, topic, isolation="read_uncommitted", max_wait_ms=50) as consumer:
+            while missing:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"nothing was written that begins with {sorted(missing)}")
+                for record in consumer.poll(timeout=0.05):
+                    missing -= {one for one in missing if (record.value or b"").startswith(one)}
+
+    return wait
 
 
 def read_committed(cluster: LocalCluster, topic: str) -> list[ConsumerRecord]:
