@@ -6,7 +6,8 @@ before they enter the log. What is *not* here: the commands themselves (`command
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from collections.abc import Iterable
+from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -67,6 +68,21 @@ class Report(Part, frozen=True):
         topic_id, partition = report.topic_partition.topic_id, report.topic_partition.partition
         end = (report.last_epoch, report.stable_end_offset)
         return Report(topic_id, partition, report.clean, *end, report.cut_or_quarantined)
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class PackedReports(NamedTuple):
+    """What a broker reports of its replicas, coded: a tenth of a second's work for a hundred thousand of them, which is
+    best done where the replicas are opened."""
+
+    packed: tuple[msgspec.Raw, ...]
+
+    @staticmethod
+    def of(reports: Iterable[ReplicaReport]) -> PackedReports:
+        """From the shared nouns."""
+        return PackedReports(tuple(msgspec.Raw(_encoder.encode(Report.of(report))) for report in reports))
 
 
 class IsrMember(Part, frozen=True):

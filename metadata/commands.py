@@ -43,6 +43,7 @@ from .command_parts import (
     LeaderEpochField,
     ListeningAt,
     NaturalField,
+    PackedReports,
     Part,
     PartitionEpochField,
     PartitionField,
@@ -99,6 +100,7 @@ __all__ = [
     "IsrMember",
     "ListeningAt",
     "NoOp",
+    "PackedReports",
     "ProducerIdsGranted",
     "ReassignmentsAltered",
     "Refused",
@@ -163,10 +165,10 @@ class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
         data: Endpoint,
         rack: str,
         feature_level: int,
-        reports: Sequence[ReplicaReport],
+        reports: Sequence[ReplicaReport] | PackedReports,
     ) -> RegisterBroker:
         """From the shared nouns."""
-        packed = tuple(msgspec.Raw(_encoder.encode(Report.of(report))) for report in reports)
+        packed = reports.packed if isinstance(reports, PackedReports) else PackedReports.of(reports).packed
         dial = (ListeningAt(api.host, api.port), ListeningAt(data.host, data.port))
         return RegisterBroker(broker_id, directory_id, start_number, *dial, rack, feature_level, packed)
 

@@ -21,6 +21,7 @@ from metadata.commands import (
     ElectLeaders,
     IsrAltered,
     IsrMember,
+    PackedReports,
     Refused,
     RegisterBroker,
     Registered,
@@ -57,7 +58,7 @@ from partitions.replica_repair import LossAnswer
 from partitions.scrubber import Scrubber
 from raftlog.config import NodeConfig
 from raftlog.errors import InvalidRequest
-from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, LeaderEpoch, ReplicaReport, TopicPartition
+from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, LeaderEpoch, TopicPartition
 from raftlog.ports import Clock, Disk, Random, Scheduler, Worker
 from raftlog.version import FEATURE_LEVEL
 
@@ -114,7 +115,7 @@ class Broker:
         self._waiting: list[tuple[int, int, Callable[[], None]]] = []
         """A heap of (index that must have been taken over, the order of asking, what to do then)."""
         self._asked = 0
-        self._reports: list[ReplicaReport] = []
+        self._reports = PackedReports.of(())
         self.reports = TransactionReports(
             identity.node_id, self.view, scheduler, self._propose_report, self.when_view_reaches
         )
@@ -150,8 +151,9 @@ class Broker:
         )
 
     def load(self) -> None:
-        """Open and recover every replica on disk. Blocks. Raises `DiskFailed` or `DiskFull`."""
-        self._reports = self.manager.load(clean_shutdown=self.identity.clean)
+        """Open and recover every replica on disk, and put together what is to be reported of them. Blocks. Raises
+        `DiskFailed` or `DiskFull`."""
+        self._reports = PackedReports.of(self.manager.load(clean_shutdown=self.identity.clean))
 
     def register(self, quorum: Quorum, api: Endpoint, data: Endpoint, registered: Callable[[], None]) -> None:
         """Take this broker's place in the cluster at these endpoints; `registered` follows once it has it."""

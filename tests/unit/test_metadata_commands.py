@@ -20,6 +20,7 @@ from metadata.commands import (
     ElectLeaders,
     FenceBroker,
     NoOp,
+    PackedReports,
     Refused,
     RegisterBroker,
     UnknownCommand,
@@ -43,7 +44,9 @@ def test_an_envelope_comes_back_as_it_was() -> None:
     assert (plain.command, plain.term, plain.session) == (NoOp(), None, None)
 
 
-def test_a_registration_carries_the_reports() -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_registration_carries_the_reports(packed: bool) -> None:
+    reports = [report(3, 17, cut=True)]
     command = RegisterBroker.of(
         BrokerId(1),
         directory(1),
@@ -52,7 +55,7 @@ def test_a_registration_carries_the_reports() -> None:
         data=Endpoint("::1", 2),
         rack="east",
         feature_level=1,
-        reports=[report(3, 17, cut=True)],
+        reports=PackedReports.of(reports) if packed else reports,
     )
     decoded = decode(encode(command)).command
     assert decoded == command
