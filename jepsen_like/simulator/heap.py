@@ -1,4 +1,5 @@
-"""Virtual time: one heap of events, keyed by (time, order of scheduling), so that a run is a function of its seed.
+"""Virtual time: one heap of events, keyed by (time, order of scheduling), so that a run is a function of its seed. What
+is to happen at once comes right after the present event, as at the end of an event of the product's loop.
 
 A `Life` is one run of one simulated process. Whatever it scheduled dies with it: after a crash its timers, worker
 completions and deliveries are popped and dropped. `SimScheduler`, `SimClock` and `SimWorker` are the product's ports on
@@ -11,6 +12,7 @@ What is *not* here: disks, links, faults.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import TypeVar
@@ -55,20 +57,26 @@ class EventHeap:
         self.events_run = 0
         self._order = 0
         self._heap: list[tuple[float, int, Event]] = []
+        self._at_once: deque[Event] = deque()
+        """Those of the present moment: they come before all others, in the order in which they were scheduled."""
 
     def schedule(self, delay: float, callback: Callable[[], None], life: Life | None = None) -> Event:
         """Call back `delay` virtual seconds from now, unless cancelled or the life has ended by then."""
         order = self._order = self._order + 1
-        at = self.now + delay if delay > 0.0 else self.now
-        event = Event(at, order, life, callback)
-        heappush(self._heap, (at, order, event))
+        if delay > 0.0:
+            at = self.now + delay
+            event = Event(at, order, life, callback)
+            heappush(self._heap, (at, order, event))
+        else:
+            event = Event(self.now, order, life, callback)
+            self._at_once.append(event)
         return event
 
     def run_until(self, end: float, run: Callable[[Event], None]) -> None:
         """Hand what is due before `end` to `run`, in order; `run` calls `event.callback`."""
-        heap = self._heap
-        while heap and heap[0][0] < end:
-            event = heappop(heap)[2]
+        heap, at_once = self._heap, self._at_once
+        while at_once or (heap and heap[0][0] < end):
+            event = at_once.popleft() if at_once else heappop(heap)[2]
             life = event.life
             if event.cancelled or (life is not None and not life.alive):
                 continue

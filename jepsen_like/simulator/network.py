@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from raftlog.ports import FileRegion, LinkHandler, Part
+from raftlog.ports import Buffer, FileRegion, LinkHandler, Part
 
 from .heap import EventHeap, Life
 
@@ -71,7 +71,7 @@ class SimLink:
         return self._peer
 
     def send(self, parts: Sequence[Part]) -> None:
-        message = bytes_of(parts[0]) if len(parts) == 1 else b"".join(bytes_of(part) for part in parts)
+        message = bytes_of(parts[0]) if len(parts) == 1 else b"".join(map(_buffer_of, parts))
         if self.open and self.life.alive:
             self._network.carry(self, message)
 
@@ -81,8 +81,12 @@ class SimLink:
 
 def bytes_of(part: Part) -> bytes:
     """A part as bytes; a file region is read and released."""
+    return bytes(_buffer_of(part))
+
+
+def _buffer_of(part: Part) -> Buffer:
     if not isinstance(part, FileRegion):
-        return bytes(part)
+        return part
     try:
         return part.file.pread(part.length, part.position)
     finally:
@@ -216,8 +220,11 @@ class SimNetwork:
 
     def _deliver_later(self, link: SimLink, message: bytes) -> None:
         link.carried += 1
-        link.arrival = max(self._heap.now + self._latency(), link.arrival)
-        self._deliver_at(link, message, link.arrival)
+        arrival = self._heap.now + self._latency()
+        if arrival < link.arrival:
+            arrival = link.arrival
+        link.arrival = arrival
+        self._deliver_at(link, message, arrival)
 
     def _deliver_at(self, link: SimLink, message: bytes, arrival: float) -> None:
         other = link.other
