@@ -28,6 +28,7 @@ from raftlog.record_batch import BatchHeader
 
 from .batch_tail import BatchTail, FetchCache, TailBatch
 from .batch_walk import check_placement
+from .durable import Steps, alone
 from .log_compaction import LogCompaction
 from .log_job import LogJob
 from .log_pending import PendingWork
@@ -108,7 +109,25 @@ class PartitionLog(LogCompaction):
 
         What was read is fsynced before this returns. Raises `DiskFailed` or `DiskFull`.
         """
-        recovered = recover(disk, path, config, clean_shutdown=clean_shutdown)
+        opening = cls.open_steps(
+            disk, path, config, clean_shutdown=clean_shutdown, producers=producers, cache=cache, shared=False
+        )
+        return alone(disk, opening)
+
+    @classmethod
+    def open_steps(
+        cls,
+        disk: Disk,
+        path: str,
+        config: TopicConfig,
+        *,
+        clean_shutdown: bool,
+        producers: ReplayedState | None,
+        cache: FetchCache | None,
+        shared: bool,
+    ) -> Steps[tuple[PartitionLog, Recovery]]:
+        """The same, from barrier to barrier (`durable.py`)."""
+        recovered = yield from recover(disk, path, config, clean_shutdown=clean_shutdown, shared=shared)
         log = cls(disk, path, config, recovered, cache or FetchCache(OWN_CACHE_BYTES), producers)
         log.read_cleaner_checkpoint()
         while (replay := log.producer_replay()) is not None:
@@ -285,13 +304,22 @@ class PartitionLog(LogCompaction):
         """Let go of all files. Clean: everything is written, fsynced and checkpointed first, with no job outstanding
         (blocks, raises `DiskFailed` or `DiskFull`)."""
         if clean:
-            self._refuse_if_failed()
-            if self._pending.outstanding is not None:
-                raise InvariantViolation(f"{self.path}: closed with a job under way")
-            while (job := self.take_job()) is not None:
-                self._run_here(job)
-            if not self._pending.checkpoint.closed_clean:
-                self._run_here(self._take_job(closing=True))
+            alone(self._disk, self.close_steps(shared=False))
+        else:
+            self._let_go()
+
+    def close_steps(self, *, shared: bool) -> Steps[None]:
+        """A clean close, from barrier to barrier (`durable.py`)."""
+        self._refuse_if_failed()
+        if self._pending.outstanding is not None:
+            raise InvariantViolation(f"{self.path}: closed with a job under way")
+        while (job := self.take_job()) is not None:
+            yield from self._run_here(job, shared)
+        if not self._pending.checkpoint.closed_clean:
+            yield from self._run_here(self._take_job(closing=True), shared)
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._closed = True
         self._segments.let_go()
 
@@ -310,9 +338,9 @@ class PartitionLog(LogCompaction):
             closing=closing,
         )
 
-    def _run_here(self, job: LogJob) -> None:
+    def _run_here(self, job: LogJob, shared: bool) -> Steps[None]:
         try:
-            job.run()
+            yield from job.steps(shared=shared)
         except RaftlogError as error:
             self.job_done(job, error)
             raise

@@ -62,7 +62,7 @@ class PendingWork:
         self._removals: list[Offset] = []
         self._merged: list[Offset] = []
         """Bases of segments that a compacted one holds by now, whose files are still there."""
-        self._bytes_since_checkpoint = 0
+        self._bytes_since_checkpoint = recovered.unindexed_bytes
         self._lowest_truncation: Offset | None = None
         """Of those since the outstanding job was taken."""
 
@@ -255,7 +255,7 @@ class PendingWork:
             file=segment.file.acquire() if segment.pinned else None,
             sync=sync,
             alone=bool(batches) and segment.on_disk and not segment.unsynced and not self.again,
-            index_files=(index.offsets.encode(), index.times.encode()) if due else None,
+            index_files=index.encode() if due else None,
             seals_at=segment.end_offset if seals else None,
         )
 

@@ -25,6 +25,7 @@ from raftlog.ports import Scheduler, Worker
 from .durable import TOGETHER_MAX, together, worth_one_call
 from .log import PartitionLog
 from .log_job import LogJob
+from .turns import all_in_turns
 
 FULL_DISK_RETRY_S = 1.0
 
@@ -170,19 +171,10 @@ class LogWriter:
 
         def done(outcomes: list[Exception | None] | None, error: BaseException | None) -> None:
             errors = [error] * len(all_running) if outcomes is None else outcomes
-            self._tell_some(deque(zip(all_running, errors, strict=True)))
+            ended = deque(zip(all_running, errors, strict=True))
+            all_in_turns(self._scheduler, ended, lambda one: self._done(*one), per_turn=RESULTS_PER_TURN)
 
         self._worker.submit(run, done)
-
-    def _tell_some(self, ended: deque[tuple[RunningJob, BaseException | None]]) -> None:
-        try:
-            for _ in range(min(len(ended), RESULTS_PER_TURN)):
-                running, error = ended.popleft()
-                self._done(running, error)
-        finally:
-            # Also where one of them raised, which the loop reports: the others are not to suffer for it.
-            if ended:
-                self._scheduler.call_soon(lambda: self._tell_some(ended))
 
     def _done(self, running: RunningJob, error: BaseException | None) -> None:
         log, on_stable = running.log, running.on_stable

@@ -16,11 +16,13 @@ What is *not* here: producers' state (`producer_snapshots.py`), which replicas m
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from raftlog.config import MIB, TopicConfig
-from raftlog.errors import DiskFailed, DiskFull
+from raftlog.disk import TEMPORARY_SUFFIX
+from raftlog.errors import DiskFailed
 from raftlog.model import LeaderEpoch, Offset
 from raftlog.ports import Disk
 
@@ -35,9 +37,12 @@ from .checkpoint import (
     encode_leader_epochs,
     read_file,
 )
+from .durable import Durable, Steps, replaced
+from .index_files import index_names
 from .leader_epochs import LeaderEpochHistory
 from .producer_snapshots import SNAPSHOT_SUFFIX, prune_snapshots
-from .quarantine import QUARANTINED_SUFFIX, unused_name
+from .quarantine import QUARANTINED_SUFFIX
+from .recovery_actions import act
 from .recovery_places import Neighbours, place_of
 from .recovery_scan import ScannedSegment, scan_segment
 from .recovery_table import VOUCHED, Action, Content, Facts, Finding, Index, Place, Position, Row, Stop, row_for
@@ -51,8 +56,10 @@ from .segment import (
 )
 
 _OWN_NAMES = (CHECKPOINT_NAME, LEADER_EPOCHS_NAME, FLUSH_OS_NAME, CLEANER_CHECKPOINT_NAME)
-_TEMPORARY = ".tmp"
-"""What a `Disk.replace` that did not come to its end may leave."""
+
+_FRESH_BYTES = 1 * MIB
+"""Behind what the last segment's index covers: fewer are read again at the next start, too, which is cheaper than
+writing an index for them at this one."""
 
 _NOTES_MAX = 100
 
@@ -86,14 +93,19 @@ class Recovered:
     """Never empty; all of them good from their first byte to their last."""
     flush_os_marked: bool = False
     """The marker `flush-os` is there."""
+    unindexed_bytes: int = 0
+    """Of the last segment, that no index file covers."""
 
 
-def recover(disk: Disk, path: str, config: TopicConfig, *, clean_shutdown: bool) -> Recovered:
-    """Bring the log in folder `path` into a state in which everything in it is good. Blocks.
+def recover(
+    disk: Disk, path: str, config: TopicConfig, *, clean_shutdown: bool, shared: bool = False
+) -> Steps[Recovered]:
+    """Bring the log in folder `path` into a state in which everything in it is good. Blocks. `shared`: together with
+    others (`durable.py`).
 
     Raises `DiskFailed` or `DiskFull`; it may then be tried again.
     """
-    return _Recovery(disk, path, config, clean_shutdown).run()
+    return _Recovery(disk, path, config, clean_shutdown, shared).run()
 
 
 @dataclass(slots=True)
@@ -102,6 +114,7 @@ class _Recovery:
     path: str
     config: TopicConfig
     clean_shutdown: bool
+    shared: bool
     notes: list[str] = field(default_factory=list)
     vouched: bool = True
     flush_os_marked: bool = False
@@ -113,31 +126,32 @@ class _Recovery:
     checkpoint: LogCheckpoint | None = None
     """As it was found."""
     kept: list[ScannedSegment] = field(default_factory=list)
+    indexed: set[Offset] = field(default_factory=set)
+    """Bases of segments that have index files."""
 
-    def run(self) -> Recovered:
+    def run(self) -> Steps[Recovered]:
         if not self.disk.exists(self.path):
-            return self._create()
+            return (yield from self._create())
         names = self.disk.list(self.path)
         self.flush_os_marked = FLUSH_OS_NAME in names
         bases = self._inventory(names)
         start = self._read_small_files(bases)
-        end = self._recover_segments(bases, start)
-        start, end = self._judge(bases, start, end)
-        return self._finish(start, end)
+        end = yield from self._recover_segments(bases, start)
+        start, end = yield from self._judge(bases, start, end)
+        return (yield from self._finish(start, end))
 
     # --- Small files ---
 
-    def _create(self) -> Recovered:
+    def _create(self) -> Steps[Recovered]:
         self._find(Finding.CREATED)
         self.disk.make_directory(self.path)
-        self.disk.fsync_directory(self.path.rpartition("/")[0])
-        self.epochs_on_disk = None
+        yield Durable(folders=(self.path.rpartition("/")[0],))
         # `closed_clean` is what a log without any write since its last clean close has: this one has none at all.
         self.checkpoint = LogCheckpoint(Offset(0), Offset(0), True)
-        self._write_epochs()
         last = self._empty_segment(Offset(0))
         self.disk.open(self._name(segment_name(Offset(0))), exclusive=True).close()
-        self.disk.replace(self._name(CHECKPOINT_NAME), self.checkpoint.encode())
+        epochs = encode_leader_epochs(self.epochs.entries)
+        yield from self._replace({LEADER_EPOCHS_NAME: epochs, CHECKPOINT_NAME: self.checkpoint.encode()})
         recovery = Recovery(True, False, self.epochs.latest_epoch, Offset(0), Offset(0), tuple(self.notes))
         return Recovered(recovery, self.checkpoint, self.epochs, [last])
 
@@ -151,14 +165,16 @@ class _Recovery:
                 self._find(Finding.UNFINISHED_COMPACTION, name)
                 self.disk.remove(self._name(name))
                 continue
-            if name.endswith(_TEMPORARY):
+            if name.endswith(TEMPORARY_SUFFIX):
                 self._find(Finding.TEMPORARY_FILE, name)
                 self.disk.remove(self._name(name))
             elif parse_segment_name(name) is None and parse_segment_name(name, SNAPSHOT_SUFFIX) is None:
                 owners = [parse_segment_name(name, suffix) for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)]
                 if all(owner is None for owner in owners):
                     self._find(Finding.STRAY_FILE, name)
-                elif not any(owner in bases for owner in owners):
+                elif any(owner in bases for owner in owners):
+                    self.indexed |= {owner for owner in owners if owner is not None}
+                else:
                     self._find(Finding.STRAY_INDEX, name)
                     self.disk.remove(self._name(name))
         return bases
@@ -189,7 +205,7 @@ class _Recovery:
 
     # --- Segments ---
 
-    def _recover_segments(self, bases: list[Offset], start: Offset) -> Offset:
+    def _recover_segments(self, bases: list[Offset], start: Offset) -> Steps[Offset]:
         """Where the log ends."""
         expected, damaged = start, False
         for number, base in enumerate(bases):
@@ -202,8 +218,8 @@ class _Recovery:
             if scanned.detail:
                 self._note(f"   {scanned.detail}")
             if not row.vouched:
-                self._cannot_vouch(start)
-            self._act(row.action, scanned, whole=place is not Place.NEXT)
+                yield from self._cannot_vouch(start)
+            yield from self._act(row.action, scanned, whole=place is not Place.NEXT)
             if place is Place.NEXT and (scanned.index.size or scanned.content is Content.EMPTY):
                 self.kept.append(scanned)
                 expected = scanned.end_offset
@@ -217,10 +233,13 @@ class _Recovery:
             # What is not the log's next segment is not read: only whether there is anything in it matters.
             size = self._size(segment_name(base))
             content = Content.WHOLE if size else Content.EMPTY
-            scanned = ScannedSegment(base, size, content, Index.BAD, self._empty_index(base), False, -1)
+            scanned = ScannedSegment(base, size, content, Index.BAD, self._empty_index(base), 0, -1)
         position = Position.LAST if successor is None else Position.MIDDLE
         stop = Stop.CLEAN if self._closed_clean else Stop.UNCLEAN
-        return scanned, row_for(Facts(place, scanned.content, scanned.index_state, position, stop))
+        index = scanned.index_state
+        if position is Position.LAST and base not in self.indexed:
+            index = Index.GOOD  # There was no checkpoint since it was begun.
+        return scanned, row_for(Facts(place, scanned.content, index, position, stop))
 
     def _good_end(self, base: Offset) -> Offset:
         return self._scan(base, self.epochs.copy()).end_offset
@@ -229,51 +248,14 @@ class _Recovery:
         interval = self.config.index_interval_bytes
         return scan_segment(self.disk, self.path, base, epochs, interval, learn_epochs=self.learn_epochs)
 
-    def _act(self, action: Action, scanned: ScannedSegment, *, whole: bool) -> None:
-        if action is Action.KEEP:
-            return
-        self.changed = True
-        log = segment_name(scanned.base_offset)
-        if action in (Action.REMOVE, Action.QUARANTINE):
-            self._remove_indexes(scanned.base_offset)
-        if action is Action.REMOVE:
-            self.disk.remove(self._name(log))
-        elif action is Action.QUARANTINE and (whole or not scanned.index.size):
-            self.disk.rename(self._name(log), self._unused_name(log))
-        elif action is Action.QUARANTINE:
-            self._set_tail_aside(log, scanned.index.size, scanned.size)
-            self._cut(scanned)
-        elif action is Action.CUT:
-            self._cut(scanned)
-
-    def _cut(self, scanned: ScannedSegment) -> None:
-        file = self.disk.open(self._name(segment_name(scanned.base_offset)))
-        try:
-            file.truncate(scanned.index.size)
-            file.fsync()
-        finally:
-            file.close()
-        scanned.size = scanned.index.size
-
-    def _set_tail_aside(self, name: str, position: int, size: int) -> None:
-        """Copy the bytes from `position` on into a file of their own."""
-        aside = self._unused_name(f"{name}.{position}")
-        with contextlib.closing(self.disk.open(self._name(name))) as source:
-            try:
-                with contextlib.closing(self.disk.open(aside, exclusive=True)) as target:
-                    while position < size:
-                        data = source.pread(min(MIB, size - position), position)
-                        target.pwritev([data], target.size())
-                        position += len(data)
-                    target.fsync()
-            except (DiskFull, DiskFailed):
-                # It will be tried again, under another name.
-                self.disk.remove(aside)
-                raise
+    def _act(self, action: Action, scanned: ScannedSegment, *, whole: bool) -> Steps[None]:
+        if action is not Action.KEEP:
+            self.changed = True
+            yield from act(self.disk, self.path, action, scanned, whole=whole)
 
     # --- The log as a whole ---
 
-    def _judge(self, bases: list[Offset], start: Offset, end: Offset) -> tuple[Offset, Offset]:
+    def _judge(self, bases: list[Offset], start: Offset, end: Offset) -> Steps[tuple[Offset, Offset]]:
         """Where the log begins and ends. An empty one begins where a batch certainly did, at or below its start, which
         may lie within a batch: a log is copied by whole ones. Its leader tells it the start again (S10)."""
         checkpoint = self.checkpoint
@@ -281,7 +263,7 @@ class _Recovery:
         if emptying and (not self.kept or end < start):
             self._find(Finding.WAS_EMPTIED, f"offset {start}")
             for segment in self.kept:
-                self._act(Action.REMOVE, segment, whole=True)
+                yield from self._act(Action.REMOVE, segment, whole=True)
             self.kept.clear()
             end = start
         elif not self.kept:
@@ -289,7 +271,7 @@ class _Recovery:
             start = end = max((base for base in bases if base <= start), default=Offset(0))
         elif end < start:
             self._find(Finding.ENDS_BEFORE_START, f"{end} is below {start}")
-            self._cannot_vouch(start)
+            yield from self._cannot_vouch(start)
             start = end
         if checkpoint is not None and end < checkpoint.recovery_point:
             self._find(Finding.ENDS_BEFORE_RECOVERY_POINT, f"{end} is below {checkpoint.recovery_point}")
@@ -303,20 +285,18 @@ class _Recovery:
             self.epochs.truncate_start(self.kept[0].base_offset)
         return start, end
 
-    def _finish(self, start: Offset, end: Offset) -> Recovered:
+    def _finish(self, start: Offset, end: Offset) -> Steps[Recovered]:
         read = [segment for segment in self.kept if segment.read_anything]
-        if self.checkpoint is not None and self.vouched and not read and not self.changed:
-            # Nothing lies behind what the indexes cover, and all of that was fsynced before they were written.
-            checkpoint = self.checkpoint
+        checkpoint, unindexed = self.checkpoint, 0
+        if checkpoint is not None and self.vouched and not self.changed and self._is_little(read):
+            # Nothing lies behind what the indexes cover, all of which was fsynced before they were written, or so
+            # little that the next start may read it again: it only has to be durable.
+            unindexed = sum(segment.unindexed_bytes for segment in read)
+            if read:
+                prune_snapshots(self.disk, self.path, end_offset=end)
+            yield from self._make_durable(read)
         else:
-            if not self.vouched:
-                self._cannot_vouch(start)
-            if not self.kept:
-                self.kept.append(self._empty_segment(end))
-                self.disk.open(self._name(segment_name(end)), create=True).close()
-            self._make_durable(read)
-            checkpoint = LogCheckpoint(start, end, False, unreported_loss=not self.vouched)
-            self.disk.replace(self._name(CHECKPOINT_NAME), checkpoint.encode())
+            checkpoint = yield from self._write_anew(start, end, read)
         recovery = Recovery(
             clean=self.clean_shutdown and self._closed_clean and self.vouched and not read,
             cut_or_quarantined=not self.vouched,
@@ -325,25 +305,44 @@ class _Recovery:
             stable_end_offset=end,
             notes=tuple(self.notes),
         )
-        return Recovered(recovery, checkpoint, self.epochs, self.kept, self.flush_os_marked)
+        return Recovered(recovery, checkpoint, self.epochs, self.kept, self.flush_os_marked, unindexed)
 
-    def _make_durable(self, read: list[ScannedSegment]) -> None:
-        for segment in read:
-            file = self.disk.open(self._name(segment_name(segment.base_offset)))
-            try:
-                file.fsync()
-            finally:
-                file.close()
+    def _is_little(self, read: list[ScannedSegment]) -> bool:
+        """Index files of segments that do not grow are relied on: they have to cover everything."""
+        if not read:
+            return True
+        fresh_epochs = self.epochs != self.epochs_on_disk
+        return not fresh_epochs and read == self.kept[-1:] and read[0].unindexed_bytes < _FRESH_BYTES
+
+    def _write_anew(self, start: Offset, end: Offset, read: list[ScannedSegment]) -> Steps[LogCheckpoint]:
+        """Indexes, epochs and checkpoint, so that the next start has less to read, or less to find."""
+        if not self.vouched:
+            yield from self._cannot_vouch(start)
+        if not self.kept:
+            self.kept.append(self._empty_segment(end))
+            self.disk.open(self._name(segment_name(end)), create=True).close()
         prune_snapshots(self.disk, self.path, end_offset=self.kept[-1].end_offset)
-        self.disk.fsync_directory(self.path)
+        yield from self._make_durable(read, names=True)
+        contents: dict[str, bytes] = {}
         for segment in self.kept:
             fresh = segment.read_anything or segment.index_state is Index.BAD or segment.content is not Content.WHOLE
             if fresh and segment.index.size:
-                offsets, times = segment.index.offsets.encode(), segment.index.times.encode()
-                self.disk.replace(self._name(segment_name(segment.base_offset, OFFSET_INDEX_SUFFIX)), offsets)
-                self.disk.replace(self._name(segment_name(segment.base_offset, TIME_INDEX_SUFFIX)), times)
+                contents |= zip(index_names(segment.base_offset), segment.index.encode(), strict=True)
         if self.epochs != self.epochs_on_disk:
-            self._write_epochs()
+            contents[LEADER_EPOCHS_NAME] = encode_leader_epochs(self.epochs.entries)
+        checkpoint = LogCheckpoint(start, end, False, unreported_loss=not self.vouched)
+        yield from self._replace(contents | {CHECKPOINT_NAME: checkpoint.encode()})
+        return checkpoint
+
+    def _make_durable(self, read: list[ScannedSegment], *, names: bool = False) -> Steps[None]:
+        """What a killed process wrote lies in the page cache, which is no promise (S1). `names`: the folder changed."""
+        if not read and not names:
+            return
+        with contextlib.ExitStack() as opened:
+            files = [self.disk.open(self._name(segment_name(segment.base_offset))) for segment in read]
+            for file in files:
+                opened.callback(file.close)
+            yield Durable(files, (self.path,))
 
     # --- Helpers ---
 
@@ -351,15 +350,18 @@ class _Recovery:
     def _closed_clean(self) -> bool:
         return self.checkpoint is not None and self.checkpoint.closed_clean
 
-    def _cannot_vouch(self, start: Offset) -> None:
+    def _cannot_vouch(self, start: Offset) -> Steps[None]:
         """Before anything is changed: if the process dies now, the next recovery finds less wrong, and must know."""
         self.vouched = False
         self.disk.remove(self._name(CLEANER_CHECKPOINT_NAME))  # What comes in place of a loss was not compacted.
         known = self.checkpoint or LogCheckpoint(start, start, closed_clean=False)
         if not known.unreported_loss or self.checkpoint is None:
             marked = replace(known, unreported_loss=True)
-            self.disk.replace(self._name(CHECKPOINT_NAME), marked.encode())
+            yield from self._replace({CHECKPOINT_NAME: marked.encode()})
             self.checkpoint = marked
+
+    def _replace(self, contents: Mapping[str, bytes]) -> Steps[None]:
+        return replaced(self.disk, self.path, contents, hold=not self.shared)
 
     def _find(self, finding: Finding, what: str = "") -> None:
         self.vouched &= VOUCHED[finding]
@@ -369,16 +371,6 @@ class _Recovery:
     def _note(self, text: str) -> None:
         if len(self.notes) < _NOTES_MAX:
             self.notes.append(text)
-
-    def _write_epochs(self) -> None:
-        self.disk.replace(self._name(LEADER_EPOCHS_NAME), encode_leader_epochs(self.epochs.entries))
-
-    def _remove_indexes(self, base: Offset) -> None:
-        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
-            self.disk.remove(self._name(segment_name(base, suffix)))
-
-    def _unused_name(self, name: str) -> str:
-        return self._name(unused_name(self.disk, self.path, name))
 
     def _size(self, name: str) -> int:
         file = self.disk.open(self._name(name))
@@ -391,7 +383,7 @@ class _Recovery:
         return SegmentIndex.empty(base, self.config.index_interval_bytes)
 
     def _empty_segment(self, base: Offset) -> ScannedSegment:
-        return ScannedSegment(base, 0, Content.EMPTY, Index.GOOD, self._empty_index(base), False, -1)
+        return ScannedSegment(base, 0, Content.EMPTY, Index.GOOD, self._empty_index(base), 0, -1)
 
     def _name(self, name: str) -> str:
         return f"{self.path}/{name}"

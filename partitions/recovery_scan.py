@@ -36,10 +36,15 @@ class ScannedSegment:
     index_state: Index
     index: SegmentIndex
     """Covers exactly the good part."""
-    read_anything: bool
-    """Bytes behind the index's part were read: they are to be fsynced before anybody relies on them."""
+    unindexed_bytes: int
+    """So many behind the index's part were there to be read."""
     first_timestamp: int
     detail: str = ""
+
+    @property
+    def read_anything(self) -> bool:
+        """There were such: they are to be fsynced before anybody relies on them."""
+        return self.unindexed_bytes > 0
 
     @property
     def end_offset(self) -> Offset:
@@ -60,11 +65,11 @@ def scan_segment(
         state = Index.BAD if index is None else Index.GOOD
         index = index or SegmentIndex.empty(base_offset, interval_bytes)
         if not size:
-            return ScannedSegment(base_offset, 0, Content.EMPTY, state, index, False, -1)
+            return ScannedSegment(base_offset, 0, Content.EMPTY, state, index, 0, -1)
         covered = index.size
         content, detail = _Scan(file, size, index, epochs, learn_epochs).run()
         first = parse_header(file.pread(HEADER_BYTES, 0)).max_timestamp if index.size else -1
-        return ScannedSegment(base_offset, size, content, state, index, size > covered, first, detail)
+        return ScannedSegment(base_offset, size, content, state, index, size - covered, first, detail)
     finally:
         file.close()
 

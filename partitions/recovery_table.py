@@ -50,9 +50,10 @@ class Index(enum.Enum):
     """Its index files."""
 
     GOOD = "good"
-    """They cover the file, or the beginning of it that a checkpoint covered."""
+    """They cover the file, or the beginning of it that a checkpoint covered: none of the last segment before there was
+    one, and then they are absent."""
     BAD = "bad"
-    """Absent, torn or of other bytes."""
+    """Absent otherwise, torn or of other bytes."""
 
 
 class Position(enum.Enum):

@@ -15,11 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from raftlog.config import TopicConfig
+from raftlog.errors import DiskFailed
 from raftlog.model import ReplicaReport, TopicId, TopicPartition
 from raftlog.ports import Disk
 
 from .batch_tail import FetchCache
 from .checkpoint import FLUSH_OS_NAME
+from .durable import Steps, alone
 from .log import PartitionLog, Recovery
 from .producer_state import ProducerStates
 from .quarantine import quarantined
@@ -90,12 +92,36 @@ def open_replica(
 
     Raises `DiskFailed` or `DiskFull`.
     """
+    return alone(disk, open_steps(disk, topic_partition, config, cache, False, clean_shutdown=clean_shutdown))
+
+
+def shares_syncs(disk: Disk, topic_partition: TopicPartition) -> bool:
+    """Whether one call of the disk covers the replica, which may not be there yet."""
+    try:
+        try:
+            return disk.syncs_all(folder_of(topic_partition))
+        except FileNotFoundError:
+            return disk.syncs_all(FOLDER)
+    except DiskFailed:
+        return False  # It will fail by itself.
+
+
+def open_steps(
+    disk: Disk,
+    topic_partition: TopicPartition,
+    config: TopicConfig | None,
+    cache: FetchCache,
+    shared: bool,
+    *,
+    clean_shutdown: bool,
+) -> Steps[OpenedReplica]:
+    """`open_replica`, from barrier to barrier (`durable.py`)."""
     path = folder_of(topic_partition)
     if config is None:
         config = replace(TopicConfig(), flush="os" if disk.exists(f"{path}/{FLUSH_OS_NAME}") else "fsync")
     producers = ProducerStates()
-    log, recovery = PartitionLog.open(
-        disk, path, config, clean_shutdown=clean_shutdown, producers=producers, cache=cache
+    log, recovery = yield from PartitionLog.open_steps(
+        disk, path, config, clean_shutdown=clean_shutdown, producers=producers, cache=cache, shared=shared
     )
     return OpenedReplica(topic_partition, log, producers, recovery, quarantined(disk, path))
 

@@ -23,6 +23,7 @@ from raftlog.ports import Disk, Scheduler, Worker
 
 from .batch_tail import FetchCache
 from .driver_ports import Logger
+from .durable import TOGETHER_MAX, Steps
 from .log import PartitionLog
 from .log_writer import LogWriter
 from .quarantine import prune_quarantined
@@ -33,10 +34,12 @@ from .replica_folders import (
     find_replicas,
     find_set_aside,
     folder_of,
-    open_replica,
+    open_steps,
     prepare_folders,
     set_aside,
+    shares_syncs,
 )
+from .replica_rounds import Piece, ReplicaRounds, run_all
 from .turns import in_turns
 
 STRAY_SECONDS = 3600.0
@@ -72,13 +75,14 @@ class ReplicaShelf:
         self._logger = logger
         self._on_change = on_change
         self._cache = FetchCache(cache_bytes)
+        self._rounds = ReplicaRounds(disk, scheduler, worker)
         self._loaded: dict[TopicPartition, OpenedReplica] = {}
         self._returned: dict[TopicPartition, PartitionLog] = {}
         """Logs whose drivers ended because the broker stops."""
         self._opening: dict[TopicPartition, None] = {}
         self._removing: dict[TopicPartition, None] = {}
         self._failed: dict[TopicPartition, str] = {}
-        self._again: dict[TopicPartition, Callable[[], OpenedReplica]] = {}
+        self._again: dict[TopicPartition, Callable[[bool], Steps[OpenedReplica]]] = {}
         """How to open those for which the disk had no room."""
         self._spoiled: dict[TopicPartition, list[str]] = {}
         """What lies set aside in the folders of replicas that were taken."""
@@ -90,11 +94,18 @@ class ReplicaShelf:
 
         Raises `DiskFull`, and `DiskFailed` where not even the folders can be listed."""
         prepare_folders(self._disk)
-        for tp in find_replicas(self._disk):
-            try:
-                self._loaded[tp] = open_replica(self._disk, tp, None, self._cache, clean_shutdown=clean_shutdown)
-            except DiskFailed as error:
-                self._could_not_open(tp, error)
+        found = find_replicas(self._disk)
+        for first in range(0, len(found), TOGETHER_MAX):
+            some = found[first : first + TOGETHER_MAX]
+            pieces = [self._piece(tp, self._steps(tp, None, clean_shutdown=clean_shutdown)) for tp in some]
+            outcomes = run_all(self._disk, pieces)
+            for tp, opened in zip(some, outcomes, strict=True):
+                if isinstance(opened, DiskFailed):
+                    self._could_not_open(tp, opened)
+                elif isinstance(opened, Exception):
+                    raise opened
+                else:
+                    self._loaded[tp] = opened
         for path in find_set_aside(self._disk):
             self._scheduler.call_later(STRAY_SECONDS, partial(self._delete, path))
         return [opened.report for opened in in_order(self._loaded)]
@@ -104,8 +115,7 @@ class ReplicaShelf:
         opened = self._loaded.pop(tp, None)
         if opened is None:
             if tp not in self._opening and tp not in self._removing and tp not in self._failed and not self._closing:
-                anew = partial(open_replica, self._disk, tp, config, self._cache, clean_shutdown=False)
-                self._open(tp, self._again.pop(tp, anew))
+                self._open(tp, self._again.pop(tp, self._steps(tp, config, clean_shutdown=False)))
             return None
         if opened.set_aside:
             self._spoiled[tp] = opened.set_aside
@@ -164,13 +174,13 @@ class ReplicaShelf:
         self._opening[tp] = None
         log.close(clean=False)
 
-        def work() -> OpenedReplica:
+        def steps(shared: bool) -> Steps[OpenedReplica]:
             distrust(self._disk, folder_of(tp), suspects)
-            opened = open_replica(self._disk, tp, config, self._cache, clean_shutdown=False)
+            opened = yield from self._steps(tp, config, clean_shutdown=False)(shared)
             opened.log.loss_is_reported()
             return opened
 
-        self._writer.forget(log, lambda: self._open(tp, work))
+        self._writer.forget(log, lambda: self._open(tp, steps))
 
     def put_back(self, tp: TopicPartition, log: PartitionLog) -> None:
         """A driver ended with the broker: its log is to be closed with the others."""
@@ -191,8 +201,11 @@ class ReplicaShelf:
                 done(good)
 
         def close_one(log: PartitionLog) -> None:
-            work = partial(log.close, clean=clean and log.failed is None)
-            self._writer.forget(log, partial(self._worker.submit, work, closed))
+            if clean and log.failed is None:
+                piece = Piece(lambda shared: log.close_steps(shared=shared), lambda: log.shares_syncs)
+                self._writer.forget(log, partial(self._rounds.submit, piece, closed))
+            else:
+                self._writer.forget(log, partial(self._worker.submit, partial(log.close, clean=False), closed))
 
         def close_all() -> None:
             in_turns(self._scheduler, logs, close_one, lambda: closed(None, None))
@@ -207,7 +220,15 @@ class ReplicaShelf:
 
     # --- Inside ---
 
-    def _open(self, tp: TopicPartition, work: Callable[[], OpenedReplica]) -> None:
+    def _steps(
+        self, tp: TopicPartition, config: TopicConfig | None, *, clean_shutdown: bool
+    ) -> Callable[[bool], Steps[OpenedReplica]]:
+        return partial(open_steps, self._disk, tp, config, self._cache, clean_shutdown=clean_shutdown)
+
+    def _piece(self, tp: TopicPartition, steps: Callable[[bool], Steps[OpenedReplica]]) -> Piece[OpenedReplica]:
+        return Piece(steps, partial(shares_syncs, self._disk, tp))
+
+    def _open(self, tp: TopicPartition, steps: Callable[[bool], Steps[OpenedReplica]]) -> None:
         self._opening[tp] = None
 
         def opened(replica: OpenedReplica | None, error: BaseException | None) -> None:
@@ -218,11 +239,11 @@ class ReplicaShelf:
                 return
             self._could_not_open(tp, error)
             if isinstance(error, DiskFull):
-                self._again[tp] = work
+                self._again[tp] = steps
                 self._scheduler.call_later(DISK_FULL_RETRY_SECONDS, lambda: self._retry(tp))
             self._on_change(tp)
 
-        self._worker.submit(work, opened)
+        self._rounds.submit(self._piece(tp, steps), opened)
 
     def _could_not_open(self, tp: TopicPartition, error: BaseException | None) -> None:
         self._logger.error("replica could not be opened", partition=str(tp), error=str(error))

@@ -77,6 +77,10 @@ class SegmentIndex:
     def size(self) -> int:
         return self.offsets.size
 
+    def encode(self) -> tuple[bytes, bytes]:
+        """The contents of the index files, in the order of `index_names`."""
+        return self.offsets.encode(), self.times.encode()
+
     @property
     def memory_bytes(self) -> int:
         return self.offsets.memory_bytes + self.times.memory_bytes

@@ -8,6 +8,7 @@ What is *not* here: order among several such passes, and work that is an iterato
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -38,3 +39,14 @@ def in_turns(
             done()
 
     turn(0)
+
+
+def all_in_turns(scheduler: Scheduler, items: deque[T], do: Callable[[T], None], *, per_turn: int) -> None:
+    """Call `do` for each item, in order, so many a turn, the first ones now. Where it raises, which the loop reports,
+    the others come in later turns all the same: theirs is somebody else's answer."""
+    try:
+        for _ in range(min(len(items), per_turn)):
+            do(items.popleft())
+    finally:
+        if items:
+            scheduler.call_soon(lambda: all_in_turns(scheduler, items, do, per_turn=per_turn))

@@ -62,8 +62,8 @@ def _done_whatever_went(pending: Any, job: Any, cache: Any, tail: Any) -> Any:
     return _done(pending, job, cache, tail)
 
 
-def _durable_without_fsync(recovery: Any, read: Any) -> None:
-    _make_durable(recovery, [])
+def _durable_without_fsync(recovery: Any, read: Any, *, names: bool = False) -> Any:
+    return _make_durable(recovery, [], names=names)
 
 
 def _retain_to_the_end(self: Any, now_ms: int | None) -> None:
