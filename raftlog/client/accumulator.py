@@ -17,7 +17,6 @@ What is *not* here: who gets a batch, in which order and how often (`sequencer.p
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic
 
@@ -35,6 +34,8 @@ from .accumulator_batch import (
     ParkedRecord,
     Slot,
     payload_bytes,
+    payload_lengths,
+    rows_that_fit,
 )
 
 RECORD_MEMORY_BYTES = 48
@@ -105,29 +106,28 @@ class Accumulator(Generic[D]):
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None] | None,
         timestamps: Sequence[int] | None,
-        ends: Sequence[int],
         start: int,
         now: float,
         wall_ms: int,
     ) -> tuple[Batch[D], int]:
         """Take as many records from position `start` on as fit into the open batch, at least one.
 
-        `ends[i]` is the sum of the bytes of values and keys up to and with record `i`. Returns the batch and how many
-        it took; raises as `append` does, having taken none.
+        Returns the batch and how many it took; raises as `append` does, having taken none.
         """
-        base = ends[start - 1] if start else 0
+        one = slice(start, start + 1)
+        (first,) = payload_lengths(values[one], None if keys is None else keys[one])
         slot: Slot = topic if partition == UNASSIGNED else (topic, partition)
         shape = (keys is not None, timestamps is not None, False)
-        batch = self._batch_with_room(slot, ends[start] - base, shape, now, wall_ms, False, spend=False)
+        batch = self._batch_with_room(slot, first, shape, now, wall_ms, False, spend=False)
         row_bytes = batch.row_bytes
         memory = batch.ungranted + (batch.count - batch.counted) * RECORD_MEMORY_BYTES
         affordable = self.buffered_bytes + memory <= self.buffer_bytes
-        available = batch.room + (batch.ungranted if affordable else 0) + base
-        stop = start + bisect_right(
-            range(start, len(values)), available, key=lambda i: ends[i] + (i - start + 1) * row_bytes
+        count, payload = rows_that_fit(
+            values, keys, start, batch.room + (batch.ungranted if affordable else 0), row_bytes
         )
-        assert stop > start
-        cost = ends[stop - 1] - base + (stop - start) * row_bytes
+        assert count
+        stop = start + count
+        cost = payload + count * row_bytes
         if cost > batch.room:
             self._grant(batch, cost - batch.room, False)
         batch.room -= cost
@@ -136,7 +136,7 @@ class Accumulator(Generic[D]):
             None if keys is None else keys[start:stop],
             None if timestamps is None else timestamps[start:stop],
         )
-        return batch, stop - start
+        return batch, count
 
     def add_columns(
         self,

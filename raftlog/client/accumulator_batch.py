@@ -9,8 +9,11 @@ What is *not* here: budgets (`accumulator.py`), order and retries (`sequencer.py
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import add
 from typing import Any, Generic, TypeAlias, TypeVar
 
 D = TypeVar("D")
@@ -32,6 +35,9 @@ TIMESTAMP_ROW_BYTES = 8
 HEADERS_ROW_BYTES = 5
 HEADER_BYTES = 10
 """What one header of a record costs beside its bytes."""
+ROWS_A_LOOK = 1_024
+"""Records whose lengths are added up together: their objects fit into a processor's cache, where making them a batch
+finds them again. Each time that a record has to be fetched from memory costs as much as all else that is done to it."""
 
 
 class Batch(Generic[D]):
@@ -174,3 +180,34 @@ def payload_bytes(value: bytes | None, key: bytes | None, headers: Headers | Non
         for name, content in headers:
             total += len(name.encode()) + (len(content) if content is not None else 0) + HEADER_BYTES
     return total
+
+
+def payload_lengths(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> list[int]:
+    """Bytes of value and key of each of these records."""
+    return _lengths(values) if keys is None else list(map(add, _lengths(values), _lengths(keys)))
+
+
+def rows_that_fit(
+    values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, start: int, room: int, row_bytes: int
+) -> tuple[int, int]:
+    """How many records from position `start` on fit into `room` bytes, and the bytes of their values and keys."""
+    count = payload = 0
+    while start + count < len(values):
+        part = slice(start + count, start + count + ROWS_A_LOOK)
+        lengths = payload_lengths(values[part], None if keys is None else keys[part])
+        size = sum(lengths)
+        left = room - payload - count * row_bytes
+        if size + len(lengths) * row_bytes > left:
+            ends = list(accumulate(lengths))
+            fit = bisect_right(range(len(ends)), left, key=lambda row: ends[row] + (row + 1) * row_bytes)
+            return count + fit, payload + (ends[fit - 1] if fit else 0)
+        count += len(lengths)
+        payload += size
+    return count, payload
+
+
+def _lengths(column: Sequence[bytes | None]) -> list[int]:
+    try:
+        return list(map(len, column))  # type: ignore[arg-type]
+    except TypeError:
+        return [0 if entry is None else len(entry) for entry in column]

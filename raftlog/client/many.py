@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate, chain
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from operator import index
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,12 +22,21 @@ from raftlog.config import KIB
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.partitioner import partitions_for_keys
 
-from .accumulator_batch import KEY_ROW_BYTES, TIMESTAMP_ROW_BYTES, UNASSIGNED, VALUE_ROW_BYTES
+from .accumulator_batch import (
+    KEY_ROW_BYTES,
+    ROWS_A_LOOK,
+    TIMESTAMP_ROW_BYTES,
+    UNASSIGNED,
+    VALUE_ROW_BYTES,
+    payload_lengths,
+)
 from .delivery import DeliveryFuture
 from .metadata import check_partition
 from .sender import Sender
 
 T = TypeVar("T")
+_KINDS = {bytes, type(None)}
+"""What lists may hold."""
 
 PIECE_ROWS = 8_192
 """Records looked at together: so much is allocated for bookkeeping at a time."""
@@ -66,38 +75,49 @@ async def gradually(rows: int, step: int, work: Callable[[slice], T]) -> list[T]
     return done
 
 
-async def check_columns(values: Any, keys: Any, timestamps: Any) -> None:
-    """Raises `InvalidRequest` where lengths differ, `TypeError` where a list holds other than bytes and None."""
+async def check_columns(values: Any, keys: Any, timestamps: Any) -> int:
+    """Raises `InvalidRequest` where lengths differ, `TypeError` where a list holds other than bytes and None. Returns
+    the bytes of the largest record; of lists only: -1 where a column is Arrow's."""
     for name, column in (("keys", keys), ("timestamps", timestamps)):
         if column is not None and len(column) != len(values):
             raise InvalidRequest("invalid_request", f"{len(column)} {name} for {len(values)} values")
-    for name, column in (("values", values), ("keys", keys)):
-        if column is None or is_arrow(column):
-            continue
-        others = await _kinds(column) - {bytes, type(None)}
+    lists = {"values": values} if keys is None else {"values": values, "keys": keys}
+    lists = {name: column for name, column in lists.items() if not is_arrow(column)}
+    if not lists:
+        return -1
+    looks = await gradually(len(values), PIECE_ROWS, lambda part: _look(lists, part))
+    for name in lists:
+        others = set().union(*(kinds[name] for kinds, _ in looks)) - _KINDS
         if others:
             names = ", ".join(sorted(kind.__name__ for kind in others))
             raise TypeError(f"{name} must be bytes or None, not {names}")
+    whole = "values" in lists and len(lists) == 1 + (keys is not None)
+    return max((largest for _, largest in looks), default=0) if whole else -1
 
 
-async def _kinds(column: Sequence[Any]) -> set[type]:
-    return set().union(*await gradually(len(column), PIECE_ROWS, lambda part: set(map(type, column[part]))))
+def _look(lists: Mapping[str, Sequence[Any]], part: slice) -> tuple[dict[str, set[type]], int]:
+    """The types in these rows of each column, and the bytes of the largest row, if all of them have any.
+
+    All that is asked of a record is asked while it is in the processor's cache: to bring it there takes longer.
+    """
+    kinds: dict[str, set[type]] = {name: set() for name in lists}
+    largest = 0
+    stop = min(part.stop, *map(len, lists.values()))
+    for start in range(part.start, stop, ROWS_A_LOOK):
+        rows = [column[start : min(start + ROWS_A_LOOK, stop)] for column in lists.values()]
+        found = [set(map(type, column)) for column in rows]
+        for name, types in zip(lists, found, strict=True):
+            kinds[name] |= types
+        if all(types <= _KINDS for types in found):
+            lengths = payload_lengths(rows[0], rows[1] if len(rows) > 1 else None)
+            largest = max(largest, max(lengths, default=0))
+    return kinds, largest
 
 
-def check_largest(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None, limit: int) -> None:
+def check_largest(largest: int, limit: int) -> None:
     """Raises `InvalidRequest` (`batch_too_large`) if one record alone exceeds what a batch may hold."""
-    rows = VALUE_ROW_BYTES + KEY_ROW_BYTES + TIMESTAMP_ROW_BYTES
-    lengths = _lengths(values) if keys is None else list(map(int.__add__, _lengths(values), _lengths(keys)))
-    largest = max(lengths, default=0)
-    if largest + rows > limit:
+    if largest + VALUE_ROW_BYTES + KEY_ROW_BYTES + TIMESTAMP_ROW_BYTES > limit:
         raise InvalidRequest("batch_too_large", f"a record of {largest} bytes is more than a batch takes: {limit}")
-
-
-def running_sum(values: Sequence[bytes | None], keys: Sequence[bytes | None] | None) -> list[int]:
-    """Bytes of values and keys up to and with each record."""
-    if keys is None:
-        return list(accumulate(_lengths(values)))
-    return list(accumulate(map(int.__add__, _lengths(values), _lengths(keys))))
 
 
 def pieces(columns: Columns) -> Iterator[Columns]:
@@ -202,13 +222,6 @@ def _arrow_milliseconds(timestamps: Any) -> list[int]:
     return integers
 
 
-def _lengths(column: Sequence[bytes | None]) -> list[int]:
-    try:
-        return list(map(len, column))  # type: ignore[arg-type]
-    except TypeError:
-        return [0 if entry is None else len(entry) for entry in column]
-
-
 def _binary(column: Any) -> Any:
     import pyarrow as pa
 
@@ -240,11 +253,12 @@ class ColumnQueue:
         self._topic = topic
         self._linger = linger
 
-    async def put(self, values: Any, keys: Any, timestamps: Any, partition: int | None) -> None:
-        """Columns that `check_columns` has passed. Raises `InvalidRequest`, as a rule before anything is queued."""
+    async def put(self, values: Any, keys: Any, timestamps: Any, partition: int | None, largest: int) -> None:
+        """Columns that `check_columns` has passed, and what it said. Raises `InvalidRequest`, as a rule before anything
+        is queued."""
         accumulator = self._sender.accumulator
         count = accumulator.partition_count(self._topic)
-        limit, largest = accumulator.limits(self._topic)
+        limit, most = accumulator.limits(self._topic)
         if partition is not None:
             partition = index(partition)
             check_partition(self._topic, partition, count)
@@ -254,16 +268,19 @@ class ColumnQueue:
         split = keys is not None and partition is None
         if (is_arrow(values) or is_arrow(keys)) and not split:
             for slice_values, slice_keys, slice_timestamps in arrow_slices(values, keys, timestamps):
-                for cut in arrow_batches(slice_values, slice_keys, slice_timestamps, limit, largest):
+                for cut in arrow_batches(slice_values, slice_keys, slice_timestamps, limit, most):
                     await self._put_arrow(Columns(place, *cut[:3]), cut[3])
             return
         listed = Columns(place, await _listed_gradually(values), await _listed_gradually(keys), timestamps)
+        if largest < 0:
+            largest = await check_columns(listed.values, listed.keys, None)
+        check_largest(largest, most)
+        if not split:
+            await self._put_list(listed)
+            return
         for number, piece in enumerate(pieces(listed)):
             await self._turn(number)
-            check_largest(piece.values, piece.keys, largest)
-        for number, piece in enumerate(pieces(listed)):
-            await self._turn(number)
-            for columns in by_partition(piece, count) if split else [piece]:
+            for columns in by_partition(piece, count):
                 await self._put_list(columns)
 
     async def _turn(self, pieces_done: int) -> None:
@@ -274,13 +291,12 @@ class ColumnQueue:
 
     async def _put_list(self, columns: Columns) -> None:
         place, values, keys, timestamps = columns
-        ends = running_sum(values, keys)
         start = 0
         while start < columns.rows:
             now, wall_ms = self._sender.now(), time.time_ns() // 1_000_000
             try:
                 batch, taken = self._sender.accumulator.extend(
-                    self._topic, place, values, keys, timestamps, ends, start, now, wall_ms
+                    self._topic, place, values, keys, timestamps, start, now, wall_ms
                 )
             except RetriableError as error:
                 await self._make_room(error)

@@ -149,12 +149,12 @@ class RecordSending:
         Columns are checked before anything is queued. Raises `InvalidRequest` (`batch_too_large`,
         `unknown_partition`, lengths that differ, an unknown topic) and `TypeError`; waits for room as long as it takes.
         """
-        await check_columns(values, keys, timestamps)
+        largest = await check_columns(values, keys, timestamps)
         sender = self._started()
         if not sender.accumulator.partition_count(topic):
             await sender.topic_known(check_topic_name(topic))
         queue = ColumnQueue(sender, topic, self._linger)
-        await queue.put(values, keys, timestamps, partition)
+        await queue.put(values, keys, timestamps, partition, largest)
         return list(queue.deliveries)
 
     async def drain(self) -> None:

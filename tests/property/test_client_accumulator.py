@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raftlog.client.accumulator import GRANT_BYTES, Accumulator
-from raftlog.client.accumulator_batch import UNASSIGNED, Batch, ParkedRecord
+from raftlog.client.accumulator_batch import ROWS_A_LOOK, UNASSIGNED, Batch, ParkedRecord, rows_that_fit
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.record_batch import Codec, RecordBatch, encode
 
@@ -112,13 +112,9 @@ def test_columns_and_single_records_share_batches(portions: list[tuple[int, int,
         values = [dice.randbytes(dice.randint(0, longest)) for _ in range(rows)]
         keys = [dice.randbytes(dice.randint(0, 9)) for _ in range(rows)] if with_keys else None
         times = [dice.randrange(100) for _ in range(rows)] if with_times else None
-        ends, total = [], 0
-        for i in range(rows):
-            total += len(values[i]) + (len(keys[i]) if keys else 0)
-            ends.append(total)
         start = 0
         while start < rows:
-            _, taken = accumulator.extend("t", UNASSIGNED, values, keys, times, ends, start, 0.0, 1000)
+            _, taken = accumulator.extend("t", UNASSIGNED, values, keys, times, start, 0.0, 1000)
             start += taken
         sent += [(values[i], keys[i] if keys else None, -1, times[i] if times else None, None) for i in range(rows)]
         single: Record = (b"one", None, -1, None, [("h", b"x")])
@@ -132,6 +128,24 @@ def test_columns_and_single_records_share_batches(portions: list[tuple[int, int,
     for batch in accumulator.take_sealed(first_partition):
         accumulator.release(batch)
     assert accumulator.buffered_bytes == 0
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3 * ROWS_A_LOOK), st.booleans(), st.integers(0, 2**32))
+def test_as_many_records_as_fit_and_no_more(rows: int, with_keys: bool, seed: int) -> None:
+    dice = random.Random(seed)
+    contents = [None if size < 0 else bytes(size) for size in dice.choices(range(-1, 12), k=rows)]
+    values: tuple[bytes | None, ...] = tuple(contents)
+    keys = list(reversed(contents)) if with_keys else None
+    start, row_bytes = dice.randrange(rows), dice.randrange(1, 20)
+    room = dice.randrange(10 + 30 * rows)
+    expected = payload = 0
+    for row in range(start, rows):
+        size = len(values[row] or b"") + (len(keys[row] or b"") if keys else 0)
+        if payload + size + (expected + 1) * row_bytes > room:
+            break
+        expected, payload = expected + 1, payload + size
+    assert rows_that_fit(values, keys, start, room, row_bytes) == (expected, payload)
 
 
 @settings(deadline=None)
