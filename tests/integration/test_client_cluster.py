@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 import pytest
 
 from raftlog import Admin, Consumer, Producer
-from raftlog.cli.local_cluster import LocalCluster
+from raftlog.cli.local_cluster import LocalCluster, is_ready
+from raftlog.client.fetch_channel import SessionChannel
 from raftlog.errors import InvalidRequest
 from raftlog.partitioner import partition_for_key
-from tests.support.cluster import PATIENCE_S, all_in_sync, running_cluster
+from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster
 
 pytestmark = pytest.mark.integration
 
@@ -135,3 +136,67 @@ async def test_a_leader_that_stops_without_dying(cluster: LocalCluster) -> None:
     assert (await values_by_partition(cluster, topic, len(sent)))[0] == sent
     async with Admin(cluster.bootstrap) as admin:
         await all_in_sync(admin, topic)
+
+
+MANY = 30
+"""Partitions: every broker leads ten, and most of them are idle at any time."""
+
+
+async def test_fetch_sessions_go_on_when_a_leader_is_killed(cluster: LocalCluster) -> None:
+    """A consumer with a session at each broker loses one of them, and its partitions go on at the others, in the
+    sessions that it has there; then the broker is back and leads again. Each record is read once, in order (S1)."""
+    topic = "sessions"
+    sent: dict[int, list[bytes]] = {number: [] for number in range(MANY)}
+    found: dict[int, list[bytes | None]] = {number: [] for number in range(MANY)}
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topic(topic, MANY)
+        leaders = [partition.leader for partition in (await all_in_sync(admin, topic))[topic].partitions]
+        victim = leaders[0]
+        assert victim is not None and set(leaders) == {0, 1, 2}
+        async with (
+            Producer(cluster.bootstrap, linger_ms=1) as producer,
+            Consumer(cluster.bootstrap, topic, max_wait_ms=300) as consumer,
+        ):
+
+            async def write(partitions: Iterable[int]) -> None:
+                for number in partitions:
+                    sent[number].append(b"%d/%d" % (number, len(sent[number])))
+                    producer.send(topic, sent[number][-1], partition=number)
+                await producer.flush()
+
+            async def read_all() -> None:
+                async with asyncio.timeout(PATIENCE_S):
+                    while sum(map(len, found.values())) < sum(map(len, sent.values())):
+                        for record in await consumer.poll():
+                            assert record.offset == len(found[record.partition])
+                            found[record.partition].append(record.value)
+                assert found == sent
+
+            await write(range(MANY))
+            await read_all()
+            before = sessions_of(consumer)
+            assert set(before) == {0, 1, 2}
+            await asyncio.to_thread(cluster.kill_node, victim)
+            try:
+                for number in range(3):
+                    await write(range(number, MANY, 7))
+                await write(range(MANY))
+                await read_all()
+                after = sessions_of(consumer)
+                assert after == {node_id: session for node_id, session in before.items() if node_id != victim}
+                assert {session._begun for session in after.values()} == {1}, "only what moved was named there anew"
+            finally:
+                cluster.start_node(victim)
+            await eventually(lambda: asyncio.to_thread(is_ready, cluster.nodes[victim].api), "it takes requests")
+            await all_in_sync(admin, topic)
+            await admin.elect_leaders([(topic, number) for number in range(MANY)])
+            await write(range(MANY))
+            await read_all()
+            assert sessions_of(consumer)[victim] is not before[victim]
+
+
+def sessions_of(consumer: Consumer) -> dict[int, SessionChannel]:
+    """The sessions that a consumer has, by node."""
+    assert consumer._fetcher is not None
+    channels = consumer._fetcher._channels.all()
+    return {channel.connection.node_id: channel for channel in channels if isinstance(channel, SessionChannel)}
