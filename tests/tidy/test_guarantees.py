@@ -12,6 +12,7 @@ from .sources import ROOT
 
 NAMING = (
     "docs/guarantees.md",
+    "docs/quorum.md",
     "docs/storage-faults.md",
     "tests/unit/test_quorum_stock.py",
     "tests/unit/test_quorum_stock_cluster.py",

@@ -44,8 +44,21 @@ def test_every_override_is_pinned() -> None:
 
     from metadata.pysyncobj_core import _SyncObj
 
-    overridden = {name for name in vars(_SyncObj) if name in vars(SyncObj) and not name.startswith("__")}
+    ours = [kind for kind in _SyncObj.__mro__ if kind.__module__.startswith("metadata.")]
+    assert len(ours) == 4
+    overridden = {name for kind in ours for name in vars(kind) if name in vars(SyncObj) and not name.startswith("__")}
+    assert len(overridden) > 10
     assert overridden - {"_SyncObj__properies"} <= set(PINNED_SOURCES)
+
+
+@pytest.mark.parametrize(
+    "name", ["sendNextNodeIdx", "loadDumpFile", "parseChangeClusterRequest", "changeCluster", "doChangeCluster"]
+)
+def test_what_pysyncobj_must_not_do_by_itself_it_cannot(name: str) -> None:
+    """Its own answers, dumps and changes of the cluster: each has a hole that ours are there to close."""
+    core = Bench().engine._core
+    with pytest.raises(InvariantViolation, match="by itself"):
+        getattr(core, f"_SyncObj__{name}")()
 
 
 # --- A partition gives no false success ------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from metadata import quorum_lanes
@@ -16,6 +18,7 @@ from metadata.commands import (
     encode,
 )
 from metadata.engine import Fate, Outcome
+from metadata.image import ClusterImage
 from metadata.quorum_node import QuorumLimits
 from metadata.quorum_protocol import Propose, Proposed, decode
 from metadata.quorum_protocol import encode as encode_frame
@@ -163,6 +166,27 @@ def test_a_committed_entry_that_cannot_be_decoded_stops_the_node_for_good() -> N
     for call in (node.tick, lambda: node.on_connected(BrokerId(1)), lambda: node.on_message(BrokerId(2), b"")):
         with pytest.raises(InvariantViolation, match="upgraded"):
             call()
+    node.close()
+
+
+def test_a_command_that_raises_stops_the_node_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows how much of it was done: what is applied twice, or by half, is another state (S7)."""
+    cluster, leader = ready_cluster()
+    node, tried = cluster.node(leader), []
+
+    def poisoned(image: ClusterImage, index: int, term: int, envelope: object) -> NoReturn:
+        tried.append(index)
+        raise ValueError("poison")
+
+    with monkeypatch.context() as poison:
+        poison.setattr(ClusterImage, "apply_in_steps", poisoned)
+        node.propose(NoOp(), lambda outcome: None)
+        with pytest.raises(ValueError, match="poison"):
+            cluster.run(1.0)
+    for call in (node.tick, node.tick, lambda: node.on_connected(BrokerId(1))):
+        with pytest.raises(ValueError, match="poison"):
+            call()
+    assert len(tried) == 1
     node.close()
 
 

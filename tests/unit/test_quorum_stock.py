@@ -124,7 +124,9 @@ def test_stock_believes_an_answer_of_any_term(clock: Clock) -> None:
 
 
 def test_stock_applies_a_command_that_raises_again_and_again(clock: Clock) -> None:
-    """Ours: `test_each_committed_entry_is_handed_out_once_and_in_order`."""
+    """Ours: `test_a_command_that_raises_stops_the_node_and_is_not_tried_again`,
+    `test_each_committed_entry_is_handed_out_once_and_in_order`.
+    """
     node = Stock("")
     clock.now = 10.0
     node.doTick()
