@@ -17,8 +17,6 @@ from typing import Protocol
 from metadata.commands import (
     AlterIsr,
     Command,
-    Election,
-    ElectLeaders,
     IsrAltered,
     IsrMember,
     PackedReports,
@@ -65,6 +63,7 @@ from raftlog.version import FEATURE_LEVEL
 from .following import Following
 from .identity import NodeIdentity
 from .local import LocalRequests
+from .offline_leaders import OfflineLeaders
 from .transaction_reports import TransactionReports
 
 EVENTS_PER_STEP = 128
@@ -116,8 +115,9 @@ class Broker:
         """A heap of (index that must have been taken over, the order of asking, what to do then)."""
         self._asked = 0
         self._reports = PackedReports.of(())
-        self.reports = TransactionReports(
-            identity.node_id, self.view, scheduler, self._propose_report, self.when_view_reaches
+        self.reports = TransactionReports(identity.node_id, self.view, scheduler, self._propose, self.when_view_reaches)
+        self._offline_leaders = OfflineLeaders(
+            identity.node_id, self.view, scheduler, self._propose, self._is_offline, logger
         )
         self.manager = PartitionManager(
             node_id=identity.node_id,
@@ -134,7 +134,7 @@ class Broker:
             timing=config.timing,
             retention_check_ms=config.retention_check_ms,
             fetch_cache_bytes=config.fetch_cache_bytes,
-            on_replica_offline=self._on_replica_offline,
+            on_replica_offline=self._offline_leaders.on_offline,
             report_loss=self._report_loss,
             transactions=TransactionPorts(self.view.transactions, self.reports.markers_written, self.reports.overdue),
         )
@@ -285,7 +285,7 @@ class Broker:
         assert self._quorum is not None, "no partition is led before the registration"
         self._quorum.propose(command, answered)
 
-    def _propose_report(self, command: Command, done: Callable[[Outcome], None]) -> None:
+    def _propose(self, command: Command, done: Callable[[Outcome], None]) -> None:
         assert self._quorum is not None, "no partition is led before the registration"
         self._quorum.propose(command, done)
 
@@ -312,28 +312,9 @@ class Broker:
         assert self._quorum is not None, "no replica is in service before the registration"
         self._quorum.propose(command, answered)
 
-    def _on_replica_offline(self, topic_partition: TopicPartition, reason: str) -> None:
-        """A live broker that cannot lead says so: the quorum would not notice by itself (S10). It leaves the ISR by
-        falling behind."""
-        record = self.view.partition(topic_partition)
-        if record is None or record.leader != self.identity.node_id or self._quorum is None:
-            return
-        for candidate in record.replicas:
-            broker = self.view.broker(candidate)
-            able = candidate in record.isr and candidate not in record.not_eligible and self.view.alive(candidate)
-            if candidate != self.identity.node_id and able and broker is not None:
-                election = Election(
-                    topic_partition.topic_id,
-                    topic_partition.partition,
-                    candidate,
-                    broker.incarnation,
-                    record.partition_epoch,
-                )
-                self._quorum.propose(ElectLeaders((election,)), self._moved_away)
-                return
-
-    def _moved_away(self, outcome: Outcome) -> None:
-        self._logger.info("leadership_given_up", fate=outcome.fate.value, result=str(outcome.result))
+    def _is_offline(self, topic_partition: TopicPartition) -> bool:
+        driver = self.manager.driver(topic_partition)
+        return driver is not None and bool(driver.replica.offline)
 
 
 def _as_change(event: MetadataEvent) -> list[MetadataChange]:

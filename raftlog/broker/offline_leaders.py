@@ -1,0 +1,117 @@
+"""Leaderships that this broker has and cannot exercise, since its replica is out of service, are given to others (S10).
+
+The quorum would not notice: the broker lives. So it proposes an election itself, of another member of the ISR. A
+proposal may get lost, or be refused because the record changed or the candidate died meanwhile, and there may be nobody
+yet who can lead: whatever still is so is looked at again every `LOOK_AGAIN_SECONDS`, a bounded number at a time. The
+replica leaves the ISR by falling behind, under its new leader.
+
+What is *not* here: what takes a replica out of service (`partitions/driver.py`), whether the election is right
+(`metadata/image_partitions.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from metadata.commands import MAX_ELECTIONS_PER_COMMAND, Command, Election, ElectLeaders
+from metadata.engine import Outcome
+from metadata.view import ClusterView
+from partitions.driver_ports import Logger
+from raftlog.model import BrokerId, PartitionRecord, TopicPartition
+from raftlog.ports import Scheduler, Timer
+
+LOOK_AGAIN_SECONDS = 1.0
+
+
+class Propose(Protocol):
+    """The part of the quorum that is needed here."""
+
+    def __call__(self, command: Command, done: Callable[[Outcome], None]) -> None: ...
+
+
+class OfflineLeaders:
+    """Those of one broker. Lives on its loop.
+
+    Invariant: one command is under way at most.
+    """
+
+    def __init__(
+        self,
+        node_id: BrokerId,
+        view: ClusterView,
+        scheduler: Scheduler,
+        propose: Propose,
+        is_offline: Callable[[TopicPartition], bool],
+        logger: Logger,
+    ) -> None:
+        """`is_offline`: whether this broker's replica is out of service, now."""
+        self._node_id = node_id
+        self._view = view
+        self._scheduler = scheduler
+        self._propose = propose
+        self._is_offline = is_offline
+        self._logger = logger
+        self._due: dict[TopicPartition, None] = {}
+        self._later: dict[TopicPartition, None] = {}
+        """Proposed, or without a candidate: to be looked at again."""
+        self._proposing = False
+        self._next_look: Timer | None = None
+        self._soon = False
+        """The next look is due at once."""
+
+    def on_offline(self, topic_partition: TopicPartition, reason: str) -> None:
+        """The replica went out of service, or was elected although it is."""
+        self._later.pop(topic_partition, None)
+        self._due[topic_partition] = None
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        if self._proposing or self._soon:
+            return
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._soon = True
+        self._next_look = self._scheduler.call_later(0.0, self._look)
+
+    def _look(self) -> None:
+        self._next_look, self._soon = None, False
+        if not self._due:
+            self._due, self._later = self._later, {}
+        some = list(self._due)[:MAX_ELECTIONS_PER_COMMAND]
+        elections = []
+        for topic_partition in some:
+            del self._due[topic_partition]
+            record = self._view.partition(topic_partition)
+            if record is None or record.leader != self._node_id or not self._is_offline(topic_partition):
+                continue
+            self._later[topic_partition] = None
+            election = self._election(record)
+            if election is not None:
+                elections.append(election)
+        if elections:
+            self._proposing = True
+            self._propose(ElectLeaders(tuple(elections)), self._answered)
+        else:
+            self._look_again()
+
+    def _answered(self, outcome: Outcome) -> None:
+        self._logger.info("leaderships_given_up", fate=outcome.fate.value, result=str(outcome.result))
+        self._proposing = False
+        self._look_again()
+
+    def _look_again(self) -> None:
+        if self._due:
+            self._look_soon()
+        elif self._later:
+            self._next_look = self._scheduler.call_later(LOOK_AGAIN_SECONDS, self._look)
+
+    def _election(self, record: PartitionRecord) -> Election | None:
+        """Of the first other replica that may lead without loss."""
+        tp = record.topic_partition
+        for candidate in record.replicas:
+            broker = self._view.broker(candidate)
+            able = candidate in record.isr and candidate not in record.not_eligible and self._view.alive(candidate)
+            if candidate != self._node_id and able and broker is not None:
+                return Election(tp.topic_id, tp.partition, candidate, broker.incarnation, record.partition_epoch)
+        return None

@@ -1,0 +1,137 @@
+"""Who is elected and cannot lead gives the leadership away, until somebody else has it (S10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from metadata.commands import Command, Elected, ElectLeaders
+from metadata.engine import Fate, Outcome
+from raftlog.broker import offline_leaders
+from raftlog.broker.offline_leaders import LOOK_AGAIN_SECONDS, OfflineLeaders
+from raftlog.model import BrokerId, TopicPartition
+from tests.support.manual import ManualScheduler
+from tests.support.metadata_cluster import TOPIC, TP, Cluster
+from tests.support.replication_cluster import QuietLogger
+
+HERE = BrokerId(0)
+LOST = Outcome(Fate.UNKNOWN, detail="no answer")
+NOT_TAKEN = Outcome(Fate.REFUSED, detail="nobody leads the quorum")
+
+
+class Node:
+    """Broker 0 of three, which leads; its replicas in `offline` are out of service."""
+
+    def __init__(self, partitions: int = 1) -> None:
+        self.cluster = Cluster(3, partitions=partitions)
+        self.scheduler = ManualScheduler()
+        self.offline = {TopicPartition(TOPIC, number) for number in range(partitions)}
+        self.proposed: list[tuple[ElectLeaders, Callable[[Outcome], None]]] = []
+        self.leaders = OfflineLeaders(
+            HERE, self.cluster.view, self.scheduler, self.propose, self.offline.__contains__, QuietLogger()
+        )
+
+    def propose(self, command: Command, done: Callable[[Outcome], None]) -> None:
+        assert isinstance(command, ElectLeaders)
+        self.proposed.append((command, done))
+
+    def fails(self, *partitions: int) -> None:
+        for number in partitions or (0,):
+            self.leaders.on_offline(TopicPartition(TOPIC, number), "EIO")
+        self.scheduler.run()
+
+    def apply(self) -> Elected:
+        """The last proposal is decided."""
+        command, done = self.proposed[-1]
+        result = self.cluster.do(command)
+        assert isinstance(result, Elected)
+        done(Outcome(Fate.APPLIED, self.cluster.image.index, result))
+        return result
+
+    def lose(self, outcome: Outcome) -> None:
+        self.proposed[-1][1](outcome)
+
+    def wait(self, seconds: float = LOOK_AGAIN_SECONDS) -> None:
+        self.scheduler.advance(seconds)
+        self.scheduler.run()
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_another_member_of_the_isr_is_elected_at_once_and_then_it_rests(node: Node) -> None:
+    node.fails()
+    node.apply()
+    assert node.cluster.partition.leader == 1
+    node.wait(10)
+    assert len(node.proposed) == 1
+
+
+@pytest.mark.parametrize("outcome", [LOST, NOT_TAKEN], ids=["lost", "not taken"])
+def test_a_proposal_that_came_to_nothing_is_made_again(node: Node, outcome: Outcome) -> None:
+    """A partition led by who cannot lead would stay so: its record does not change, so nothing else looks again."""
+    node.fails()
+    for _ in range(3):
+        node.lose(outcome)
+        node.wait()
+    assert len(node.proposed) == 4
+    node.apply()
+    assert node.cluster.partition.leader == 1
+
+
+def test_a_candidate_that_dies_meanwhile_gives_way_to_the_next(node: Node) -> None:
+    node.fails()
+    node.cluster.fence(1)
+    (refused,) = node.apply().refusals
+    assert refused is not None and node.cluster.partition.leader == HERE
+    node.wait()
+    node.apply()
+    assert node.cluster.partition.leader == 2
+
+
+def test_where_nobody_can_lead_it_waits_for_somebody(node: Node) -> None:
+    node.cluster.fence(1, 2)
+    node.fails()
+    node.wait(5)
+    assert node.proposed == []
+    node.cluster.restart(1)
+    node.cluster.set_isr(0, 1)
+    node.wait()
+    node.apply()
+    assert node.cluster.partition.leader == 1
+
+
+def test_one_that_is_elected_again_while_it_waits_does_not_wait(node: Node) -> None:
+    node.fails()
+    node.apply()
+    assert node.cluster.elect(0) == ""
+    node.fails()
+    assert len(node.proposed) == 2
+
+
+def test_a_replica_that_serves_again_or_is_led_by_another_is_let_be(node: Node) -> None:
+    node.fails()
+    node.lose(LOST)
+    node.offline.clear()
+    node.wait(5)
+    node.offline.add(TP)
+    assert node.cluster.elect(1) == ""
+    node.fails()
+    node.wait(5)
+    assert len(node.proposed) == 1
+
+
+def test_a_whole_disk_goes_in_commands_of_a_bounded_size_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offline_leaders, "MAX_ELECTIONS_PER_COMMAND", 3)
+    node = Node(partitions=7)
+    node.fails(*range(7))
+    for sizes in ([3], [3, 3], [3, 3, 1]):
+        assert [len(command.elections) for command, _ in node.proposed] == sizes
+        node.apply()
+        node.scheduler.run()
+    node.wait(5)
+    assert len(node.proposed) == 3
+    assert {record.leader for record in node.cluster.image.partitions.values()} == {1}
