@@ -43,7 +43,7 @@ def calibration(runs: int = 5) -> float:
 
 @dataclass(frozen=True)
 class Cores:
-    """All cores' time since boot, in ticks."""
+    """All cores' time since boot, or that of a span of time, in ticks."""
 
     busy: int
     idle: int
@@ -55,11 +55,21 @@ class Cores:
             user, nice, system, idle, iowait, irq, softirq, steal, *_ = map(int, file.readline().split()[1:])
         return Cores(user + nice + system + irq + softirq, idle + iowait, steal)
 
+    def __add__(self, other: Cores) -> Cores:
+        return Cores(self.busy + other.busy, self.idle + other.idle, self.stolen + other.stolen)
+
+    def __sub__(self, before: Cores) -> Cores:
+        return Cores(self.busy - before.busy, self.idle - before.idle, self.stolen - before.stolen)
+
     def since(self, before: Cores) -> str:
         """How the cores spent the time since then, in words."""
-        busy, idle, stolen = self.busy - before.busy, self.idle - before.idle, self.stolen - before.stolen
-        total = max(busy + idle + stolen, 1)
-        return f"cores {100 * busy / total:.0f} % busy, {100 * stolen / total:.0f} % stolen by the hypervisor"
+        return str(self - before)
+
+    def __str__(self) -> str:
+        """Of a span of time: how the cores spent it, in words."""
+        total = max(self.busy + self.idle + self.stolen, 1)
+        busy, stolen = 100 * self.busy / total, 100 * self.stolen / total
+        return f"cores {busy:.0f} % busy, {stolen:.0f} % stolen by the hypervisor"
 
 
 def cpu_seconds(pid: int) -> float:

@@ -92,18 +92,21 @@ class Watched(Between):
         self._cluster, self._admin, self._row, self._records = cluster, admin, row, records
         self.processes: dict[str, int] = pids(cluster)
         self.cpu: dict[str, float] = {}
+        self.cores = Cores(0, 0, 0)
+        """Of the passes alone, as all figures of a row are: making values and reading back are one process's work."""
         self.checksum = 0
         self.followers: Fleet | None = None
         """Consumers that read while producers write."""
         self._reading: asyncio.Task[list[Passed]] | None = None
         self._begin: dict[int, int] = {}
         self._before: dict[str, float] = {}
+        self._cores_before = self.cores
 
     async def before(self) -> None:
         self._begin = await ends(self._admin)
         if self.followers is not None:
             self._reading = asyncio.create_task(self.followers.go([Go(self._records, start=self._begin)]))
-        self._before = self._cpu_now()
+        self._before, self._cores_before = self._cpu_now(), Cores.now()
 
     async def after(self, passed: Sequence[Passed]) -> float:
         ended = 0.0
@@ -116,6 +119,7 @@ class Watched(Between):
             ended = max(ended, read.ended)
         for who, seconds in self._cpu_now().items():
             self.cpu[who] = self.cpu.get(who, 0.0) + seconds - self._before[who]
+        self.cores += Cores.now() - self._cores_before
         if self._row.producers:
             self.checksum += await read_back(self._cluster, self._begin, await ends(self._admin), passed)
         return ended
@@ -245,11 +249,10 @@ def quiet(progress: Progress) -> None:
 
 def measure(row: Row, scale: Scale, *, smoke: bool, commit: str, folder: str | None) -> Measured:
     """One row, from an empty folder to its figures."""
-    mood, when, cores = calibration(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), Cores.now()
+    mood, when = calibration(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with a_cluster(folder, settings={"retention_check_ms": "5000"}) as cluster:
         totals, watched = asyncio.run(run_row(cluster, row, scale))
         peaks = [resident_mb(pid, peak=True) for pid in pids(cluster).values()]
-    spent = Cores.now().since(cores)
     size = totals.records * VALUE_BYTES
     rate = size / totals.seconds
     console.print(f"{row.name}: {totals.records / totals.seconds:,.0f} records/s, verified; now the bare loop")
@@ -261,7 +264,8 @@ def measure(row: Row, scale: Scale, *, smoke: bool, commit: str, folder: str | N
         "of_limit": None if limit is None else rate / limit,
         "of_published": None if row.published is None else totals.records / totals.seconds / row.published,
         "cpu_seconds_per_gigabyte": None if row.rate else sum(watched.cpu.values()) / (size / GB),
-        "cpu_seconds": watched.cpu, "peak_rss_mb": peaks, "checksum": f"{watched.checksum:x}", "cores": spent,
+        "cpu_seconds": watched.cpu, "peak_rss_mb": peaks, "checksum": f"{watched.checksum:x}",
+        "cores": str(watched.cores),
         "calibration_seconds": mood,
     }  # fmt: skip
     if row.rate is not None:
