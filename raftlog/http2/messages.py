@@ -17,9 +17,11 @@ from ..config import KIB, MIB
 from ..ports import Buffer, FileRegion, Part
 from .frames import PREFIX, PREFIX_BYTES, ErrorCode, Http2Error
 
-FIRST_BYTES = 1 * MIB + 256 * KIB
-"""A replication push (1 MiB and its head) is allocated at once."""
+FIRST_BYTES = 2 * MIB + 256 * KIB
+"""A replication push (1 MiB) or what a consumer gets of a partition (2 MiB), with its head, is allocated at once."""
 GROW_BYTES = 2 * MIB
+_ZEROS = bytes(GROW_BYTES)
+"""To grow by: made anew each time they cost more than what is received over them."""
 
 
 class PartialOverflow(Exception):
@@ -145,9 +147,10 @@ class MessageAssembler:
         self._buffer, self._filled = bytearray(size), 0
 
     def _grow(self, needed: int) -> None:
-        size = min(self._length, max(needed, len(self._buffer) + GROW_BYTES))
-        self._budget.take(size - len(self._buffer))
-        self._buffer.extend(bytes(size - len(self._buffer)))
+        while (held := len(self._buffer)) < needed:
+            more = min(self._length - held, GROW_BYTES)
+            self._budget.take(more)
+            self._buffer.extend(memoryview(_ZEROS)[:more])
 
     def _finish(self) -> memoryview:
         assert self._filled == len(self._buffer) == self._length
