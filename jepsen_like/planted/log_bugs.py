@@ -10,7 +10,7 @@ from dataclasses import replace
 from operator import lt
 from typing import Any
 
-from partitions import compaction_run, recovery_scan, scrubber_check
+from partitions import compaction_run, durable, recovery_scan, scrubber_check
 from partitions.compaction import Choice
 from partitions.driver_log_start import LogStart
 from partitions.effects import AdvanceLogStart
@@ -28,6 +28,7 @@ _done = original(PendingWork, "done")
 _make_durable = original(_Recovery, "_make_durable")
 _run = original(LogJob, "run")
 _segment_write = original(PendingWork, "_segment_write")
+_sync_all = original(durable, "_sync_all")
 _take = original(ReplicaShelf, "take")
 
 
@@ -64,6 +65,11 @@ def _done_whatever_went(pending: Any, job: Any, cache: Any, tail: Any) -> Any:
 
 def _durable_without_fsync(recovery: Any, read: Any, *, names: bool = False) -> Any:
     return _make_durable(recovery, [], names=names)
+
+
+def _sync_all_but_batches(disk: Disk, waiting: Any) -> Any:
+    """Small files and names have their barrier; the one behind the batches is left out."""
+    return "" if any(due.files for due in waiting) else _sync_all(disk, waiting)
 
 
 def _retain_to_the_end(self: Any, now_ms: int | None) -> None:
@@ -117,6 +123,13 @@ LOG_BUGS = (
         "a new segment is gone after a power loss, name and all",
         "LogJob.run syncs the folder",
         (Patch(LogJob, "run", _run_without_folder),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "a_round_skips_a_barrier",
+        "many logs are written at once, and what is acknowledged is in the page cache only",
+        "together has one call of the disk at each barrier",
+        (Patch(durable, "_sync_all", _sync_all_but_batches),),
         found_by=CLUSTER,
     ),
     Planted(

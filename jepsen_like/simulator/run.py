@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 
-from partitions import compactor, replica_repair, scrubber
+from partitions import compactor, durable, replica_repair, scrubber
 from raftlog.config import NodeConfig, TimingConfig
 from raftlog.errors import DiskFailed, DiskFull, RaftlogError
 from raftlog.model import PartitionRecord
@@ -45,6 +45,9 @@ from .watched import watched_drivers
 CLIENT_CHECK_SECONDS = 0.05
 LOOK_AROUND_SECONDS = 0.25
 LOOK_EVERY = 0.5
+ROUNDS_EVERY = 4
+"""In one seed of so many two logs are enough to be synced by one call, as hundreds are in production."""
+
 RESTART_AFTER_FAILURE = 0.2
 LOGGED = (
     "segment compacted",
@@ -302,13 +305,15 @@ def _config(schedule: ClusterSchedule) -> NodeConfig:
 
 @contextmanager
 def in_a_hurry(schedule: ClusterSchedule) -> Iterator[None]:
-    """What production does now and then, a run of a minute has to see: compaction, scrubbing, and a second question
-    after the damaged copy that was the last one."""
+    """What production does now and then, a run of a minute has to see: compaction, scrubbing, a second question after
+    the damaged copy that was the last one, and in some seeds rounds of the logs' writer whose jobs run together."""
     scrub = schedule.scrub_seconds
     with ExitStack() as stack:
         stack.enter_context(seldom_collected())
         stack.enter_context(watched_drivers())
         stack.enter_context(mock.patch.object(compactor, "CHECK_SECONDS", schedule.compaction_check_seconds))
+        if schedule.seed % ROUNDS_EVERY == ROUNDS_EVERY // 2:
+            stack.enter_context(mock.patch.object(durable, "TOGETHER_MIN", 2))
         if scrub:
             stack.enter_context(mock.patch.object(scrubber, "FIRST_PASS_SECONDS", (scrub / 2, scrub)))
             stack.enter_context(mock.patch.object(replica_repair, "LAST_COPY_SECONDS", 3.0))
