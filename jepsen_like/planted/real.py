@@ -125,6 +125,7 @@ NOT_HERE: Mapping[str, str] = {
     "the_commit_set_follows_the_isr": "an ISR whose only member never comes back",
     "the_isr_takes_any_incarnation": "a follower that restarts between a proposal and its acceptance",
     "segments_without_folder_fsync": _EXT4,
+    "a_round_skips_a_barrier": "power lost while dozens of partitions are written to at once; workloads write to a few",
     "a_late_fsync_counts": _MOMENT,
     "recovered_pages_count_as_synced": "power lost between a restart and the next append, which syncs the whole file",
     "a_repair_asks_nobody": "a damaged replica that is elected while it repairs itself",
