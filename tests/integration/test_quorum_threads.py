@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import shutil
 import ssl
 import threading
 import time
@@ -27,7 +28,7 @@ from metadata.view import ClusterView
 from raftlog.clock import SystemClock
 from raftlog.config import TimingConfig
 from raftlog.disk import LocalDisk
-from raftlog.errors import InvalidRequest
+from raftlog.errors import DiskDamaged, InvalidRequest
 from raftlog.http2.dialer import connect
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.listener import Http2Listener
@@ -324,6 +325,31 @@ async def test_a_folder_that_was_never_prepared_is_refused(tmp_path: Path) -> No
     with pytest.raises(InvalidRequest, match="missing"):
         await cluster.members[0].start()
     await cluster.members[0].stop()
+
+
+async def test_a_disk_that_lost_what_was_fsynced_is_found_out_and_the_others_go_on(tmp_path: Path) -> None:
+    """At the start, by a journal without its end; by the leader, where the whole folder went back in time (S9, S10)."""
+    async with running(tmp_path) as cluster:
+        leader = await cluster.await_leader()
+        victim = next(member for member in cluster.members if member is not leader)
+        folder, old = Path(victim.disk.root, "quorum"), tmp_path / "old"
+        await victim.stop()
+        shutil.copytree(folder, old)
+        await victim.start()
+        assert (await victim.propose(NoOp())).fate is Fate.APPLIED
+        await victim.stop()
+        journal = victim.disk.open("quorum/journal-0000000000.log")
+        journal.truncate(journal.size() - 100)
+        journal.close()
+        with pytest.raises(DiskDamaged, match=rf"(lost its end|damaged at byte).*quorum remove {victim.number}"):
+            await victim.start()
+        await victim.stop()
+        shutil.rmtree(folder)
+        old.rename(folder)
+        await victim.start()
+        await eventually(lambda: leader.live().status().forgetful == (victim.number,), "the leader knows")
+        await eventually(lambda: victim.live().status().forgetful == (victim.number,), "it knows itself")
+        assert leader.leads() and (await victim.propose(NoOp())).fate is Fate.APPLIED, "it follows"
 
 
 async def test_strangers_and_garbage_are_dropped_and_nothing_else_happens(tmp_path: Path) -> None:

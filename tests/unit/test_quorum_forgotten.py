@@ -15,11 +15,13 @@ from metadata.journal_witness import PATH, SECTOR_BYTES, Witness, Word
 from metadata.quorum_changes import Action
 from metadata.quorum_forgotten import PATH as FORGOTTEN
 from metadata.quorum_progress import Progress, State
+from raftlog.cli import main
 from raftlog.errors import DiskDamaged, DiskFailed
 from tests.support.quorum_bench import Bench
 from tests.support.quorum_cluster import QuorumCluster, others, ready_cluster, topic
 from tests.support.quorum_world import identity_of
 
+Capture = pytest.CaptureFixture[str]
 IDENTITY = identity_of(1, 3)
 FIRST = generation_path(0)
 
@@ -179,6 +181,21 @@ def test_a_disk_that_cannot_keep_the_word_stops_the_journal() -> None:
         journal.mark()
     with pytest.raises(DiskFailed, match="failed before"):
         journal.append(b"entry", 7, 3)
+
+
+def test_the_user_is_told_of_the_disk_and_of_no_bug_of_ours(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def damaged(**options: object) -> None:
+        disk = SimDisk()
+        filled(disk)
+        disk.remove(PATH)
+        Journal(disk, IDENTITY)
+
+    monkeypatch.setattr(main.cli, "main", damaged)
+    with pytest.raises(SystemExit):
+        main.main()
+    told = capsys.readouterr().err
+    assert told.startswith("Error: quorum/witness is missing") and "the disk's fault" in told
+    assert "raftlog quorum remove 1" in told and "bug" not in told and "try again" not in told
 
 
 # --- A leader that knows better --------------------------------------------------------------------------------------
