@@ -8,6 +8,7 @@ from hyperframe.frame import GoAwayFrame, PingFrame, RstStreamFrame
 from raftlog.http2.events import RequestReceived, StreamClosed
 from raftlog.http2.frames import ErrorCode
 from raftlog.http2.limits import Http2Limits
+from raftlog.http2.messages import FIRST_BYTES
 from tests.support.http2_peer import (
     RawPeer,
     data_frame,
@@ -203,12 +204,13 @@ def test_many_unfinished_messages_reset_the_stream_that_asks_for_too_much() -> N
 
 
 def test_a_message_that_outgrows_the_budget_while_it_is_received_resets_its_stream() -> None:
-    peer = RawPeer(limits=Http2Limits(max_message_bytes=3 << 20, max_partial_bytes=3 << 20))
+    room = 2 * FIRST_BYTES + 1000
+    peer = RawPeer(limits=Http2Limits(max_message_bytes=room, max_partial_bytes=room))
     for stream_id in (1, 3):
         peer.open(stream_id)
-        peer.feed(data_frame(stream_id, (3 << 20).to_bytes(4, "big") + b"x" * 1000))
+        peer.feed(data_frame(stream_id, room.to_bytes(4, "big") + b"x" * 1000))
     peer.frames()
-    wire = raw_frame(0, 0, 3, b"y" * (2 << 20))
+    wire = raw_frame(0, 0, 3, b"y" * FIRST_BYTES)
     peer.feed(wire)
     assert peer.reset_code() == ErrorCode.ENHANCE_YOUR_CALM
     peer.feed(raw_frame(6, 0, 0, b"8 bytes!"))
