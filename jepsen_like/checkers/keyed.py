@@ -1,8 +1,8 @@
 """Many objects of one kind, told apart by a key: operations' values are `[key, value]`, and so are their answers.
 
 Linearizable is what is linearizable key by key (Horn and Kroening 2015), so each is searched by itself. Beside the
-registers of `models.py` there are two that only raftlog has: a committed offset, which a commit never lowers (S8), and
-a topic, which is there or not (S7). What is *not* here: the search (`linearizability.py`).
+registers of `models.py` there are two that only raftlog has: a committed offset, which a commit never lowers and only a
+reset does (S8), and a topic, which is there or not (S7). What is *not* here: the search (`linearizability.py`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,13 @@ def _split(call: Call, operation: Operation) -> tuple[Hashable, Any]:
 def _offset(state: State, step: Step) -> State | Impossible:
     if step.f == "read":
         return state if not step.is_answered or step.answer == state else IMPOSSIBLE
+    if step.f == "cas":
+        assert isinstance(step.argument, tuple)
+        old, new = step.argument
+        return new if state == old else IMPOSSIBLE
     assert isinstance(step.argument, int)
+    if step.f == "reset":
+        return step.argument
     # An ordinary commit that is lower changes nothing, and is no error.
     return step.argument if not isinstance(state, int) or step.argument > state else state
 
@@ -68,9 +74,11 @@ def _offset_call(call: Call) -> tuple[Hashable, Step]:
     asked, answered = call.invocation.value, call.kind == "ok"
     if call.invocation.f == "read":
         return None, Step("read", None, call.completion.value if call.completion and answered else None, answered)
+    if call.invocation.f == "cas" and isinstance(asked, Sequence) and not isinstance(asked, str) and len(asked) == 2:
+        return None, Step("cas", tuple(asked), None, answered)
     if not isinstance(asked, int):
         raise InvalidRequest("invalid_request", f"operation {call.called}: {asked!r:.60} is no offset")
-    return None, Step("commit", asked, None, answered)
+    return None, Step(call.invocation.f, asked, None, answered)
 
 
 # --- A topic ----------------------------------------------------------------------------------------------------------
@@ -96,7 +104,7 @@ def _topic_call(call: Call) -> tuple[Hashable, Step]:
 KINDS: dict[str, tuple[Model, frozenset[str]]] = {
     "register": (model("cas-register"), frozenset({"read", "write", "cas"})),
     "position": (model("cas-register", etcd=True), frozenset({"read", "cas"})),
-    "offset": (Model(None, _offset, _offset_call), frozenset({"read", "commit"})),
+    "offset": (Model(None, _offset, _offset_call), frozenset({"read", "commit", "reset", "cas"})),
     "topic": (Model(False, _topic, _topic_call), frozenset({"read", "create", "delete"})),
 }
 """What begins as 0; as nothing; as nothing; as absent. With the operations that each has."""

@@ -1,7 +1,9 @@
 """The client of `group-offsets`: members of a group that poll, commit and read what is committed; and a group without.
 
 A member commits only in what it owns by its own account. Its `poll` tells which keys it got. Keys of the group that has
-no members begin with `lone:`; anybody commits there, as consumers do that assign partitions to themselves.
+no members begin with `lone:`; anybody commits there, as consumers do that assign partitions to themselves. In a third
+one, of `sought:` keys, nobody commits: its offsets are only ever reset, whatever they are or if they are what was
+planned on.
 
 A commit may be sent several times before its answer is here, and what an earlier attempt did is not undone by a later
 one's refusal: so a commit that is not acknowledged is one of which nobody knows what became (`info`).
@@ -13,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
-from raftlog.client import Consumer, GroupConsumer, GroupPartition
+from raftlog.client import Admin, Consumer, GroupConsumer, GroupPartition
+from raftlog.client.admin_groups import SoughtOffset
 from raftlog.client.api import HttpApi
 from raftlog.client.group_api import GroupApi
 from raftlog.errors import RaftlogError
@@ -24,6 +27,9 @@ from .process import ClientSettings
 
 LONE = "lone:"
 """Before the keys of the group without members."""
+SOUGHT = "sought:"
+"""Before those of the group whose offsets are reset. A commit may be carried out again, long after its answer, by a
+late copy of it, and would undo a reset: so nobody commits there."""
 POLL_SECONDS = 0.2
 POLL_RECORDS = 20
 
@@ -37,7 +43,10 @@ class GroupOffsetsClient:
         self._topics = sorted(settings.options["topics"])
         self._group = f"group-{settings.options['tag']}"
         self._api = HttpApi(self._bootstrap)
-        self._groups = {False: GroupApi(self._api, self._group), True: GroupApi(self._api, f"lone-{self._group}")}
+        names = {"": self._group, LONE: f"lone-{self._group}", SOUGHT: f"sought-{self._group}"}
+        self._groups = {prefix: GroupApi(self._api, name) for prefix, name in names.items()}
+        self._sought = names[SOUGHT]
+        self._admin: Admin | None = None
         self._member: GroupConsumer | None = None
         self._assigned: list[str] = []
         self._gone: list[str] = []
@@ -48,6 +57,8 @@ class GroupOffsetsClient:
                 return await self._poll()
             case "commit":
                 return await self._commit(*value)
+            case "reset" | "cas":
+                return await self._reset(*value)
             case "read":
                 return Told("ok", [value[0], await self._read(value[0])])
             case "leave":
@@ -58,6 +69,8 @@ class GroupOffsetsClient:
     async def close(self) -> None:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._api.close)
+            if self._admin is not None:
+                stack.push_async_callback(self._admin.close)
             if self._member is not None:
                 stack.push_async_callback(self._member.close, processed=False)
 
@@ -87,11 +100,11 @@ class GroupOffsetsClient:
         return Told("fail" if error else "ok", told, error or None)
 
     async def _commit(self, key: str, offset: int) -> Told:
-        is_lone, place = key.startswith(LONE), key.removeprefix(LONE)
+        group, place = _apart(key)
         try:
-            if is_lone:
+            if group == LONE:
                 topic, partition = split(place)
-                await self._groups[True].commit({GroupPartition(topic, partition): offset}, timeout=self._timeout)
+                await self._groups[LONE].commit({GroupPartition(topic, partition): offset}, timeout=self._timeout)
             else:
                 await self._commit_own(place, offset)
         except RaftlogError as error:
@@ -107,14 +120,29 @@ class GroupOffsetsClient:
 
     async def _read(self, key: str) -> int | None:
         """Through the quorum's log (S7). A group that nobody has committed in is not there."""
-        is_lone, place = key.startswith(LONE), key.removeprefix(LONE)
+        group, place = _apart(key)
         try:
-            committed = await self._groups[is_lone].committed(timeout=self._timeout)
+            committed = await self._groups[group].committed(timeout=self._timeout)
         except RaftlogError as error:
             if error.code == "unknown_group":
                 return None
             raise CertainlyNot(str(error)) from None
         return next((one.offset for one in committed if _key(one.group_partition) == place), None)
+
+    async def _reset(self, key: str, wanted: int | list[int | None]) -> Told:
+        """To an offset; or from one to another (nil: nothing was ever committed), if it is that one still."""
+        topic, partition = split(key.removeprefix(SOUGHT))
+        self._admin = self._admin or Admin(self._bootstrap)
+        if isinstance(wanted, int):
+            await self._admin.seek_group(self._sought, "offset", wanted, {topic: [partition]})
+            return Told("ok", [key, wanted])
+        old, new = wanted
+        assert new is not None
+        topic_id = (await self._admin.describe_topic(topic)).id
+        await self._admin.seek_group_as_planned(
+            self._sought, [SoughtOffset(topic, topic_id, partition, old, new, 0, new)]
+        )
+        return Told("ok", [key, wanted])
 
     async def _leave(self) -> None:
         member, self._member = self._member, None
@@ -126,6 +154,12 @@ class GroupOffsetsClient:
 
     def _on_gone(self, partitions: Iterable[GroupPartition]) -> None:
         self._gone += [_key(one) for one in partitions]
+
+
+def _apart(key: str) -> tuple[str, str]:
+    """Which group's, and the place."""
+    prefix = next((prefix for prefix in (LONE, SOUGHT) if key.startswith(prefix)), "")
+    return prefix, key.removeprefix(prefix)
 
 
 def _key(partition: GroupPartition) -> str:

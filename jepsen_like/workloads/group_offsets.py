@@ -2,8 +2,8 @@
 
 Members of one group poll (so that they keep what they own), commit, read what is committed, leave, are killed, and are
 stopped for so long that others get what they own. A second group has no members, and anybody commits there. Offsets
-that are committed rise, with a few lower ones among them, which must change nothing. Resets, which may lower them, are
-not made.
+that are committed rise, with a few lower ones among them, which must change nothing. Those of a third group are reset
+(S8), to wherever, or if they are what they were when that was planned: registers with compare-and-set.
 
 | option | default | |
 |---|---|---|
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..checkers import group_fencing, keyed, stats
-from ..clients.group_offsets import LONE
+from ..clients.group_offsets import LONE, SOUGHT
 from ..clients.log import SESSION_MS
 from ..clients.messages import option
 from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
@@ -51,6 +51,8 @@ class OffsetOperations(Generator):
     owned: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """By process, as its last poll told."""
     next_offset: Mapping[str, int] = field(default_factory=dict)
+    sought: Mapping[str, int | None] = field(default_factory=dict)
+    """Of the group that is reset: what somebody has last been told of each key."""
     zombies: frozenset[int] = frozenset()
     """Processes that were stopped, and have not found out yet what became of what they owned."""
 
@@ -74,8 +76,10 @@ class OffsetOperations(Generator):
         key = chance.choice(self.keys)
         if drawn < 0.8:
             return self._commit(process, LONE + key, context)
+        if drawn < 0.88:
+            return self._reset(process, SOUGHT + key, context), self
         if drawn < 0.98:
-            return Wanted(process, "read", [chance.choice((key, LONE + key)), None], now), self
+            return Wanted(process, "read", [chance.choice((key, LONE + key, SOUGHT + key)), None], now), self
         return Wanted(process, "leave", None, now), self
 
     def told(self, operation: Operation) -> Generator:
@@ -84,6 +88,9 @@ class OffsetOperations(Generator):
             return self
         if operation.kind == "invoke":
             return self._asked(operation)
+        if operation.kind == "ok" and operation.f in {"read", "reset", "cas"} and value[0].startswith(SOUGHT):
+            known = value[1][1] if operation.f == "cas" else value[1]
+            return replace(self, sought={**self.sought, value[0]: known})
         if operation.f == "stall" and operation.kind == "ok":
             return replace(self, zombies=self.zombies | {process})
         if process in self.zombies and operation.f == "commit":
@@ -101,6 +108,13 @@ class OffsetOperations(Generator):
         key, offset = operation.value
         highest = max(self.next_offset.get(key, 1), offset + 1)
         return replace(self, next_offset={**self.next_offset, key: highest})
+
+    def _reset(self, process: int, key: str, context: Context) -> Wanted:
+        """Anywhere; half of them from where it was last known to be, which may be long ago."""
+        new = context.random.randrange(RECORDS)
+        if context.random.random() < 0.5:
+            return Wanted(process, "reset", [key, new], context.time)
+        return Wanted(process, "cas", [key, [self.sought.get(key), new]], context.time)
 
     def _commit(self, process: int, key: str, context: Context) -> tuple[Wanted, OffsetOperations]:
         chance = context.random
@@ -180,7 +194,7 @@ def _recovery(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
 
 
 def _last_reads(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
-    keys = _keys(options)
+    keys = (*_keys(options), *(SOUGHT + key for key in keys_of(options)))
     return EachWorker(Limit(len(keys), ReadEach(keys)))
 
 

@@ -2,7 +2,8 @@
 
 | option | default | |
 |---|---|---|
-| `topics`, `partitions` | 2, 2 | keys are `topic/partition` |
+| `topics`, `partitions` | 2, 2 | keys are `topic/partition`; so many are written to at a time |
+| `key_writes` | 1024 | values of a key, as in Jepsen's: then another has its turn. A longer run has more topics |
 | `transactions` | false | sends and polls together, whole or not at all, by producers with a name each |
 | `subscribe` | false | a process reads what a group assigns to it; otherwise it assigns keys to itself |
 | `crash_every` | 400 | of so many operations one kills its client's process; 0: none |
@@ -19,6 +20,7 @@ What is *not* here: the last reads (`log_reads.py`), the client (`clients/log.py
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -32,6 +34,9 @@ from .log_progress import Progress
 from .log_reads import ReadAll
 from .workload import Checker, TopicPlan, UntilOk, Workload
 
+KEY_WRITES = 1_024
+KEYS_MAX = 64
+"""A longer run writes more to its last keys."""
 MICRO_OPERATIONS_MAX = 4
 """Of a transaction."""
 RECOVERY_VALUES = 1_000_000_000
@@ -46,10 +51,14 @@ class LogOperations(Generator):
     """What processes do beside faults."""
 
     keys: tuple[str, ...]
+    """In the order in which their turns come."""
     transactions: bool = False
     subscribe: bool = False
     crash_every: float = 400
     assign_every: float = 64
+    at_once: int = 0
+    """Keys that are written to at a time; 0: all."""
+    key_writes: float = KEY_WRITES
     progress: Progress = field(default_factory=Progress)
     next_value: Mapping[str, int] = field(default_factory=dict)
     placed: frozenset[int] = frozenset()
@@ -68,9 +77,16 @@ class LogOperations(Generator):
             return self._transaction(process, context)
         if chance.random() < 0.5:
             return Wanted(process, "poll", [["poll"]], context.time), self
-        key = chance.choice(self.keys)
+        key = chance.choice(self.active)
         value, after = self._value(key)
         return Wanted(process, "send", [["send", key, value]], context.time), after
+
+    @property
+    def active(self) -> Sequence[str]:
+        """Those whose turn it is; the last ones when all have had theirs."""
+        count = self.at_once or len(self.keys)
+        left = [key for key in self.keys if self.next_value.get(key, 0) < self.key_writes]
+        return left[:count] if len(left) >= count else self.keys[-count:]
 
     def told(self, operation: Operation) -> Generator:
         progress = self.progress.told(operation)
@@ -88,7 +104,8 @@ class LogOperations(Generator):
         chance = context.random
         if self.subscribe:
             return Wanted(process, "subscribe", list(self.keys), context.time)
-        chosen = set(chance.sample(self.keys, chance.randrange(1, len(self.keys) + 1)))
+        active = self.active
+        chosen = set(chance.sample(active, chance.randrange(1, len(active) + 1)))
         if chance.random() < 1 / 3:
             chosen |= set(self.progress.unseen)
         # A process that begins at the end skips what the last reads will see, and is where new records are.
@@ -103,7 +120,7 @@ class LogOperations(Generator):
             if chance.random() < 0.5:
                 micro.append(["poll"])
                 continue
-            key = chance.choice(self.keys)
+            key = chance.choice(here.active)
             value, here = here._value(key)
             micro.append(["send", key, value])
         return Wanted(process, "txn", micro, context.time), here
@@ -121,7 +138,18 @@ def keys_of(options: Mapping[str, Any]) -> tuple[str, ...]:
 def _topics(plan: RunPlan) -> list[TopicPlan]:
     partitions = int(option(plan.options, "partitions", 2))
     configs = {**RETENTION, "retention.ms": str(int(option(plan.options, "retention_ms", -1)))}
-    return [TopicPlan(f"log{number}", partitions, configs) for number in range(int(option(plan.options, "topics", 2)))]
+    return [TopicPlan(f"log{number}", partitions, configs) for number in range(topic_count(plan))]
+
+
+def topic_count(plan: RunPlan) -> int:
+    """So many that each key has its turn, if half of the operations write."""
+    partitions, topics = (int(option(plan.options, name, 2)) for name in ("partitions", "topics"))
+    at_once, turn = partitions * topics, option(plan.options, "key_writes", KEY_WRITES)
+    writes = 0.0 if plan.rounds else plan.rate * plan.seconds / 2
+    if writes <= at_once * turn:
+        return topics
+    keys = min(math.ceil(writes / turn) + at_once - 1, KEYS_MAX)
+    return max(math.ceil(keys / partitions), topics)
 
 
 def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
@@ -131,6 +159,8 @@ def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
         bool(plan.options.get("subscribe", False)),
         option(plan.options, "crash_every", 400),
         option(plan.options, "assign_every", 64),
+        int(option(plan.options, "partitions", 2)) * int(option(plan.options, "topics", 2)),
+        option(plan.options, "key_writes", KEY_WRITES),
     )
 
 

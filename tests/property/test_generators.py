@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jepsen_like.clients.group_offsets import SOUGHT
 from jepsen_like.generators import (
     PENDING,
     Calls,
@@ -28,7 +30,7 @@ from jepsen_like.history import Operation
 from jepsen_like.run_records import RunPlan
 from jepsen_like.workloads import WORKLOADS
 from jepsen_like.workloads.group_offsets import STALL_SECONDS, OffsetOperations
-from jepsen_like.workloads.log import LogOperations
+from jepsen_like.workloads.log import LogOperations, topic_count
 from jepsen_like.workloads.log_reads import ReadAll
 from jepsen_like.workloads.workload import HEALED, UntilHealed, UntilOk
 
@@ -267,6 +269,39 @@ def test_a_member_that_was_stopped_commits_what_it_had_before_it_asks() -> None:
     assert (f, value[0]) == ("commit", "t/0")  # type: ignore[index]
     after = owning.told(told("info", "commit", value))
     assert all(drawn(after, Driver(workers=1, seed=seed))[0] != "stall" for seed in range(20)), "it owns nothing now"
+
+
+def test_keys_of_a_log_take_turns() -> None:
+    """So that a partition's history stays one that can be judged, and new partitions come into play."""
+    log: Generator = LogOperations(("a", "b", "c", "d"), crash_every=0, assign_every=1e9, at_once=2, key_writes=5)
+    driver = Driver(workers=1)
+    driver.run(Limit(200, log), until=9 * SECOND)
+    sent = [one.value[0][1] for one in driver.invoked() if one.f == "send"]
+    first, last = {key: sent.index(key) for key in "abcd"}, {key: len(sent) - 1 - sent[::-1].index(key) for key in "ab"}
+    assert set(sent[:5]) <= {"a", "b"} and max(sent.count(key) for key in "ab") == 5
+    assert first["c"] > min(last.values()) and first["d"] > first["c"]
+    assert sent.count("c") > 5 and sent.count("d") > 5, "the last ones go on"
+
+
+@pytest.mark.parametrize(("seconds", "topics"), [(60, 2), (80, 2), (600, 17), (100_000, 32)])
+def test_a_longer_run_has_more_keys(seconds: float, topics: int) -> None:
+    plan = RunPlan(cell="", workload="log", nemesis="", nodes=3, seconds=seconds, rate=100, seed=1)
+    assert topic_count(plan) == topics
+    assert topic_count(msgspec.structs.replace(plan, rounds=3)) == 2
+
+
+def test_offsets_are_reset_from_where_they_were_last_seen() -> None:
+    offsets: Generator = OffsetOperations(("t/0",), crash_every=0)
+    offsets = offsets.told(told("ok", "read", [SOUGHT + "t/0", 17]))
+    seen = [drawn(offsets, Driver(workers=1, seed=seed)) for seed in range(300)]
+    swaps = [value for f, value in seen if f == "cas"]
+    resets = [value for f, value in seen if f == "reset"]
+    assert swaps and resets and {value[1][0] for value in swaps} == {17}
+    assert {value[0] for value in (*swaps, *resets)} == {SOUGHT + "t/0"}
+    after = offsets.told(told("ok", "cas", [SOUGHT + "t/0", [17, 5]]))
+    assert {v[1][0] for f, v in (drawn(after, Driver(workers=1, seed=seed)) for seed in range(300)) if f == "cas"} == {
+        5
+    }
 
 
 @pytest.mark.parametrize("name", WORKLOADS)

@@ -61,6 +61,16 @@ def overlapping(*parts: list[Operation]) -> list[Operation]:
             [done("commit", "o", 5), done("read", "o", None)],
         ),
         (
+            "offset",
+            [done("reset", "o", 9), done("cas", "o", [9, 4]), done("cas", "o", [9, 1], "fail"), done("read", "o", 4)],
+            [done("reset", "o", 9), done("cas", "o", [9, 4]), done("cas", "o", [9, 1])],
+        ),
+        (
+            "offset",
+            [done("cas", "o", [None, 7]), done("reset", "o", 2, "info"), done("read", "o", 7), done("read", "o", 2)],
+            [done("cas", "o", [None, 7]), done("reset", "o", 2), done("read", "o", 7)],
+        ),
+        (
             "topic",
             [done("read", "t", False), done("create", "t", None), done("read", "t", True), done("delete", "t", None)],
             [done("create", "t", None), done("create", "t", None, process=1)],
