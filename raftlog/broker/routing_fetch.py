@@ -3,12 +3,15 @@
 One leader: the poll is its. Several: all are asked without waiting; if that is not enough, each is polled until one has
 something, and then all are asked again, so the answer is one state of every partition. What a cancelled poll gave is
 released, never sent.
+
+A request may name ten thousand partitions: what is done for each of them is done for some in a turn of the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
 import msgspec
 
@@ -20,6 +23,9 @@ from raftlog.wire import FetchedPartition, FetchPartition, FetchRequest, FetchRe
 from .forwarding import Forwarder
 from .local import LocalRequests
 from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, RETRY_SECONDS, Leaders, Slots
+
+PARTITIONS_A_TURN = 1_000
+"""A microsecond or two each."""
 
 
 class FetchRouter:
@@ -47,7 +53,7 @@ class FetchRouter:
         deadline = loop.time() + request.max_wait_ms / 1000
         polls = 0
         while True:
-            leaders = {self._leaders.of(p.topic_id, p.partition) for p in request.partitions}
+            leaders = await self._leaders_of(request.partitions)
             left_ms = max(int((deadline - loop.time()) * 1000), 0)
             if len(leaders) <= 1:
                 response, parts = await self._ask_all(request, left_ms, request.min_bytes)
@@ -102,7 +108,7 @@ class FetchRouter:
         """Every leader's part, once, in the order asked."""
         slots: Slots[FetchedPartition] = Slots(len(request.partitions))
         bodies: dict[int, list[Part]] = {}
-        groups = self._leaders.groups(request.partitions, slots, failed)
+        groups = await self._groups(request.partitions, slots)
         # Each gets its share, so that all together give no more than was asked for.
         share = request.max_bytes // max(len(groups), 1)
         request = msgspec.structs.replace(request, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=share)
@@ -132,9 +138,17 @@ class FetchRouter:
             for position in positions:
                 slots.settle(position, failed(request.partitions[position], error), final=True)
             return
-        for position, answer in zip(positions, response.partitions, strict=True):
-            slots.settle(position, answer, final=True)
-            bodies[position] = _take(parts, answer.length)
+        left = deque(parts)
+        try:
+            assert len(response.partitions) == len(positions), "an answer to something else"
+            async for some in _in_turns(len(positions)):
+                for position, answer in zip(positions[some], response.partitions[some], strict=True):
+                    slots.settle(position, answer, final=True)
+                    if answer.length:
+                        bodies[position] = _take(left, answer.length)
+        except BaseException:
+            release(left)
+            raise
 
     async def _ask_leader(self, leader: BrokerId, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
         if leader != self._node_id:
@@ -161,9 +175,10 @@ class FetchRouter:
         """Until one leader has something, or time is up. What came is asked for again together with the rest."""
         slots: Slots[FetchedPartition] = Slots(len(request.partitions))
         request = msgspec.structs.replace(request, max_wait_ms=left_ms)
+        groups = await self._groups(request.partitions, slots)
         tasks: list[asyncio.Task[tuple[FetchResponse, list[Part]]]] = [
             asyncio.create_task(self._ask_leader(leader, _part_of(request, positions)))
-            for leader, positions in self._leaders.groups(request.partitions, slots, failed).items()
+            for leader, positions in groups.items()
         ]
         if not tasks:
             return
@@ -178,6 +193,31 @@ class FetchRouter:
                 if isinstance(outcome, tuple):
                     release(outcome[1])
 
+    async def _leaders_of(self, partitions: Sequence[FetchPartition]) -> set[BrokerId]:
+        leaders: set[BrokerId] = set()
+        async for some in _in_turns(len(partitions)):
+            leaders.update(self._leaders.of(one.topic_id, one.partition) for one in partitions[some])
+        return leaders
+
+    async def _groups(
+        self, partitions: Sequence[FetchPartition], slots: Slots[FetchedPartition]
+    ) -> dict[BrokerId, list[int]]:
+        """Positions by the leader to ask; see `Leaders.groups`."""
+        groups: dict[BrokerId, list[int]] = {}
+        async for some in _in_turns(len(partitions)):
+            found = self._leaders.groups(partitions, slots, failed, range(some.start, some.stop))
+            for leader, positions in found.items():
+                groups.setdefault(leader, []).extend(positions)
+        return groups
+
+
+async def _in_turns(count: int) -> AsyncIterator[slice]:
+    """So many things, some in each turn of the loop."""
+    for start in range(0, count, PARTITIONS_A_TURN):
+        if start:
+            await asyncio.sleep(0)
+        yield slice(start, min(start + PARTITIONS_A_TURN, count))
+
 
 def failed(target: FetchPartition, error: RaftlogError) -> FetchedPartition:
     """An error as a partition's answer."""
@@ -185,7 +225,7 @@ def failed(target: FetchPartition, error: RaftlogError) -> FetchedPartition:
     return FetchedPartition(target.topic_id, target.partition, error.code, error.detail, leader=leader)
 
 
-def release(parts: Sequence[Part]) -> None:
+def release(parts: Iterable[Part]) -> None:
     """Give up every file region, unsent."""
     for part in parts:
         if isinstance(part, FileRegion):
@@ -202,12 +242,12 @@ def _is_enough(response: FetchResponse, min_bytes: int) -> bool:
     return sum(p.length for p in response.partitions) >= min_bytes or any(p.error for p in response.partitions)
 
 
-def _take(parts: list[Part], length: int) -> list[Part]:
+def _take(parts: deque[Part], length: int) -> list[Part]:
     """The first `length` bytes of the parts, which are removed from them. A region is never cut: a leader's answer for
     one partition is whole parts; a forwarded one is memory."""
     taken: list[Part] = []
     while length:
-        part = parts.pop(0)
+        part = parts.popleft()
         if isinstance(part, FileRegion):
             assert part.length <= length, "a region spans two partitions"
             taken.append(part)
@@ -215,7 +255,7 @@ def _take(parts: list[Part], length: int) -> list[Part]:
             continue
         view = memoryview(part)
         if view.nbytes > length:
-            parts.insert(0, view[length:])
+            parts.appendleft(view[length:])
             view = view[:length]
         taken.append(view)
         length -= view.nbytes

@@ -8,7 +8,7 @@ when there is none.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from metadata.view import ClusterView
@@ -73,11 +73,15 @@ class Leaders:
         return NO_EPOCH if record is None else record.leader_epoch
 
     def groups(
-        self, asked: Sequence[Asked], slots: Slots[Answer], failed: Callable[[Asked, RaftlogError], Answer]
+        self,
+        asked: Sequence[Asked],
+        slots: Slots[Answer],
+        failed: Callable[[Asked, RaftlogError], Answer],
+        positions: Iterable[int] | None = None,
     ) -> dict[BrokerId, list[int]]:
-        """Open positions by the leader to ask; what has none is settled here."""
+        """Open positions (None: all of them) by the leader to ask; what has none is settled here."""
         groups: dict[BrokerId, list[int]] = {}
-        for position in list(slots.open):
+        for position in list(slots.open if positions is None else positions):
             target = asked[position]
             leader = self.of(target.topic_id, target.partition)
             if leader != NO_BROKER:

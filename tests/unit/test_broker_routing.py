@@ -15,7 +15,7 @@ from msgspec.structs import replace as replace_struct
 from metadata.commands import Command, Done
 from metadata.engine import Fate, Outcome
 from metadata.view import ClusterView, PartitionChanged, TopicChanged
-from raftlog.broker import forwarding
+from raftlog.broker import forwarding, routing_fetch
 from raftlog.broker.forwarding import Forwarder
 from raftlog.broker.routing import Router
 from raftlog.broker.routing_leaders import Slots
@@ -277,6 +277,32 @@ async def test_all_leaders_together_give_no_more_than_was_asked_for(here: Here, 
     for part in parts:
         assert isinstance(part, FileRegion)
         part.release()
+
+
+async def test_a_fetch_over_very_many_takes_turns_and_may_end_in_each(
+    here: Here, quorum: Quorum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routing_fetch, "PARTITIONS_A_TURN", 3)
+    others = Others()
+    others.answer = lambda request: FetchResponse(0, [FetchedPartition(TOPIC, p.partition) for p in request.partitions])
+    router = router_of(view_of(*[HERE, THERE] * 10), here, others, quorum)
+    response, parts = await router.fetch(fetch_request(*range(20)))
+    assert [answer.partition for answer in response.partitions] == list(range(20))
+    assert [answer.length for answer in response.partitions] == [5, 0] * 10
+    assert len(parts) == here.held == 10
+    routing_fetch.release(parts)
+    cancelled = 0
+    for turns in range(60):
+        fetch = asyncio.create_task(router.fetch(fetch_request(*range(20))))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        fetch.cancel()
+        (outcome,) = await asyncio.gather(fetch, return_exceptions=True)
+        cancelled += isinstance(outcome, asyncio.CancelledError)
+        if isinstance(outcome, tuple):
+            routing_fetch.release(outcome[1])
+        assert here.held == 0, f"cancelled after {turns} turns"
+    assert 10 < cancelled < 60
 
 
 async def test_a_leader_that_takes_no_polls_is_not_asked_without_end(here: Here, quorum: Quorum) -> None:
