@@ -1,8 +1,9 @@
-"""A broker on ports that is told it has no place in the cluster any more: it stops, and says why."""
+"""A broker on ports: told that it has no place in the cluster any more it stops and says why; what health tells."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from metadata.commands import Registered
 from metadata.commands_moves import UnregisterBroker
 from metadata.engine import Fate, Outcome
 from metadata.image_events import ThrottleChanged
+from raftlog.broker.health import health_of
 from raftlog.broker.identity import NodeIdentity
 from raftlog.broker.wiring import Broker, _as_change
 from raftlog.config import NodeConfig
-from raftlog.model import BrokerId, Endpoint, ReplicationThrottle
+from raftlog.model import BrokerId, Endpoint, QuorumStatus, ReplicationThrottle
 from tests.interaction.story_ports import StoryLogger, StoryWorker
 from tests.support.manual import ManualScheduler
 from tests.support.metadata_cluster import Cluster, directory
@@ -91,6 +93,18 @@ def test_that_an_earlier_life_was_unregistered_is_of_the_past(
     broker.incarnation = cluster.incarnation(OWN)
     broker.on_events(cluster.image.index, [*earlier, *cluster.events])
     assert fatal == [] and broker.view.broker(OWN) is not None
+
+
+def test_a_voter_that_forgot_is_a_problem_that_says_what_to_do(
+    registered: tuple[Cluster, Broker, list[BaseException]],
+) -> None:
+    """S9, S10: a quorum that survives fewer failures than it seems to is not healthy."""
+    _, broker, _ = registered
+    well = QuorumStatus(OWN, OWN, 4, 9, 9, 9, (BrokerId(1), BrokerId(2), OWN))
+    before = health_of(broker, well).problems
+    (problem,) = set(health_of(broker, replace(well, forgetful=(BrokerId(2),))).problems) - set(before)
+    assert problem.startswith("node 2 forgot entries") and "raftlog quorum remove 2; --plan" in problem
+    assert "raftlog quorum add 2" in problem
 
 
 def test_replicas_hear_how_fast_moves_may_copy() -> None:
