@@ -19,7 +19,7 @@ from jepsen_like.clusters.namespaces import open_namespaces
 from jepsen_like.nemeses import steps
 from jepsen_like.nemeses.steps import Step
 from jepsen_like.nemeses.targets import apart
-from tests.support.nemeses import bites, need, under_load
+from tests.support.nemeses import bite_together, bites, need, under_load
 
 pytestmark = [pytest.mark.integration, pytest.mark.asyncio(loop_scope="module")]
 
@@ -61,23 +61,21 @@ async def test_a_node_is_alone(in_namespaces: NodeCluster) -> None:
     assert set(fault.evidence["stopped"]) <= set(cut)
 
 
-async def test_wall_clocks_leap(in_namespaces: NodeCluster) -> None:
-    need(FAKETIME)
-    fault = await bites(in_namespaces, steps.Bump(("n1", "n2"), (-288.0, 30.0)))
-    assert fault.evidence["offsets"]["n1"] == pytest.approx(-288, abs=3)
-    fault = await bites(in_namespaces, steps.Strobe(("n3",), 100.0, 0.05))
-    assert fault.evidence["leaps"] > 3
-
-
-async def test_a_disk_without_room_refuses(in_namespaces: NodeCluster) -> None:
-    fault = await bites(in_namespaces, steps.FullDisk(("n2",), "one"))
-    assert fault.evidence["refused"] == "ENOSPC"
-
-
-async def test_fsyncs_take_long(in_namespaces: NodeCluster) -> None:
-    need(STRACE)
-    fault = await bites(in_namespaces, steps.SlowSync(("n1",), "one", delay_ms=100), hold=1.5)
-    assert fault.evidence["calls"]["n1"] > 0
+async def test_clocks_disks_and_fsyncs_fail_beside_one_another(in_namespaces: NodeCluster) -> None:
+    """Each is somebody else's, so none undoes another: all are made, proved and healed at the same time."""
+    need(FAKETIME, STRACE)
+    leap, strobe, full, slow = await bite_together(
+        in_namespaces,
+        steps.Bump(("n1", "n2"), (-288.0, 30.0)),
+        steps.Strobe(("n3",), 100.0, 0.05),
+        steps.FullDisk(("n2",), "one"),
+        steps.SlowSync(("n1",), "one", delay_ms=100),
+        hold=1.5,
+    )
+    assert leap.evidence["offsets"]["n1"] == pytest.approx(-288, abs=3)
+    assert strobe.evidence["leaps"] > 3
+    assert full.evidence["refused"] == "ENOSPC"
+    assert slow.evidence["calls"]["n1"] > 0
 
 
 async def test_a_voter_goes_and_comes_back(in_namespaces: NodeCluster) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Collection
+from functools import partial
 
 import pytest
 
@@ -23,7 +24,7 @@ from tests.support.cluster import PATIENCE_S, eventually
 
 TOPIC = "broken"
 PARTITIONS = 3
-PAUSE_S = 0.05
+PAUSE_S = 0.1
 HOLD_S = 0.6
 """A fault lasts so long: several beats of everything that beats in a cluster."""
 
@@ -77,18 +78,28 @@ async def write(cluster: NodeCluster) -> None:
 
 async def bites(cluster: NodeCluster, step: Step, hold: float = HOLD_S) -> Fault:
     """The fault, once it is proved, healed, and every partition took records again."""
+    (fault,) = await bite_together(cluster, step, hold=hold)
+    return fault
+
+
+async def bite_together(cluster: NodeCluster, *steps: Step, hold: float = HOLD_S) -> list[Fault]:
+    """The same of several that leave one another alone, in their order."""
     await grows(cluster)
-    told: list[Fault] = []
+    told: dict[Step, Fault] = {}
     origin = time.monotonic_ns()
-    await carry_out(step, injection_of(step, cluster), cluster, hold, origin, told.append)
-    (fault,) = told
-    assert fault.error == "" and fault.evidence, fault
-    assert fault.kind == step.kind and fault.targets == step.targets
-    assert fault.ended - fault.began >= hold * 1e9
+    async with asyncio.TaskGroup() as group:
+        for step in steps:
+            tell = partial(told.__setitem__, step)
+            group.create_task(carry_out(step, injection_of(step, cluster), cluster, hold, origin, tell))
+    for step in steps:
+        fault = told[step]
+        assert fault.error == "" and fault.evidence, fault
+        assert fault.kind == step.kind and fault.targets == step.targets
+        assert fault.ended - fault.began >= hold * 1e9
     recovery = await health.recover(cluster.bootstrap, write_to=[TOPIC], within=PATIENCE_S)
     assert recovery.written_s is not None
     assert not cluster.claimed
-    return fault
+    return [told[step] for step in steps]
 
 
 async def grows(cluster: NodeCluster) -> None:
