@@ -91,7 +91,7 @@ class PartitionManager:
             disk, scheduler, worker, self._writer, logger, self._place_late, cache_bytes=fetch_cache_bytes
         )
         self.repairs = ReplicaRepairs(
-            self._drivers, scheduler, logger, self._shelf, report_loss, self._place_late, on_replica_offline
+            self._drivers, scheduler, worker, logger, self._shelf, report_loss, self._place_late, on_replica_offline
         )
         self.compactor = Compactor(
             scheduler, worker, self._writer, RetentionClock(clock), logger, lambda: list(self._drivers.values())

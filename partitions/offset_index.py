@@ -70,6 +70,13 @@ class OffsetIndex:
             return self.base_offset, FilePosition(0)
         return Offset(self.base_offset + self._offsets[index]), FilePosition(self._positions[index])
 
+    def after(self, offset: Offset) -> tuple[Offset, FilePosition] | None:
+        """The first entry beyond `offset`; None where there is none."""
+        index = bisect_right(self._offsets, max(0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET)))
+        if index == len(self._offsets):
+            return None
+        return Offset(self.base_offset + self._offsets[index]), FilePosition(self._positions[index])
+
     def truncate(self, end_offset: Offset, size: int) -> None:
         """The covered part ends here now, at a batch's boundary."""
         assert self.base_offset <= end_offset <= self.end_offset, (self.base_offset, end_offset, self.end_offset)

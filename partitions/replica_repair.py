@@ -7,8 +7,9 @@
     accepted     it leads no longer, left the ISR, and the leader epoch rose. Now, and not before, the log is closed and
                  recovered like after a crash: set aside from the damage on; then it is opened, follows the leader and
                  fetches again what it lost (S6, S9)
-    last copy    nobody else has the data. Nothing is cut: what is good stays readable, and appends go on. Asked again
-                 every half minute, in case somebody came back
+    last copy    nobody else has the data. Nothing is cut: what is good stays readable, and appends go on. Which records
+                 are lost is looked up (`lost_ranges.py`) and told, loudly. Asked again every half minute, in case
+                 somebody came back
     again        the quorum did not answer, or in another epoch: asked again soon, then less often
 
 A log that failed because of the damage (nothing can be read around it) goes the same way; it serves nothing meanwhile.
@@ -19,17 +20,18 @@ What is *not* here: finding damage, what the quorum checks (metadata), cutting a
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from raftlog.errors import RetriableError
 from raftlog.model import LeaderEpoch, Offset, TopicPartition
-from raftlog.ports import Scheduler
+from raftlog.ports import Scheduler, Worker
 
 from .driver import PartitionDriver
 from .driver_ports import Logger
 from .log_slice import LogDamaged
+from .lost_ranges import LossSearch, LostRange, describe
 from .replica_shelf import ReplicaShelf
 
 ASK_AGAIN_SECONDS = 1.0
@@ -62,6 +64,10 @@ class _Repair:
     """The last; None while the quorum is asked."""
     seconds: float = ASK_AGAIN_SECONDS
     """Until it is asked again."""
+    searched: frozenset[Offset] = frozenset()
+    """The suspects among which lost records were, or are being, looked for."""
+    lost: Sequence[LostRange] | None = None
+    """What was found; None while that is not known."""
 
 
 class ReplicaRepairs:
@@ -74,6 +80,7 @@ class ReplicaRepairs:
         self,
         drivers: MutableMapping[TopicPartition, PartitionDriver],
         scheduler: Scheduler,
+        worker: Worker,
         logger: Logger,
         shelf: ReplicaShelf,
         report_loss: ReportLoss | None,
@@ -85,6 +92,7 @@ class ReplicaRepairs:
         offline, and a restart repairs it."""
         self._drivers = drivers
         self._scheduler = scheduler
+        self._worker = worker
         self._logger = logger
         self._shelf = shelf
         self._report_loss = report_loss
@@ -122,7 +130,8 @@ class ReplicaRepairs:
         for repair in self._repairs.values():
             last = repair.answer is LossAnswer.LAST_COPY
             what = "is damaged, and no other replica has the data" if last else "is damaged, and about to be repaired"
-            lines.append(f"{repair.driver.name} {what}: {repair.reason}")
+            lost = f"; lost are {describe(repair.lost)}, the rest can be read" if last and repair.lost else ""
+            lines.append(f"{repair.driver.name} {what}: {repair.reason}{lost}")
         return lines
 
     # --- Inside ---
@@ -165,9 +174,36 @@ class ReplicaRepairs:
             return
         if answer is LossAnswer.LAST_COPY:
             self._logger.error("damage in the last copy", partition=name, reason=repair.reason)
+            self._look_for_losses(repair)
         self._place(tp)
         seconds, repair.seconds = repair.seconds, min(2 * repair.seconds, LAST_COPY_SECONDS)
         self._ask_later(repair, LAST_COPY_SECONDS if answer is LossAnswer.LAST_COPY else seconds)
+
+    def _look_for_losses(self, repair: _Repair) -> None:
+        """Once for each set of damaged segments: it reads all of them."""
+        if repair.searched == repair.suspects or repair.driver.log.failed is not None:
+            return
+        repair.searched, repair.lost = frozenset(repair.suspects), None
+        log = repair.driver.log
+        search = LossSearch(log.scrub_plan(), repair.searched, log.config.index_interval_bytes)
+
+        def stepped(more: bool | None, error: BaseException | None) -> None:
+            if repair.searched != frozenset(search.damaged) or not self._goes_on(repair):
+                return
+            if error is not None:
+                self._logger.error("lost records not found", partition=repair.driver.name, error=str(error))
+            elif more:
+                self._worker.submit(search.step, stepped)
+            else:
+                self._found(repair, search.lost)
+
+        self._worker.submit(search.step, stepped)
+
+    def _found(self, repair: _Repair, lost: Sequence[LostRange]) -> None:
+        start = repair.driver.log.log_start_offset
+        repair.lost = [LostRange(max(start, one.first), one.end) for one in lost if one.end > start]
+        if repair.lost:
+            self._logger.error("records lost", partition=repair.driver.name, lost=describe(repair.lost))
 
     def _goes_on(self, repair: _Repair) -> bool:
         """False where the replica was removed meanwhile, or the broker stops."""
