@@ -93,7 +93,7 @@ class Rounds:
         return time.monotonic_ns() - self.origin_ns
 
     async def play(self) -> None:
-        """All rounds, or as many as there are until something is wrong. Raises `RunFailed`, and `InvalidRequest` where
+        """All rounds, or as many as there are until something is wrong. Raises `RunFailed` of the first one, and `InvalidRequest` where
         this cluster cannot be given these faults."""
         names = nemeses_of(self.plan)
         needs = frozenset().union(*(RECIPES[name].needs for name in names))
@@ -124,6 +124,12 @@ class Rounds:
             self._first_process = await operations
         except HealFailed as error:
             self._not_healed = str(error)
+            return False
+        except RunFailed as error:
+            if number == 0:
+                raise
+            # It was well once: what it cannot do any more is told of the cluster (S10), though nobody knows why.
+            self.verdicts["well"] = Verdict(None, {"not-well": [{"round": number, "why": str(error)}]})
             return False
         finally:
             operations.cancel()

@@ -46,6 +46,8 @@ class World:
     ended: str = ""
     """A node that does not run any more."""
     silent: bool = False
+    well_for: int = 1_000
+    """Rounds."""
     first_processes: list[int] = field(default_factory=list)
     faults: int = 0
 
@@ -67,6 +69,8 @@ class World:
     ) -> int:
         first: int = given["first_process"]
         self.first_processes.append(first)
+        if len(self.first_processes) > self.well_for:
+            raise RunFailed("the cluster could not be prepared")
         for number in range(0 if self.silent else ACKNOWLEDGED_MIN):
             for kind in ("invoke", "ok"):
                 given["history"].add(Operation(0, first + number % 6, kind, "send"))  # type: ignore[arg-type]
@@ -149,6 +153,17 @@ async def test_a_node_that_ends_by_itself_is_found(world: World) -> None:
     played = await world.play()
     assert played.passed == 0
     assert played.verdicts["nodes"].anomalies == {"node-ended": [{"node": "n2", "log": "INVARIANT"}]}
+
+
+async def test_a_cluster_that_is_not_well_after_some_rounds_is_told_of(world: World) -> None:
+    """S10. In the first round it was never well, and the run says nothing of it."""
+    world.well_for = 1
+    played = await world.play()
+    assert played.passed == 1 and played.verdicts["well"].valid is None
+    assert played.verdicts["well"].anomalies["not-well"][0]["round"] == 1
+    world.well_for = 0
+    with pytest.raises(RunFailed, match="could not be prepared"):
+        await world.play()
 
 
 async def test_a_cluster_that_acknowledges_nothing_is_not_broken(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
