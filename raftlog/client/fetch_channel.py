@@ -37,6 +37,11 @@ from .transport import FETCH_PATH, Connection
 ANSWER_GRACE = 10.0
 """Seconds beyond the long poll after which the connection is given up."""
 
+MAX_POLLS = 4
+"""Long polls that are open at one broker."""
+MAX_AT_ONCE = 8
+"""Polls beside those that are answered without a wait; a broker takes 16 of a session."""
+
 Answer: TypeAlias = FetchedPartition | FetchedSlot
 
 Answered: TypeAlias = Callable[[Response, memoryview], None]
@@ -89,6 +94,11 @@ class Channel:
     def needs_poll(self) -> bool:
         """Partitions wait for an answer that no open poll could bring."""
         return False
+
+    @property
+    def is_full(self) -> bool:
+        """Nothing can be asked now, until a poll is over."""
+        return self.open_polls >= MAX_POLLS
 
     @property
     def waiting_bytes(self) -> int:
@@ -207,6 +217,10 @@ class SessionChannel(Channel):
         return bool(self._slots) and not self.open_polls
 
     @property
+    def is_full(self) -> bool:
+        return self.open_polls >= MAX_POLLS + MAX_AT_ONCE
+
+    @property
     def waiting_bytes(self) -> int:
         return self._waiting_bytes
 
@@ -220,11 +234,13 @@ class SessionChannel(Channel):
         if begins:
             self._begun += 1
             self._session = self._begun
+        # Where all long polls are open, perhaps for idle partitions, slots are only named: those bring what comes.
+        wait = self._terms.max_wait if self.open_polls < MAX_POLLS else 0.0
         make = partial(
             SessionFetchRequest,
             session=self._session,
             begins=begins,
-            max_wait_ms=int(self._terms.max_wait * 1000),
+            max_wait_ms=int(wait * 1000),
             min_bytes=self._terms.min_bytes,
             max_bytes=max_bytes,
             added=[self._slot(topic_id, reader, most) for reader, most in asked],

@@ -41,8 +41,6 @@ from .waiters import Waiters
 
 logger = logging.getLogger("raftlog.client")
 
-MAX_POLLS = 4
-"""Open at one broker."""
 MAX_NAMED = 4_000
 """Partitions in one request: a broker takes them in within one turn of its loop."""
 BACKOFF_MIN = 0.02
@@ -212,7 +210,7 @@ class Fetcher:
             return False
         channel = self._channels.to(connection)
         least = self._books.wanting_count(leader) * min(PARTITION_BYTES, self._share // 2)
-        if channel.open_polls >= MAX_POLLS:
+        if channel.is_full:
             return False
         if not self._budget.has_room(least, self._books.buffered_bytes):
             self._short = True

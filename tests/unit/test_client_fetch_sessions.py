@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from raftlog import Consumer
-from raftlog.client import fetch_channels
+from raftlog.client import fetch_channel, fetch_channels
 from raftlog.record_batch import encode, stamp
 from tests.support.fake_cluster import FakeCluster, FakePartition
 
@@ -121,3 +121,24 @@ async def test_a_broker_that_says_goodbye_loses_its_session(cluster: FakeCluster
             await two.nodes[1].stop_gracefully()
             put(two, topic.partitions[0])
             assert await read(consumer, 1) == [(0, 1)]
+
+
+async def test_idle_partitions_keep_nobody_from_being_asked_for(cluster: FakeCluster) -> None:
+    """Every partition at the end of its log may have a long poll open; who wants something else waits for none."""
+    topic = cluster.create_topic("t", partitions=12)
+    put(cluster, topic.partitions[11], 5)
+    async with Consumer(cluster.bootstrap, "t", max_wait_ms=20_000) as consumer:
+        assert len(await read(consumer, 5)) == 5
+        for idle in range(11):
+            await consumer.seek(idle, 0)
+        await consumer.seek(11, 2)
+        async with asyncio.timeout(10):
+            assert await read(consumer, 3) == [(11, 2), (11, 3), (11, 4)]
+        fetcher = consumer._fetcher
+        assert fetcher is not None
+        (channel,) = fetcher._channels.all()
+        async with asyncio.timeout(10):
+            while channel.open_polls > fetch_channel.MAX_POLLS:
+                await consumer.poll(timeout=0.01)
+    waits = [request.max_wait_ms for request in cluster.nodes[1].fetching.asked]
+    assert set(waits) == {20_000, 0} and waits.count(0) <= 10
