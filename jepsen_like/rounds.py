@@ -93,8 +93,8 @@ class Rounds:
         return time.monotonic_ns() - self.origin_ns
 
     async def play(self) -> None:
-        """All rounds, or as many as there are until something is wrong. Raises `RunFailed` of the first one, and `InvalidRequest` where
-        this cluster cannot be given these faults."""
+        """All rounds, or as many as there are until something is wrong. Raises `RunFailed` of the first one, and
+        `InvalidRequest` where this cluster cannot be given these faults."""
         names = nemeses_of(self.plan)
         needs = frozenset().union(*(RECIPES[name].needs for name in names))
         as_breakable(self.cluster, ", ".join(names), needs)
