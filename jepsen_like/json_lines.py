@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 
-def append_line(file: Path, result: msgspec.Struct) -> None:
+def append_line(file: Path, result: object) -> None:
     """One line, at the end, durably; whoever appends at the same time waits."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab+") as results:

@@ -7,27 +7,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
 import subprocess
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+from jepsen_like.json_lines import append_line
 
 T = TypeVar("T")
 
 
 def append(result: object, path: str) -> None:
     """So that it stays. A line that a killed run left unfinished stays by itself."""
-    line = msgspec.json.encode(result)
-    with open(path, "a+b") as file:
-        if file.tell():
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
-        file.write(line + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    print(line.decode(), flush=True)  # noqa: T201
+    append_line(Path(path), result)
+    print(msgspec.json.encode(result).decode(), flush=True)  # noqa: T201
 
 
 def read(path: str, kind: type[T]) -> list[T]:
