@@ -11,8 +11,9 @@ What is *not* here: which batches, when, and what their fates mean (`sender.py`,
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Protocol, TypeAlias
@@ -26,6 +27,7 @@ from raftlog.wire import ErrorResponse, ProducedPartition, ProducePartition, Pro
 from .accumulator_batch import Batch
 from .delivery import DeliveryFuture
 from .producer_settings import ProducerSettings
+from .sequencer import Sequencer
 from .transport import PRODUCE_PATH, Connection
 
 ANSWER_GRACE = 5.0
@@ -162,6 +164,27 @@ class Lane:
     def _lost(self, attempts: list[Attempt], error: RaftlogError) -> None:
         self.requests -= 1
         self._owner.lost(attempts, error)
+
+
+def sequencer_of(lanes: Mapping[int, Lane], settings: ProducerSettings) -> Sequencer[DeliveryFuture]:
+    """What gives these lanes, by broker, their batches.
+
+    A producer that lingers has gathered records by the time that a batch is due. One that does not (`linger` 0) would
+    send each in a request of its own, however many are on their way: so many that whoever handles them falls behind,
+    and each waits for all before it. So what comes while a broker has a request to answer goes into the next one
+    (Nagle's algorithm, RFC 896), unless it fills a batch or has waited for `OPEN_AT_MOST`.
+    """
+
+    def busy(leader: int) -> bool:
+        lane = lanes.get(leader)
+        return lane is not None and lane.requests > 0
+
+    return Sequencer(
+        idempotent=settings.idempotent,
+        delivery_timeout=settings.delivery_timeout,
+        random=random.Random(),
+        busy=(lambda leader: False) if settings.linger > 0 else busy,
+    )
 
 
 def _encoding(batch: Batch[DeliveryFuture], codec: Codec, transactional: bool) -> Callable[[], bytes]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ from .accumulator_batch import UNASSIGNED, ParkedRecord
 from .api import HttpApi, blames_caller
 from .delivery import Delivery, DeliveryFuture
 from .identity import IdentitySource
-from .lanes import Attempt, Lane
+from .lanes import Attempt, Lane, sequencer_of
 from .metadata import ClusterMetadata, TopicDescription, check_partition
 from .partition_queue import Delivered, Outcome, Undelivered
 from .producer_settings import ProducerSettings
@@ -71,9 +70,8 @@ class Sender:
             linger=settings.linger,
             new_delivery=DeliveryFuture,
         )
-        self.sequencer: Sequencer[DeliveryFuture] = Sequencer(
-            idempotent=settings.idempotent, delivery_timeout=settings.delivery_timeout, random=random.Random()
-        )
+        self._lanes: dict[int, Lane] = {}
+        self.sequencer: Sequencer[DeliveryFuture] = sequencer_of(self._lanes, settings)
         self.metadata = ClusterMetadata(api)
         self.failed: deque[DeliveryFuture] = deque(maxlen=1000)
         """The last ones that failed; `flush` raises what nobody looked at."""
@@ -81,7 +79,6 @@ class Sender:
         self._refresher = MetadataRefresher(api, self.metadata, self._refreshed, self._world_failed)
         self._identities = IdentitySource(api, self._identity_granted, self._world_failed)
         self._topic_ids: dict[str, bytes] = {}
-        self._lanes: dict[int, Lane] = {}
         self._unknown_since: dict[str, float] = {}
         """Topics that nobody knows, by when that was first said."""
         self._waiting_since: dict[str, float] = {}

@@ -13,14 +13,14 @@ What is *not* here: batching (`accumulator.py`), connections and encoding (`send
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic
 
 from raftlog.errors import CODES, RaftlogError
 from raftlog.ports import Random
 
 from .accumulator_batch import Batch, D
-from .partition_queue import Delivered, Outcome, PartitionQueue
+from .partition_queue import MAX_IN_FLIGHT_BATCHES, Delivered, Outcome, PartitionQueue
 
 BACKOFF_MIN = 0.02
 MOVING_BACKOFF_MAX = 0.1
@@ -39,11 +39,20 @@ _NO_LEADER_LOAD = 1 << 20
 class Sequencer(Generic[D]):
     """The queues of all partitions that a producer writes to."""
 
-    def __init__(self, *, idempotent: bool, delivery_timeout: float, random: Random) -> None:
-        """`delivery_timeout` in seconds, from the opening of a batch to its failure."""
+    def __init__(
+        self,
+        *,
+        idempotent: bool,
+        delivery_timeout: float,
+        random: Random,
+        busy: Callable[[int], bool] = lambda leader: False,
+    ) -> None:
+        """`delivery_timeout` in seconds, from the opening of a batch to its failure. `busy`: this broker has something
+        of ours to answer, for which a batch that is not full is to wait."""
         self._idempotent = idempotent
         self._delivery_timeout = delivery_timeout
         self._random = random
+        self._busy = busy
         self._queues: dict[str, dict[int, PartitionQueue[D]]] = {}
         self._sendable: dict[int, dict[PartitionQueue[D], None]] = {}
         """Leader → queues that may have something for it."""
@@ -148,12 +157,12 @@ class Sequencer(Generic[D]):
         return taken
 
     def sendable(self, topic: str, partition: int) -> bool:
-        """Whether a batch sealed now would be sent at once rather than wait behind others."""
+        """Whether a batch sealed now would be sent at once rather than wait behind others, or for an answer."""
         queues = self._queues.get(topic, {})
         if partition >= 0:
             queue = queues.get(partition)
-            return queue is None or queue.is_idle
-        return not queues or any(queue.is_idle for queue in queues.values())
+            return queue is None or self._is_free(queue)
+        return not queues or any(map(self._is_free, queues.values()))
 
     def choose_partition(self, topic: str, partition_count: int) -> int:
         """The partition for records without a key: one with a leader and little to do, each in its turn."""
@@ -164,7 +173,7 @@ class Sequencer(Generic[D]):
         for step in range(min(partition_count, _CHOICES)):
             partition = (first + step) % partition_count
             queue = queues.get(partition)
-            load = 0 if queue is None else queue.backlog if queue.leader >= 0 else _NO_LEADER_LOAD
+            load = 0 if queue is None else self._load(queue)
             if load < least:
                 best, least = partition, load
         self._last_chosen[topic] = best
@@ -283,6 +292,15 @@ class Sequencer(Generic[D]):
                 assert self.identity_wanted, str(queue)
 
     # --- Inside -------------------------------------------------------------------------------------------------------
+
+    def _is_free(self, queue: PartitionQueue[D]) -> bool:
+        return queue.is_idle and not self._busy(queue.leader)
+
+    def _load(self, queue: PartitionQueue[D]) -> int:
+        """To choose the least by."""
+        if queue.leader < 0:
+            return _NO_LEADER_LOAD
+        return queue.backlog + (MAX_IN_FLIGHT_BATCHES if self._busy(queue.leader) else 0)
 
     def _queue(self, topic: str, partition: int) -> PartitionQueue[D]:
         of_topic = self._queues.setdefault(topic, {})

@@ -386,3 +386,18 @@ def test_records_without_key_go_where_a_leader_has_little_to_do() -> None:
         batch: Batch[int] = Batch(TOPIC, 0, 1000, number, 0.0, 0)
         sequencer.enqueue(batch)
     assert {sequencer.choose_partition(TOPIC, 3) for _ in range(6)} == {2}
+
+
+def test_who_has_something_to_answer_is_chosen_when_all_have() -> None:
+    busy = {1}
+    sequencer: Sequencer[int] = Sequencer(
+        idempotent=False, delivery_timeout=9.0, random=random.Random(1), busy=busy.__contains__
+    )
+    assert sequencer.sendable(TOPIC, 0) and sequencer.sendable(TOPIC, -1), "nothing is known of it"
+    for partition in range(4):
+        sequencer.set_leader(TOPIC, partition, 1 + partition % 2, 1)
+    assert {sequencer.choose_partition(TOPIC, 4) for _ in range(8)} == {1, 3}
+    assert [sequencer.sendable(TOPIC, partition) for partition in (-1, 0, 1)] == [True, False, True]
+    busy.add(2)
+    assert {sequencer.choose_partition(TOPIC, 4) for _ in range(8)} == {0, 1, 2, 3}
+    assert not sequencer.sendable(TOPIC, -1)

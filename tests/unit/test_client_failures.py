@@ -16,6 +16,9 @@ from raftlog.record_batch import parse_header
 from raftlog.wire import ProduceRequest
 from tests.support.fake_cluster import OK, FakeCluster, FakePartition, Fate
 
+PIPELINED_MS = 0.01
+"""Next to nothing, and not 0: then what comes waits for the answer to what went before, and little is in flight."""
+
 
 @pytest.fixture
 async def cluster() -> AsyncIterator[FakeCluster]:
@@ -57,7 +60,7 @@ async def send_in_small_batches(producer: Producer, values: list[bytes]) -> None
 async def test_one_request_goes_wrong(cluster: FakeCluster, fate: Fate, number: int) -> None:
     cluster.nodes[1].on_produce = nth(number, fate)
     values = numbered(0, 500)
-    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         await send_in_small_batches(producer, values)
     assert log(cluster).values() == values
     assert {parse_header(batch).producer_id for batch in log(cluster).batches} == {1}
@@ -65,7 +68,7 @@ async def test_one_request_goes_wrong(cluster: FakeCluster, fate: Fate, number: 
 
 async def test_a_repeated_batch_gets_the_offset_that_it_had(cluster: FakeCluster) -> None:
     cluster.nodes[1].on_produce = nth(1, Fate(drop_after=True))
-    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         for number, value in enumerate(numbered(0, 5)):
             assert (await producer.send_and_wait("t", value)).offset == number
     assert log(cluster).duplicates == 1
@@ -79,7 +82,7 @@ async def test_answers_may_come_in_any_order(cluster: FakeCluster) -> None:
         return Fate(hold=holds[-1])
 
     cluster.nodes[1].on_produce = hold
-    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         await producer.prepare("t")
         deliveries = []
         for number, value in enumerate(numbered(0, 5)):
@@ -94,7 +97,7 @@ async def test_answers_may_come_in_any_order(cluster: FakeCluster) -> None:
 async def test_no_more_than_five_batches_of_a_partition_are_in_flight(cluster: FakeCluster) -> None:
     held = asyncio.Event()
     node = cluster.nodes[1]
-    async with Producer(cluster.bootstrap, linger_ms=0, max_in_flight=20) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS, max_in_flight=20) as producer:
         await producer.send("t", b"first")
         node.on_produce = lambda _: Fate(hold=held)
         for number, value in enumerate(numbered(0, 5)):
@@ -110,7 +113,7 @@ async def test_no_more_than_five_batches_of_a_partition_are_in_flight(cluster: F
 
 async def test_the_leader_moves(cluster: FakeCluster) -> None:
     values = numbered(0, 600)
-    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         for start, leader in ((0, 2), (200, 3), (400, 1)):
             await send_in_small_batches(producer, values[start : start + 200])
             cluster.move_leader("t", 0, leader)
@@ -120,7 +123,7 @@ async def test_the_leader_moves(cluster: FakeCluster) -> None:
 async def test_the_leader_dies(cluster: FakeCluster) -> None:
     values = numbered(0, 400)
     loop = asyncio.get_running_loop()
-    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         await send_in_small_batches(producer, values[:200])
         await cluster.nodes[1].kill()
         sending = asyncio.create_task(send_in_small_batches(producer, values[200:]))
@@ -137,7 +140,7 @@ async def test_the_leader_stops_without_dying(cluster: FakeCluster) -> None:
     """It takes requests and answers none, on either port. Another leads; nobody waits for the stopped one."""
     values = numbered(0, 400)
     loop = asyncio.get_running_loop()
-    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         await send_in_small_batches(producer, values[:200])
         cluster.nodes[1].on_produce = lambda _: Fate(ignore=True)
         cluster.nodes[1].api_hangs = True
@@ -154,7 +157,7 @@ async def test_the_leader_stops_without_dying(cluster: FakeCluster) -> None:
 async def test_closing_does_not_wait_for_a_broker_that_is_stopped(cluster: FakeCluster) -> None:
     """More is on its way to it than the sockets between can hold."""
     cluster.create_topic("t", partitions=10)
-    producer = Producer(cluster.bootstrap, linger_ms=0, batch_bytes=1 << 20, max_in_flight=40)
+    producer = Producer(cluster.bootstrap, linger_ms=PIPELINED_MS, batch_bytes=1 << 20, max_in_flight=40)
     await producer.send("t", b"a", partition=0)
     for stream in cluster.nodes[1].streams():
         stream.connection.pause_reading()
@@ -167,7 +170,7 @@ async def test_closing_does_not_wait_for_a_broker_that_is_stopped(cluster: FakeC
 
 async def test_a_node_that_is_cut_off_from_the_quorum_does_not_mislead(cluster: FakeCluster) -> None:
     """Its API goes on telling the old leader."""
-    async with Producer(cluster.nodes[1].api_address, linger_ms=0) as producer:
+    async with Producer(cluster.nodes[1].api_address, linger_ms=PIPELINED_MS) as producer:
         assert (await producer.send_and_wait("t", b"a")).offset == 0
         old = cluster.nodes[1]._describe(cluster.topics["t"])
         cluster.move_leader("t", 0, 2)
@@ -180,7 +183,7 @@ async def test_a_node_that_is_cut_off_from_the_quorum_does_not_mislead(cluster: 
 
 async def test_a_node_restarts_at_another_address(cluster: FakeCluster) -> None:
     values = numbered(0, 200)
-    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         await send_in_small_batches(producer, values[:100])
         await cluster.nodes[1].kill()
         sending = asyncio.create_task(send_in_small_batches(producer, values[100:]))
@@ -193,7 +196,7 @@ async def test_a_node_restarts_at_another_address(cluster: FakeCluster) -> None:
 async def test_a_broker_that_shuts_down_in_order_answers_what_it_has(cluster: FakeCluster) -> None:
     held = asyncio.Event()
     cluster.nodes[1].on_produce = lambda _: Fate(hold=held)
-    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         first = producer.send("t", b"a")
         await cluster.until(lambda: cluster.nodes[1].produces)
         closing = asyncio.create_task(cluster.nodes[1].stop_gracefully())
@@ -207,7 +210,7 @@ async def test_a_broker_that_shuts_down_in_order_answers_what_it_has(cluster: Fa
 
 
 async def test_a_topic_is_deleted_and_created_again(cluster: FakeCluster) -> None:
-    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         for value in numbered(0, 20):
             await producer.send("t", value)
         cluster.create_topic("t")
@@ -219,7 +222,7 @@ async def test_a_topic_is_deleted_and_created_again(cluster: FakeCluster) -> Non
 async def test_a_batch_that_fails_for_good_does_not_stop_those_after_it(cluster: FakeCluster) -> None:
     cluster.nodes[1].on_produce = nth(2, Fate(error="timestamp_out_of_range"))
     values = numbered(0, 300)
-    producer = Producer(cluster.bootstrap, linger_ms=0)
+    producer = Producer(cluster.bootstrap, linger_ms=PIPELINED_MS)
     await send_in_small_batches(producer, values)
     with pytest.raises(Exception, match="timestamp_out_of_range"):
         await producer.flush()
@@ -232,7 +235,7 @@ async def test_a_batch_that_fails_for_good_does_not_stop_those_after_it(cluster:
 
 
 async def test_a_leader_that_forgot_the_producer(cluster: FakeCluster) -> None:
-    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS) as producer:
         await producer.send("t", b"a")
         log(cluster).windows.clear()
         await producer.send("t", b"b")
@@ -241,7 +244,7 @@ async def test_a_leader_that_forgot_the_producer(cluster: FakeCluster) -> None:
 
 async def test_no_answer_within_the_delivery_timeout(cluster: FakeCluster) -> None:
     cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
-    producer = Producer(cluster.bootstrap, linger_ms=0, delivery_timeout_ms=200)
+    producer = Producer(cluster.bootstrap, linger_ms=PIPELINED_MS, delivery_timeout_ms=200)
     with pytest.raises(RetriableError) as late:
         await producer.send("t", b"a")
     assert late.value.code == "outcome_unknown" and late.value.applied is Applied.UNKNOWN
@@ -254,7 +257,7 @@ async def test_no_answer_within_the_delivery_timeout(cluster: FakeCluster) -> No
 
 async def test_no_leader_within_the_delivery_timeout(cluster: FakeCluster) -> None:
     cluster.move_leader("t", 0, -1)
-    producer = Producer(cluster.bootstrap, linger_ms=0, delivery_timeout_ms=200)
+    producer = Producer(cluster.bootstrap, linger_ms=PIPELINED_MS, delivery_timeout_ms=200)
     with pytest.raises(RetriableError) as late:
         await producer.send("t", b"a")
     assert late.value.code == "leader_not_available" and late.value.applied is Applied.NO
@@ -279,7 +282,7 @@ async def test_nobody_answers_at_all() -> None:
 
 async def test_without_idempotence_an_unanswered_batch_may_be_there_twice(cluster: FakeCluster) -> None:
     cluster.nodes[1].on_produce = nth(1, Fate(drop_after=True))
-    async with Producer(cluster.bootstrap, linger_ms=0, idempotent=False) as producer:
+    async with Producer(cluster.bootstrap, linger_ms=PIPELINED_MS, idempotent=False) as producer:
         for value in numbered(0, 3):
             await producer.send("t", value)
     assert log(cluster).values() == [b"0000000", b"0000001", b"0000001", b"0000002"]

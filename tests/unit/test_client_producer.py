@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from raftlog import Producer
-from raftlog.client import sender
+from raftlog.client import accumulator, sender
 from raftlog.errors import Applied, InvalidRequest, RaftlogError, RetriableError
 from raftlog.partitioner import partition_for_key
 from raftlog.record_batch import RecordBatch, parse_header
@@ -243,6 +243,44 @@ async def test_linger_is_kept(cluster: FakeCluster) -> None:
         producer.send("t", b"x")
         await producer.flush()
         assert loop.time() - before < 0.015 + 0.5
+
+
+async def test_without_linger_what_comes_while_an_answer_is_due_goes_together(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accumulator, "OPEN_AT_MOST", 60.0)
+    topic, node, held = cluster.create_topic("t"), cluster.nodes[1], asyncio.Event()
+    async with Producer(cluster.bootstrap, linger_ms=0, batch_bytes=1024) as producer:
+        await producer.send("t", b"first")
+        node.on_produce = lambda _: Fate(hold=held)
+        producer.send("t", b"unanswered")
+        await cluster.until(lambda: len(node.produces) == 2)
+        full = [b"x" * 400, b"does not fit" * 40]
+        for value in full:
+            producer.send("t", value)
+            await asyncio.sleep(0)
+        await cluster.until(lambda: len(node.produces) == 3)  # a batch that is full waits for nobody
+        for value in (b"1", b"2"):
+            producer.send("t", value)
+            await asyncio.sleep(0)
+        assert len(node.produces) == 3
+        held.set()
+    assert len(node.produces) == 4
+    assert topic.partitions[0].values() == [b"first", b"unanswered", *full, b"1", b"2"]
+
+
+async def test_without_linger_a_batch_waits_for_an_answer_only_so_long(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accumulator, "OPEN_AT_MOST", 0.01)
+    cluster.create_topic("t")
+    node, held = cluster.nodes[1], asyncio.Event()
+    node.on_produce = lambda _: Fate(hold=held)
+    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        for number in range(3):
+            producer.send("t", b"x")
+            await cluster.until(lambda: len(node.produces) == number + 1)  # noqa: B023
+        held.set()
 
 
 async def test_a_topic_that_appears_late_is_found(cluster: FakeCluster) -> None:
