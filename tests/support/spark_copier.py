@@ -24,7 +24,8 @@ from typing import Any
 
 from .spark import ROOT, session
 
-PATIENCE_S = 240
+PATIENCE_S = 600
+"""A query is a JVM and a dozen of Python processes: half a minute alone, and many on a machine that others work on."""
 ROWS_HANDED_OVER = "2"
 """Spark hands a sink so many rows at a time, or what is left at the end: with the default of 10,000 a task that stands
 still would not have written anything."""

@@ -61,8 +61,9 @@ class Copies:
         return Copier(options, self.folder / "log")
 
     def finish(self, **changes: object) -> None:
-        """Start it once more, to its end; then all is there, once, and nothing is left open."""
-        copier = self.start(**changes)
+        """Start it once more, to its end, in micro-batches as large as may be; then all is there, once, and nothing is
+        left open."""
+        copier = self.start(**{"per_trigger": sum(self.produced), **changes})
         try:
             assert copier.finish() == 0, copier.told()
         finally:

@@ -166,7 +166,7 @@ def run(copies: Copies, seeds: Sequence[int], results: str) -> None:
                 raise
             result_lines.append(kill, results)
             break
-    copies.finish(shuffled=True, per_trigger=10 * PER_TRIGGER)
+    copies.finish(shuffled=True)
 
 
 def seeds_to_do(results: str, first_seed: int, kills: int) -> list[int]:
