@@ -101,7 +101,8 @@ def run(
     try:
         found = make_run(plan, layout or default_layout(), runs)
     except RunFailed as error:
-        raise click.ClickException(str(error)) from error
+        click.echo(f"Error: {error}", err=True)
+        context.exit(EXIT_INVALID)
     show(output, found, lambda wide: told(found))
     context.exit(exit_code([found.valid]))
 

@@ -28,7 +28,7 @@ from ..cells import CELLS, ROUNDS_A_RUN, cell
 from ..run_records import Outcome, RunPlan
 from ..scoreboard import Score, due
 from .board import board_table, scores_of
-from .running import RESULTS, exit_code, layout_of, make_run, runs_option, told
+from .running import EXIT_INVALID, RESULTS, exit_code, layout_of, make_run, runs_option, told
 
 SEED_MAX = 2**31
 FAILURES_MAX = 3
@@ -37,6 +37,13 @@ PARALLEL_MAX = 8
 END_SECONDS = 180.0
 """For a run that is told to end: it takes its cluster down."""
 PROGRAM = (sys.executable, "-P", "-m", "raftlog.cli.main")
+
+
+class TooManyFailures(Exception):
+    """Nothing can be run here."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__(f"{failures} runs in a row say nothing of their cluster")
 
 
 @dataclass(slots=True)
@@ -109,7 +116,13 @@ def matrix(
     wanted = [cell(name.strip()).name for name in names.split(",")]
     sitting = Sitting(wanted, seconds, rate, rounds)
     end = time.monotonic() + total if total else float("inf")
-    made = _in_turn(sitting, runs, end) if parallel == 1 else asyncio.run(_side_by_side(sitting, runs, end, parallel))
+    try:
+        made = (
+            _in_turn(sitting, runs, end) if parallel == 1 else asyncio.run(_side_by_side(sitting, runs, end, parallel))
+        )
+    except TooManyFailures as error:
+        click.echo(f"Error: {error}", err=True)
+        context.exit(EXIT_INVALID)
     show(output, made, lambda wide: board_table([runs / RESULTS], wanted))
     context.exit(exit_code([one.valid for one in made]))
 
@@ -129,7 +142,7 @@ def _in_turn(sitting: Sitting, runs: Path, end: float) -> list[Outcome]:
             failures += 1
             click.echo(f"{plan.cell}: {error}", err=True)
             if failures == FAILURES_MAX:
-                raise click.ClickException(f"{failures} runs in a row say nothing of their cluster") from error
+                raise TooManyFailures(failures) from error
             continue
         finally:
             sitting.ended(plan)
@@ -174,7 +187,7 @@ async def _side_by_side(sitting: Sitting, runs: Path, end: float, parallel: int)
         if isinstance(one, BaseException):
             raise one
     if failures >= FAILURES_MAX:
-        raise click.ClickException(f"{failures} runs in a row say nothing of their cluster")
+        raise TooManyFailures(failures)
     return made
 
 

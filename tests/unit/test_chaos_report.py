@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from jepsen_like import chaos
 from jepsen_like.cells import cell
 from jepsen_like.history import Operation, write
+from jepsen_like.interpreter import RunFailed
 from jepsen_like.json_lines import append_line
 from jepsen_like.report.excerpts import excerpts, indexes
 from jepsen_like.report.page import render, render_simulated, write_report
@@ -126,6 +127,8 @@ def test_exit_codes_and_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     def fake(plan: RunPlan, layout: str, folder: Path) -> Outcome:
         made.append(plan)
+        if plan.seed == 4:
+            raise RunFailed("the machine is busy")
         found = result(plan, {1: True, 2: False, 3: None}[plan.seed % 10])
         append_line(folder / "results.jsonl", found)
         return found
@@ -138,6 +141,7 @@ def test_exit_codes_and_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return done.exit_code, done.output
 
     assert [call("run", "--seed", str(seed))[0] for seed in (1, 2, 3)] == [0, 1, 3]
+    assert call("run", "--seed", "4") == (1, "Error: the machine is busy\n"), "it could not be run"
     code, told = call("run", "--cell", "R12", "--seed", "11", "--option", "x=1", "-o", "json")
     assert code == 0 and made[-1].options == {"nemeses": ["bitflip", "kill"]} and '"cell": "R12"' in told
     assert call("run", "--seed", "1", "--option", "hold=[1, 2]", "--option", "shapes=one")[0] == 0
