@@ -134,7 +134,7 @@ class ClusterOperations:
     # --- Topics ------------------------------------------------------------------------------------------------------
 
     def _create(self, rng: random.Random) -> bool:
-        if len(self.topics) >= TOPICS_MAX:
+        if sum(not topic.beside for topic in self.topics.values()) >= TOPICS_MAX:
             return False
         self._made += 1
         flush_os, compacts = rng.random() < 0.2, rng.random() < 0.25
@@ -164,7 +164,8 @@ class ClusterOperations:
         self._made += 1
         plan = ProducerPlan(in_flight=2, pause=0.5, careless=False, acks=-1, keys=0)
         configs = (("segment.bytes", "2048"),)
-        self._make(rng, f"topic-{self._made}", plan, min(3, len(self._nodes)), configs, 2)
+        topic = self._make(rng, f"topic-{self._made}", plan, min(3, len(self._nodes)), configs, 2)
+        topic.beside = True
 
     def _make(
         self,
@@ -174,7 +175,7 @@ class ClusterOperations:
         factor: int,
         configs: tuple[tuple[str, str], ...],
         partitions: int,
-    ) -> None:
+    ) -> LiveTopic:
         topic_id = TopicId(rng.randbytes(16))
         topic = self.topics[topic_id] = LiveTopic(topic_id, name, plan, factor, configs)
         replicas = tuple(self._replicas(rng, factor) for _ in range(partitions))
@@ -185,6 +186,7 @@ class ClusterOperations:
             lambda: topic_id in self._rules.topics or topic_id in self._rules.removed,
             lambda: self._employ(topic),
         )
+        return topic
 
     def _replicas(self, rng: random.Random, factor: int) -> tuple[BrokerId, ...]:
         return tuple(rng.sample([node.node_id for node in self._nodes], factor))
@@ -209,7 +211,8 @@ class ClusterOperations:
         if topic is None:
             return False
         self._dismiss(topic)
-        self._make(rng, topic.name, topic.plan, topic.factor, topic.configs, len(topic.producers) or 1)
+        again = self._make(rng, topic.name, topic.plan, topic.factor, topic.configs, len(topic.producers) or 1)
+        again.beside = topic.beside
         return True
 
     def _dismiss(self, topic: LiveTopic) -> None:

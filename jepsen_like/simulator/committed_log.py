@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from partitions.driver import PartitionDriver
 from raftlog.model import Offset
 from raftlog.ports import Part
-from raftlog.record_batch import BatchHeader, RecordBatch, split_batches
+from raftlog.record_batch import BatchHeader, RecordBatch, check_crc, split_batches
 
 from .network import bytes_of
 from .violation import Violation
 
 READ_BYTES = 1 << 20
+SOUND_BATCHES = 512
+"""So many are remembered: of those that replicas are getting now."""
 
 
 class Batch(NamedTuple):
@@ -38,6 +41,13 @@ class Batch(NamedTuple):
     def of(cls, header: BatchHeader, *, compacts: bool) -> Batch:
         place = header.base_offset, header.end_offset, header.leader_epoch
         return cls(*place, 0, not header.record_count) if compacts else cls(*place, header.crc)
+
+
+@lru_cache(maxsize=SOUND_BATCHES)
+def sound_batch(content: bytes, compacts: bool) -> Batch:
+    """Of a whole batch. Raises `CorruptBatch` where it is damaged. The same bytes, which every replica of a partition
+    has, and has on disk, are looked at once."""
+    return Batch.of(check_crc(content), compacts=compacts)
 
 
 @dataclass(slots=True)

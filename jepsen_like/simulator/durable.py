@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 
 from partitions.leader_epochs import LeaderEpochHistory
 from partitions.segment import parse_segment_name, segment_name
@@ -22,6 +23,9 @@ from raftlog.model import Offset
 from raftlog.record_batch import HEADER_BYTES, parse_header
 
 from .disk import Inode, SimDisk
+
+HEADERS = 512
+"""So many are remembered: of those batches that replicas are getting now."""
 
 
 @dataclass(slots=True)
@@ -101,15 +105,23 @@ def _walk(inode: Inode, offset: int, end: int, epochs: LeaderEpochHistory, mark:
     durable = inode.durable
     while mark.offset < end and mark.position < len(durable):
         try:
-            header = parse_header(durable[mark.position : mark.position + HEADER_BYTES])
+            base, end_offset, epoch, total = _place(bytes(durable[mark.position : mark.position + HEADER_BYTES]))
         except CorruptBatch as error:
             return f"at offset {mark.offset} there is no batch: {error.detail}"
-        if header.base_offset != mark.offset:
-            return f"where offset {mark.offset} should be there is {header.base_offset}"
-        if mark.position + header.total_bytes > len(durable):
+        if base != mark.offset:
+            return f"where offset {mark.offset} should be there is {base}"
+        if mark.position + total > len(durable):
             return f"the batch at offset {mark.offset} is cut"
-        if header.end_offset > offset and header.leader_epoch != epochs.epoch_at(Offset(mark.offset)):
-            return f"the batch at offset {mark.offset} is of epoch {header.leader_epoch}"
-        mark.position += header.total_bytes
-        mark.offset = header.end_offset
+        if end_offset > offset and epoch != epochs.epoch_at(Offset(mark.offset)):
+            return f"the batch at offset {mark.offset} is of epoch {epoch}"
+        mark.position += total
+        mark.offset = end_offset
     return ""
+
+
+@lru_cache(maxsize=HEADERS)
+def _place(content: bytes) -> tuple[int, int, int, int]:
+    """Base and end offset, leader epoch and length in bytes of the batch that has this header. Raises `CorruptBatch`.
+    Every replica has the same ones."""
+    header = parse_header(content)
+    return header.base_offset, header.end_offset, header.leader_epoch, header.total_bytes

@@ -13,8 +13,8 @@ After each event the node that ran it is compared with the truth:
       that one of those lacks; every running, registered, eligible member of ISR (and of the commit set while the ISR is
       below the minimum or nobody leads) has every record of the truth on its disk; so has each new leader; who joins
       the ISR has its leader's epoch start; the high watermark stands still below `min.insync.replicas`.
-* S7  every node applies the same events at the same index of the metadata log; records by themselves are right
-      (`record_rules.py`); the image's and the engine's own invariants hold.
+* S7  every node applies the same events at the same index of the metadata log; the image's and the engine's own
+      invariants hold (`agreement.py`); records by themselves are right (`record_rules.py`).
 
 Work is proportional to what changed: the quorum is looked at after its own events, brokers after all others and when
 the quorum told them something, a replica when its offsets moved, a partition's members when its record or the truth
@@ -32,21 +32,23 @@ from partitions.driver import PartitionDriver
 from partitions.leader import Leader
 from raftlog.model import NO_BROKER, BrokerId, PartitionRecord, TopicPartition
 
+from .agreement import Agreement
 from .client_truth import ClientTruth
 from .committed_log import CommittedLog, batches_of
 from .disk import SimDisk
 from .durable import missing_on_disk
-from .heap import Life
 from .history import History
 from .mirror import LeaderMark, Mirror, Shape
 from .node import SimNode
 from .partition_truth import PartitionTruth
-from .quorum_probe import Mark, check_inside, mark_of
 from .record_rules import RecordRules
 from .violation import Violation
 from .watched import WatchedDriver
 
 NOTHING_ROTS = nullcontext()
+
+LOOKS_AT_IMAGES = 4
+"""So many looks at everything go by from one look at every node's own image to the next: they are the same."""
 
 
 class Truth:
@@ -61,9 +63,7 @@ class Truth:
         """How often each of the rarer checks had something to look at: one that never has shows nothing."""
         self.lost = 0
         """Records that `flush=os` lost when all who had them lost power."""
-        self._terms: dict[int, BrokerId] = {}
-        self._applied: dict[int, int] = {}
-        """Index of the metadata log → hash of the events that it brought."""
+        self.agreement = Agreement()
         self._mirrors: dict[BrokerId, dict[PartitionDriver, Mirror]] = {node.node_id: {} for node in nodes}
         """Of each node's present life."""
         self._moved: dict[TopicPartition, None] = {}
@@ -71,7 +71,6 @@ class Truth:
         self._touched = WatchedDriver.touched
         self.rotting: list[SimDisk] = []
         """Disks of which parts rotted under a running process."""
-        self._quorum_marks: dict[BrokerId, tuple[Life | None, Mark | None]] = {}
 
     # --- Hooks ---
 
@@ -85,7 +84,8 @@ class Truth:
         def applied(index: int, events: Sequence[MetadataEvent]) -> None:
             nonlocal last
             if index == last + 1:
-                self._check_applied(node_id, index, events)
+                self.agreement.check_events(node_id, index, events)
+                self._first_heard(index, events)
             last = index
             self._learn(view, events)
 
@@ -97,15 +97,22 @@ class Truth:
             quorum = node.quorum
             if quorum is not None and quorum.ran:
                 quorum.ran = False
-                self._check_quorum(node)
-        if self._touched or self._moved:
+                self.agreement.check_quorum(node)
+        if not self._touched and not self._moved:
+            return
+        if self.rotting:
             with self.as_written():
-                for driver in WatchedDriver.take_touched():
-                    owner = self._nodes[driver.node_id]
-                    served = owner.broker.manager.drivers if owner.broker is not None else {}
-                    if served.get(driver.topic_partition) is driver:
-                        self._look_at(owner, driver)
-                self._look_at_moved()
+                self._look_at_touched()
+        else:
+            self._look_at_touched()
+
+    def _look_at_touched(self) -> None:
+        for driver in WatchedDriver.take_touched():
+            owner = self._nodes[driver.node_id]
+            if owner.broker is not None and owner.broker.manager.driver(driver.topic_partition) is driver:
+                self._look_at(owner, driver)
+        if self._moved:
+            self._look_at_moved()
 
     def _look_at_moved(self) -> None:
         moved, self._moved = self._moved, {}
@@ -114,9 +121,12 @@ class Truth:
 
     def look_around(self) -> None:
         """At everything, as if all of it had changed: nothing changes without being looked at soon."""
+        self.checks["looks around"] += 1
         with self.as_written():
             for node in self._nodes.values():
                 if node.running and node.broker is not None:
+                    if not self.checks["looks around"] % LOOKS_AT_IMAGES:
+                        self.agreement.check_image(node)
                     for driver in node.broker.manager.drivers.values():
                         driver.check_invariants()
                         self._look_at(node, driver)
@@ -155,28 +165,10 @@ class Truth:
             self.partitions[topic_partition] = known
         return known
 
-    # --- The quorum ---
+    # --- The quorum's word ---
 
-    def _check_quorum(self, node: SimNode) -> None:
-        assert node.quorum is not None
-        quorum = node.quorum.node
-        mark, (life, before) = mark_of(quorum), self._quorum_marks.get(node.node_id, (None, None))
-        if before == mark and life is node.life:
-            return
-        self._quorum_marks[node.node_id] = node.life, mark
-        if before is not None and life is node.life and before.applied_index == mark.applied_index:
-            check_inside(quorum)  # The image is what it was.
-        else:
-            quorum.check_invariants()
-        if mark.leads:
-            first = self._terms.setdefault(mark.term, node.node_id)
-            if first != node.node_id:
-                raise Violation(f"S7: nodes {first} and {node.node_id} both lead the quorum in term {mark.term}")
-
-    def _check_applied(self, node_id: BrokerId, index: int, events: Sequence[MetadataEvent]) -> None:
-        fingerprint = hash(repr(events))
-        if self._applied.setdefault(index, fingerprint) != fingerprint:
-            raise Violation(f"S7: node {node_id} applied something else at index {index}: {events}")
+    def _first_heard(self, index: int, events: Sequence[MetadataEvent]) -> None:
+        """An entry, at whatever node it was applied first."""
         for recovered in self.rules.applied(index, events):
             self.checks["recovery elections"] += 1
             partition = self.of(recovered.record.topic_partition)
@@ -210,13 +202,14 @@ class Truth:
         log, replica = driver.log, driver.replica
         leader, record = replica.leader, replica.record
         version = -1 if record is None else record.partition_epoch
-        shape = Shape(
+        numbers = (
             log.log_start_offset, log.log_end_offset, log.stable_end_offset, replica.high_watermark, version, leader
-        )
+        )  # fmt: skip
         mirror = self._mirror_of(node.node_id, driver)
         before = mirror.shape
-        if shape == before or replica.offline or log.failed is not None:
+        if numbers == before or replica.offline or log.failed is not None:
             return
+        shape = Shape._make(numbers)
         partition = self.of(driver.topic_partition)
         if before is None or shape.covers_other_than(before):
             mirror.refresh(driver, partition.name, compacts=partition.log.compacts)

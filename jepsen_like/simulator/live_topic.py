@@ -25,6 +25,8 @@ class LiveTopic:
     producers: dict[int, SimProducer] = field(default_factory=dict)
     """By partition."""
     consumers: dict[int, SimConsumer] = field(default_factory=dict)
+    beside: bool = False
+    """Made beside what the schedule makes, and in the way of none of it."""
 
     @property
     def compacts(self) -> bool:

@@ -15,9 +15,8 @@ from typing import NamedTuple
 from partitions.driver import PartitionDriver
 from partitions.leader import Leader
 from raftlog.errors import CorruptBatch
-from raftlog.record_batch import check_crc
 
-from .committed_log import Batch, CommittedLog, batches_of
+from .committed_log import Batch, CommittedLog, batches_of, sound_batch
 from .durable import DurableMark
 from .violation import Violation
 
@@ -101,7 +100,7 @@ class Mirror:
             self.start_offset = start
         for view in batches_of(driver, self.end_offset, end):
             try:
-                batch = Batch.of(check_crc(view), compacts=compacts)
+                batch = sound_batch(bytes(view), compacts)
             except CorruptBatch as error:
                 raise Violation(f"S9: {driver} has a damaged batch in service: {error.detail}") from None
             before = self.batches[-1] if self.batches else None

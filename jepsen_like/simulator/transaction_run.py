@@ -1,5 +1,6 @@
-"""Transactions in the world of clusters (`run.py`): the same brokers, quorum, network, disks and faults, the same other
-producers and consumers, and applications that write transactions and read what is committed (S13).
+"""Transactions in the world of clusters (`run.py`): the same brokers, quorum, network, disks, faults and topics, the
+same other producers and consumers, and applications that write transactions and read what is committed (S13). All that
+is asked of a cluster is asked of such a world: a seed that passes here has run a whole cluster besides.
 
 In the end (S10): what is open is decided, everything committed is marked, and readers of what is committed come to the
 high watermark of every partition.
@@ -17,7 +18,7 @@ from metadata.groups.transaction_expiry import TransactionExpiry
 from raftlog.model import TopicPartition
 
 from .cluster_directed import direct
-from .cluster_schedule import ClusterSchedule, draw
+from .cluster_schedule import CREATE_AT, ClusterSchedule, draw
 from .live_topic import LiveTopic
 from .liveness import LIVENESS_SECONDS
 from .node import SimNode
@@ -58,7 +59,7 @@ class TransactionWorld(SimulatedWorld):
         for application in self.applications:
             self.heap.schedule(2.0 + rng.random(), application.run)
         self.heap.schedule(EXPIRY_SECONDS, self._expire)
-        self.heap.schedule(TOPIC_SECONDS, self._have_a_topic)
+        self.heap.schedule(CREATE_AT + TOPIC_SECONDS, self._have_a_topic)
 
     def start(self, node: SimNode) -> None:
         super().start(node)
@@ -67,7 +68,8 @@ class TransactionWorld(SimulatedWorld):
             view.subscribe(lambda index, events: self.transactions.applied(index, events, view))
 
     def _have_a_topic(self) -> None:
-        """Where transactions can write: others of the schedule's topics are compacted, or may lose records."""
+        """Where transactions can write, if all of the schedule's topics are compacted or may lose records. Those are
+        made as in any cluster."""
         if not self.operations.producing:
             return
         if not any(_keeps_everything(topic) for topic in self.operations.topics.values()):

@@ -14,6 +14,7 @@ import pytest
 
 from jepsen_like.simulator.cluster_schedule import Operation, draw
 from jepsen_like.simulator.committed_log import Batch
+from jepsen_like.simulator.invariants import LOOKS_AT_IMAGES
 from jepsen_like.simulator.node import SimNode
 from jepsen_like.simulator.run import SimulatedWorld, in_a_hurry
 from jepsen_like.simulator.violation import Violation
@@ -178,9 +179,9 @@ def test_21_and_has_the_start_of_its_leader(broken: Broken, monkeypatch: pytest.
 
 
 def test_24_all_nodes_apply_the_same(broken: Broken) -> None:
-    index = max(broken.truth._applied)
+    index = max(broken.truth.agreement._applied)
     with pytest.raises(Violation, match=r"S7: node 0 applied something else"):
-        broken.truth._check_applied(broken.world.nodes[0].node_id, index, [PartitionChanged(broken.record)])
+        broken.truth.agreement.check_events(broken.world.nodes[0].node_id, index, [PartitionChanged(broken.record)])
 
 
 def test_24_one_node_leads_the_quorum_in_a_term(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,10 +190,24 @@ def test_24_one_node_leads_the_quorum_in_a_term(broken: Broken, monkeypatch: pyt
     other = next(node for node in nodes if node is not leads)
     assert leads.quorum is not None
     term = leads.quorum.node.status().term
-    monkeypatch.setitem(broken.truth._terms, term, other.node_id)
-    monkeypatch.setattr(broken.truth, "_quorum_marks", {})
+    monkeypatch.setitem(broken.truth.agreement._terms, term, other.node_id)
+    monkeypatch.setattr(broken.truth.agreement, "_marks", {})
     with pytest.raises(Violation, match=r"S7: nodes .* both lead the quorum"):
-        broken.truth._check_quorum(leads)
+        broken.truth.agreement.check_quorum(leads)
+
+
+def test_24_the_image_of_each_node_is_looked_at_by_itself(broken: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one that was never the first to apply an entry."""
+
+    def wrong() -> None:
+        raise InvariantViolation("a partition belongs to no topic")
+
+    assert broken.following.quorum is not None
+    monkeypatch.setattr(broken.following.quorum.node, "check_invariants", wrong)
+    monkeypatch.setattr(broken.truth.agreement, "_seen", {})
+    with pytest.raises(InvariantViolation, match="belongs to no topic"):
+        for _ in range(LOOKS_AT_IMAGES):
+            broken.truth.look_around()
 
 
 def test_what_was_deleted_stays_deleted_on_the_disk_of_every_member(

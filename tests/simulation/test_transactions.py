@@ -23,6 +23,12 @@ MORE_SEEDS = 12
 SOON = 12.0
 """Virtual seconds into its seed: a bug that shows itself by then is looked for whenever the suite runs."""
 
+OF_CLUSTERS = (
+    "elected", "joined", "below the minimum", "counted beyond the ISR", "members of the commit set alone",
+    "members below a promised start",
+)  # fmt: skip
+"""Checks of members, of leaders and of the high watermark (11-29)."""
+
 NAMES = [bug.name for bug in TRANSACTION_BUGS]
 KNOWN = load_detections()
 
@@ -46,6 +52,8 @@ def test_transactions_hold_under_faults() -> None:
         for name, count in verdict.checks.items():
             totals[name] = totals.get(name, 0) + count
     assert {name for name in COUNTED if not totals[f"transactions {name}"]} == set()
+    # And these are whole clusters: what is asked of one had something to look at.
+    assert {name for name in OF_CLUSTERS if not totals[name]} == set()
 
 
 def test_without_faults_everything_is_decided_and_read() -> None:
