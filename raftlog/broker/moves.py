@@ -131,6 +131,8 @@ class MoveAdministrator:
         return answers
 
     async def elect_preferred(self, asked: Sequence[TopicPartition]) -> list[RaftlogError | None]:
+        await self._catch_up()
+
         async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
             result = await self._decide(ElectLeaders(tuple(map(self._preferred, records))))
             assert isinstance(result, Elected), result
@@ -144,6 +146,8 @@ class MoveAdministrator:
     async def elect_unclean(
         self, asked: Sequence[TopicPartition], candidate: BrokerId | None
     ) -> list[RaftlogError | None]:
+        await self._catch_up()
+
         async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
             (record,) = records
             chosen = self._least_loss(record) if candidate is None else candidate
@@ -203,7 +207,6 @@ class MoveAdministrator:
         is_done: Callable[[PartitionRecord], bool],
     ) -> list[RaftlogError | None]:
         """Ask about each until it is answered, by the latest record each time."""
-        await self._catch_up()
         answers: dict[TopicPartition, RaftlogError | None] = {}
         left = list(dict.fromkeys(asked))
         for _ in range(ATTEMPTS):
