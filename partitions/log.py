@@ -37,7 +37,8 @@ from .log_segments import LogSegments
 from .log_slice import LogDamaged, LogSlice
 from .producer_replay import LiveProducers, ProducerReplay
 from .producer_snapshots import ReplayedState
-from .recovery import Recovered, Recovery, recover
+from .recovered import Recovered, Recovery
+from .recovery import recover
 from .retention import retained_start
 
 __all__ = ["LogDamaged", "LogJob", "LogSlice", "PartitionLog", "Recovery", "ReplayedState"]

@@ -3,9 +3,10 @@
 The steps are in the order that keeps every crash between them readable by `recovery.py`; before each of them the ones
 before it are durable (`durable.py`: how, is another's business where many jobs run together):
 
-    1. the marker `flush-os`, ahead of the first write that is not fsynced; the checkpoint falls back (start moved, cut
-       below the recovery point, first write after a clean close); the leader epochs, ahead of the first batch of a new
-       one, unless something is cut or was left behind by a full disk: then after 2
+    1. the first segment of a log that was never written to, empty; the marker `flush-os`, ahead of the first write that
+       is not fsynced; the leader epochs, ahead of the first batch of a new one, unless something is cut or was left
+       behind by a full disk: then after 2; the checkpoint falls back (start moved, cut below the recovery point, first
+       write after a clean close)
     2. segments that a compacted one holds by now are removed, the folder fsynced before that: its name must not be lost
        when they are. The cut: files beyond it are removed, the one it goes through is shortened and fsynced, then the
        folder
@@ -110,6 +111,8 @@ class LogJob:
     """Bases of segments whose batches are in another one now."""
     again: bool = False
     """A job before this one met a full disk: bytes of it may lie behind the position to write at."""
+    begins_log: bool = False
+    """It is the first one: there is no segment yet."""
     appends_only: bool = False
     """Batches behind others, and nothing else: the common job, which one call for each segment does."""
 
@@ -125,6 +128,9 @@ class LogJob:
     def steps(self, *, shared: bool = False) -> Steps[None]:
         """The same, from barrier to barrier. `shared`: one call of the disk is that of many jobs."""
         epochs_wait = self.cut is not None or self.again
+        if self.begins_log and not epochs_wait:
+            # A log that may have been written to has its first segment: whether it is lost can be told from then on.
+            self._file_of(self.writes[0])
         yield from self._replace(self._replaced_before(with_epochs=not epochs_wait), shared)
         yield from self._remove_merged()
         if self.again:
@@ -151,10 +157,11 @@ class LogJob:
         contents = {}
         if self.flush_os_marker:
             contents[FLUSH_OS_NAME] = b"1\n"
-        if self.checkpoint_before is not None:
-            contents[CHECKPOINT_NAME] = self.checkpoint_before.encode()
+        # Ahead of the checkpoint: without epochs only a log is good that was never written to, as it says then.
         if with_epochs and self.leader_epochs is not None:
             contents[LEADER_EPOCHS_NAME] = self.leader_epochs
+        if self.checkpoint_before is not None:
+            contents[CHECKPOINT_NAME] = self.checkpoint_before.encode()
         return contents
 
     def _replaced_after(self) -> dict[str, bytes]:

@@ -21,7 +21,7 @@ from .batch_tail import BatchTail, FetchCache, TailBatch
 from .checkpoint import LogCheckpoint, ProducerSnapshot, encode_leader_epochs
 from .leader_epochs import LeaderEpochHistory
 from .log_job import Cut, LogJob, SegmentWrite
-from .recovery import Recovered
+from .recovered import Recovered
 from .segment import Segment
 
 CHECKPOINT_INTERVAL_BYTES = 64 * 1024 * 1024
@@ -48,6 +48,8 @@ class PendingWork:
         self.checkpoint = recovered.checkpoint
         """As it is on disk."""
         self.unreported_loss = self.checkpoint.unreported_loss
+        self._never_written = recovered.never_written
+        """The first segment need not have a file before the first job."""
         self.issued_offset = self.written_offset = recovered.recovery.stable_end_offset
         """Batches from `issued_offset` on were handed to no job; those below `written_offset` are in files: readers may
         be sent there."""
@@ -119,7 +121,7 @@ class PendingWork:
             or bool(self._merged)
             or durable_start > self.checkpoint.log_start_offset
             or self.unreported_loss != self.checkpoint.unreported_loss
-            or not segments[-1].on_disk
+            or not (segments[-1].on_disk or self._never_written)
             or (len(segments) > 1 and segments[-2].index is not None)
         )
 
@@ -145,6 +147,7 @@ class PendingWork:
         due = closing or emptying or len(unsealed) > 1 or self._bytes_since_checkpoint >= CHECKPOINT_INTERVAL_BYTES
         job = LogJob(self._disk, self._path, self.issued_offset, log_end, cut=self._cut, again=self.again)
         job.flush_os_marker = self._marker_due
+        job.begins_log, self._never_written = self._never_written, False
         job.checkpoint_before = self._checkpoint_before(durable_start, emptying=emptying)
         job.remove = tuple(self._removals[:REMOVALS_PER_JOB])
         job.merged = tuple(self._merged if self._cut is not None else self._merged[:REMOVALS_PER_JOB])

@@ -240,7 +240,7 @@ class LogSegments:
             max_timestamp=scanned.index.times.max_timestamp,
             first_timestamp=scanned.first_timestamp,
             index=scanned.index if last else None,
-            on_disk=True,
+            on_disk=scanned.on_disk,
         )
 
     def _drop(self, segment: Segment) -> None:

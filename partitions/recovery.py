@@ -22,8 +22,8 @@ from functools import partial
 
 from raftlog.config import MIB, TopicConfig
 from raftlog.disk import TEMPORARY_SUFFIX
-from raftlog.errors import DiskFailed
-from raftlog.model import LeaderEpoch, Offset
+from raftlog.errors import DiskFailed, DiskFull
+from raftlog.model import Offset
 from raftlog.ports import Disk
 
 from .checkpoint import (
@@ -42,6 +42,7 @@ from .index_files import index_names
 from .leader_epochs import LeaderEpochHistory
 from .producer_snapshots import SNAPSHOT_SUFFIX, prune_snapshots
 from .quarantine import QUARANTINED_SUFFIX
+from .recovered import Recovered, Recovery
 from .recovery_actions import act
 from .recovery_places import Neighbours, place_of
 from .recovery_scan import ScannedSegment, scan_segment
@@ -62,39 +63,6 @@ _FRESH_BYTES = 1 * MIB
 writing an index for them at this one."""
 
 _NOTES_MAX = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """What opening a log found and did."""
-
-    clean: bool
-    """The last stop was clean, and nothing was found wrong."""
-    cut_or_quarantined: bool
-    """Something that may have been acknowledged was removed, set aside or cannot be vouched for (S9). Also true for a
-    `flush=os` topic after an unclean stop."""
-    last_epoch: LeaderEpoch
-    log_start_offset: Offset
-    stable_end_offset: Offset
-    """The log's end: what was found is fsynced by now."""
-    notes: tuple[str, ...] = ()
-    """One line for each row of the decision table that was not «keep», and for each finding."""
-
-
-@dataclass(slots=True)
-class Recovered:
-    """A log that can be opened: the outcome of `recover`."""
-
-    recovery: Recovery
-    checkpoint: LogCheckpoint
-    """As it is on disk."""
-    epochs: LeaderEpochHistory
-    segments: list[ScannedSegment]
-    """Never empty; all of them good from their first byte to their last."""
-    flush_os_marked: bool = False
-    """The marker `flush-os` is there."""
-    unindexed_bytes: int = 0
-    """Of the last segment, that no index file covers."""
 
 
 def recover(
@@ -120,6 +88,9 @@ class _Recovery:
     flush_os_marked: bool = False
     changed: bool = False
     """Something is not as a clean close leaves it."""
+    never_written: bool = False
+    unmade: bool = False
+    """No checkpoint was found: perhaps the log's making was cut short."""
     learn_epochs: bool = False
     epochs: LeaderEpochHistory = field(default_factory=LeaderEpochHistory)
     epochs_on_disk: LeaderEpochHistory | None = None
@@ -143,17 +114,26 @@ class _Recovery:
     # --- Small files ---
 
     def _create(self) -> Steps[Recovered]:
+        """One file is enough to be known as a log that was never written to: the others come with its first job."""
         self._find(Finding.CREATED)
         self.disk.make_directory(self.path)
-        yield Durable(folders=(self.path.rpartition("/")[0],))
         # `closed_clean` is what a log without any write since its last clean close has: this one has none at all.
         self.checkpoint = LogCheckpoint(Offset(0), Offset(0), True)
-        last = self._empty_segment(Offset(0))
-        self.disk.open(self._name(segment_name(Offset(0))), exclusive=True).close()
-        epochs = encode_leader_epochs(self.epochs.entries)
-        yield from self._replace({LEADER_EPOCHS_NAME: epochs, CHECKPOINT_NAME: self.checkpoint.encode()})
+        folders = (self.path, self._parent)
+        try:
+            with contextlib.closing(self.disk.open(self._name(CHECKPOINT_NAME), exclusive=True)) as file:
+                file.pwritev([self.checkpoint.encode()], 0)
+                if not self.shared:
+                    yield Durable((file,), folders)
+            if self.shared:
+                yield Durable(folders=folders)
+        except DiskFull:
+            # It will be tried again, and what is not whole would look like damage then.
+            self.disk.remove(self.path)
+            raise
+        self._keep_unmade_segment()
         recovery = Recovery(True, False, self.epochs.latest_epoch, Offset(0), Offset(0), tuple(self.notes))
-        return Recovered(recovery, self.checkpoint, self.epochs, [last])
+        return Recovered(recovery, self.checkpoint, self.epochs, self.kept, never_written=True)
 
     def _inventory(self, names: list[str]) -> list[Offset]:
         """Base offsets of the segments, in order. Leftovers are removed, strangers left."""
@@ -189,19 +169,32 @@ class _Recovery:
         try:
             content = read_file(self.disk, self._name(LEADER_EPOCHS_NAME))
             self.epochs_on_disk = None if content is None else decode_leader_epochs(content)
+            self.never_written = content is None and self._has_nothing(bases)
         except (DamagedFile, DiskFailed):
             self.epochs_on_disk = None
-        if self.epochs_on_disk is None:
+        if self.never_written:
+            self._find(Finding.NEVER_WRITTEN)
+            self.epochs_on_disk = LeaderEpochHistory()
+        elif self.epochs_on_disk is None:
             self._find(Finding.NO_LEADER_EPOCHS)
             self.learn_epochs = True
         else:
             self.epochs = self.epochs_on_disk.copy()
         if self.checkpoint is None:
+            self.unmade = True
             self._find(Finding.NO_CHECKPOINT)
             return bases[0] if bases else Offset(0)
         if self.checkpoint.unreported_loss:
             self._find(Finding.UNREPORTED_LOSS)
         return self.checkpoint.log_start_offset
+
+    def _has_nothing(self, bases: list[Offset]) -> bool:
+        """The checkpoint is that of a log which is empty and was not written to since. It falls back before the first
+        batch is written: nothing that lies where it says so was ever acknowledged."""
+        checkpoint = self.checkpoint
+        if checkpoint is None or not checkpoint.closed_clean or checkpoint.recovery_point > 0:
+            return False
+        return not any(self._size(segment_name(base)) for base in bases)
 
     # --- Segments ---
 
@@ -266,6 +259,8 @@ class _Recovery:
                 yield from self._act(Action.REMOVE, segment, whole=True)
             self.kept.clear()
             end = start
+        elif not self.kept and self.never_written:
+            start = end = Offset(0)
         elif not self.kept:
             self._find(Finding.NO_SEGMENT, f"offset {start}")
             start = end = max((base for base in bases if base <= start), default=Offset(0))
@@ -294,6 +289,8 @@ class _Recovery:
             unindexed = sum(segment.unindexed_bytes for segment in read)
             if read:
                 prune_snapshots(self.disk, self.path, end_offset=end)
+            if not self.kept:
+                self._keep_unmade_segment()
             yield from self._make_durable(read)
         else:
             checkpoint = yield from self._write_anew(start, end, read)
@@ -305,7 +302,8 @@ class _Recovery:
             stable_end_offset=end,
             notes=tuple(self.notes),
         )
-        return Recovered(recovery, checkpoint, self.epochs, self.kept, self.flush_os_marked, unindexed)
+        unmade = not self.kept[-1].on_disk
+        return Recovered(recovery, checkpoint, self.epochs, self.kept, self.flush_os_marked, unindexed, unmade)
 
     def _is_little(self, read: list[ScannedSegment]) -> bool:
         """Index files of segments that do not grow are relied on: they have to cover everything."""
@@ -336,13 +334,17 @@ class _Recovery:
 
     def _make_durable(self, read: list[ScannedSegment], *, names: bool = False) -> Steps[None]:
         """What a killed process wrote lies in the page cache, which is no promise (S1). `names`: the folder changed."""
-        if not read and not names:
+        unmade = self.never_written or self.unmade
+        if not (read or names or unmade):
             return
+        paths = [self._name(segment_name(segment.base_offset)) for segment in read]
+        paths += [self._name(CHECKPOINT_NAME)] if self.never_written else []
         with contextlib.ExitStack() as opened:
-            files = [self.disk.open(self._name(segment_name(segment.base_offset))) for segment in read]
+            files = [self.disk.open(path) for path in paths]
             for file in files:
                 opened.callback(file.close)
-            yield Durable(files, (self.path,))
+            # The process may have died while it made the log: then the folder's own name is not durable either.
+            yield Durable(files, (self.path, self._parent) if unmade else (self.path,))
 
     # --- Helpers ---
 
@@ -365,7 +367,7 @@ class _Recovery:
 
     def _find(self, finding: Finding, what: str = "") -> None:
         self.vouched &= VOUCHED[finding]
-        self.changed |= finding is not Finding.STRAY_FILE
+        self.changed |= finding not in (Finding.STRAY_FILE, Finding.NEVER_WRITTEN)
         self._note(f"{finding.value}: {what}" if what else finding.value)
 
     def _note(self, text: str) -> None:
@@ -384,6 +386,13 @@ class _Recovery:
 
     def _empty_segment(self, base: Offset) -> ScannedSegment:
         return ScannedSegment(base, 0, Content.EMPTY, Index.GOOD, self._empty_index(base), 0, -1)
+
+    def _keep_unmade_segment(self) -> None:
+        self.kept.append(replace(self._empty_segment(Offset(0)), on_disk=False))
+
+    @property
+    def _parent(self) -> str:
+        return self.path.rpartition("/")[0]
 
     def _name(self, name: str) -> str:
         return f"{self.path}/{name}"

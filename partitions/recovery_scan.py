@@ -40,6 +40,8 @@ class ScannedSegment:
     """So many behind the index's part were there to be read."""
     first_timestamp: int
     detail: str = ""
+    on_disk: bool = True
+    """Its file is there."""
 
     @property
     def read_anything(self) -> bool:

@@ -158,6 +158,7 @@ class Finding(enum.Enum):
     """What is found about a log as a whole; the value is what the notes say."""
 
     CREATED = "there was no such log: begun"
+    NEVER_WRITTEN = "the log was begun, and never written to"
     NO_CHECKPOINT = "the checkpoint is absent or damaged: the start is where the first segment begins"
     NO_LEADER_EPOCHS = "the leader epoch history is absent or damaged: rebuilt from the batches"
     EPOCHS_BEYOND_END = "leader epochs without a batch are dropped"
@@ -176,7 +177,10 @@ class Finding(enum.Enum):
 
 VOUCHED: dict[Finding, bool] = {
     Finding.CREATED: True,
-    # It is written before the first batch is, and replaced as a whole: only damage (or a crash while the log was being
+    # There is a checkpoint that says «closed clean, and empty», which falls back before the first batch is written, and
+    # neither leader epochs nor a byte of a segment. A log that lost those has another checkpoint, or none.
+    Finding.NEVER_WRITTEN: True,
+    # It is written before anything else is, and replaced as a whole: only damage (or a crash while the log was being
     # made, which then has nothing to vouch for) leaves a log without one.
     Finding.NO_CHECKPOINT: False,
     Finding.NO_LEADER_EPOCHS: False,

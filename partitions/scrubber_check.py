@@ -116,6 +116,9 @@ class ScrubPlan:
     torn_from: Offset | None = None
     """A stopped node's log that was not closed clean may end inside a batch from here on: a crash, no damage."""
 
+    never_written: bool = False
+    """No batch is in a file, so far: there need be no leader epochs."""
+
     @property
     def total_bytes(self) -> int:
         """About how much there is to read: for a progress bar."""
@@ -244,10 +247,15 @@ class FolderCheck:
         except DiskFailed as error:
             self._find(Finding(what, name, f"it cannot be read: {error.detail}", base_offset))
             return None
-        # Of the snapshots any may be missing.
-        if content is None and what is not What.PRODUCERS and not (self.in_service and what is What.INDEX):
+        if content is None and not self._may_be_absent(what):
             self._find(Finding(what, name, "it is gone", base_offset))
         return content
+
+    def _may_be_absent(self, what: What) -> bool:
+        """Of the snapshots any may be missing."""
+        if what is What.LEADER_EPOCHS:
+            return self.plan.never_written
+        return what is What.PRODUCERS or (self.in_service and what is What.INDEX)
 
     def _find(self, finding: Finding) -> None:
         if len(self.findings) < FINDINGS_MAX:

@@ -51,7 +51,9 @@ def check_folder(disk: Disk, path: str) -> FolderCheck:
         indexed = end is not None and (closed_clean or end <= recovery_point)
         segments.append(PlannedSegment(base, end, None if end is None else _size(disk, path, base), indexed))
     torn_from = None if closed_clean else recovery_point
-    return FolderCheck(ScrubPlan(disk, path, epochs, segments, torn_from=torn_from), findings=findings)
+    empty = recovery_point == 0 and not any(_size(disk, path, base) for base in bases)
+    plan = ScrubPlan(disk, path, epochs, segments, torn_from=torn_from, never_written=empty)
+    return FolderCheck(plan, findings=findings)
 
 
 def _without_leftovers(
@@ -85,7 +87,9 @@ def _end(disk: Disk, path: str, base: Offset, epochs: LeaderEpochHistory) -> Off
 def _gaps(bases: Sequence[Offset], start: Offset, checkpoint: LogCheckpoint | None) -> list[Finding]:
     """The log as a whole: that it begins where it should. Where a segment ends too early its own check says so."""
     if not bases:
-        if checkpoint is not None and checkpoint.emptying:
+        if checkpoint is not None and (
+            checkpoint.emptying or (checkpoint.closed_clean and not checkpoint.recovery_point)
+        ):
             return []
         return [Finding(What.SEGMENT, segment_name(start), "there is no segment", start, start)]
     if bases[0] > start:

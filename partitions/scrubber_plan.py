@@ -28,7 +28,7 @@ def plan_of_log(segments: LogSegments, settled: Offset) -> ScrubPlan:
                 owner=segment,
             )
         )
-    return ScrubPlan(segments.disk, segments.path, segments.epochs.copy(), planned)
+    return ScrubPlan(segments.disk, segments.path, segments.epochs.copy(), planned, never_written=not planned)
 
 
 def still_stands(plan: ScrubPlan, base_offset: Offset, segments: LogSegments) -> bool:

@@ -1,0 +1,233 @@
+"""A log is begun, is not written to, is written to for the first time; and a crash at any moment of it (S1, S9)."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
+from partitions.log import PartitionLog, Recovery
+from partitions.producer_state import ProducerStates
+from partitions.recovery_table import Finding
+from partitions.scrubber_check import FolderCheck, What
+from partitions.scrubber_folder import check_folder
+from raftlog.config import TopicConfig
+from raftlog.errors import DiskFull
+from raftlog.model import Offset
+from tests.support.storage import PATH, append, open_log, read_batches, settle
+
+SEGMENT = f"{PATH}/{0:020d}.log"
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    disk = SimDisk()
+    disk.make_directory("partitions")
+    disk.fsync_directory("")
+    return disk
+
+
+def opened(disk: SimDisk, *, clean: bool = False) -> tuple[PartitionLog, Recovery]:
+    return PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=clean)
+
+
+def test_a_log_is_begun_with_one_file_and_written_to_first_with_five_fsyncs(disk: SimDisk) -> None:
+    before = disk.fsyncs
+    log = open_log(disk)
+    assert disk.list(PATH) == ["checkpoint"]
+    assert disk.fsyncs - before == 3, "the file, its name, the folder's name"
+    assert not log.needs_job
+    before = disk.fsyncs
+    append(log)
+    settle(log)
+    assert disk.fsyncs - before == 5, "epochs, checkpoint, their names; batches and their file's name"
+    before = disk.fsyncs
+    append(log)
+    settle(log)
+    assert disk.fsyncs - before == 1
+    before = disk.fsyncs
+    log = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, producers=ProducerStates())[0]
+    assert disk.fsyncs - before == 2, "an unclean start: batches, their file's name"
+    before = disk.fsyncs
+    log.close(clean=True)
+    assert disk.fsyncs - before == 5, "two indexes, producers, checkpoint, their names"
+
+
+@pytest.mark.parametrize("power", [True, False])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_log_that_was_never_written_to_is_vouched_for_and_stays_as_it_is(
+    disk: SimDisk, power: bool, closed: bool
+) -> None:
+    log = open_log(disk)
+    if closed:
+        log.close(clean=True)
+    for seed in range(3):
+        if power:
+            disk.power_loss(random.Random(seed))
+        log, recovery = opened(disk, clean=closed)
+        assert (recovery.cut_or_quarantined, recovery.clean) == (False, closed)
+        assert Finding.NEVER_WRITTEN.value in recovery.notes
+        assert (log.log_end_offset, log.needs_job, disk.list(PATH)) == (0, False, ["checkpoint"])
+    made = append(log)
+    settle(log)
+    assert read_batches(open_log(disk), 0) == [made.data]
+
+
+@pytest.mark.parametrize("lost", [["segment"], ["epochs"], ["segment", "epochs"]])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_log_that_lost_what_was_written_is_not_one_that_was_never_written_to(
+    disk: SimDisk, lost: list[str], closed: bool
+) -> None:
+    """S9: its checkpoint says so, before the first batch is written."""
+    log = open_log(disk)
+    append(log)
+    settle(log)
+    log.close(clean=closed)
+    for what in lost:
+        disk.remove(SEGMENT if what == "segment" else f"{PATH}/leader-epochs")
+    _, recovery = opened(disk, clean=closed)
+    assert recovery.cut_or_quarantined
+    assert Finding.NEVER_WRITTEN.value not in recovery.notes
+
+
+def test_an_older_checkpoint_beside_batches_is_not_believed(disk: SimDisk) -> None:
+    """Somebody put it back, from before the first write, and the epochs are lost."""
+    log = open_log(disk)
+    old = disk.read(f"{PATH}/checkpoint")
+    append(log)
+    settle(log)
+    disk.replace(f"{PATH}/checkpoint", old)
+    disk.remove(f"{PATH}/leader-epochs")
+    log, recovery = opened(disk)
+    assert recovery.cut_or_quarantined
+    assert log.log_end_offset == 1, "what is there is kept"
+
+
+def killed(disk: SimDisk, steps: int) -> bool:
+    """A log is begun and written to, and the process dies at an operation of that; False: it came to its end."""
+    disk.crash_countdown = steps
+    try:
+        log = open_log(disk)
+        append(log, epoch=3)
+        settle(log)
+    except SimulatedCrash:
+        return True
+    finally:
+        disk.crash_countdown = 0
+    return False
+
+
+def test_a_process_that_dies_in_the_first_job_leaves_a_log_that_is_vouched_for() -> None:
+    """Nothing is lost with it: a replica that says otherwise leaves the ISR for nothing (S10). While it is being begun
+    there is nothing that could be lost."""
+    begun = steps = 0
+    while True:
+        steps += 1
+        disk = SimDisk()
+        disk.make_directory("partitions")
+        if not killed(disk, steps):
+            break
+        whole = bool(disk.files().get(f"{PATH}/checkpoint")) or not disk.exists(PATH)
+        log, recovery = opened(disk)
+        assert recovery.cut_or_quarantined != whole, (steps, recovery)
+        begun += whole
+        append(log, epoch=4)
+        settle(log)
+        assert opened(disk)[1].cut_or_quarantined != whole
+    assert begun > 8
+
+
+def test_a_power_loss_in_the_first_job_leaves_no_log_without_its_segment(disk: SimDisk) -> None:
+    """The names come in an order in which each beginning of them can be told from a loss."""
+    empty = copy.deepcopy(disk)
+    steps = 0
+    while killed(again := copy.deepcopy(empty), steps := steps + 1):
+        if f"{PATH}/checkpoint" not in again.files():
+            continue
+        for seed in range(6):
+            left = copy.deepcopy(again)
+            left.power_loss(random.Random(steps * 10 + seed))
+            if not left.exists(PATH):
+                continue
+            _, recovery = opened(left)
+            assert (
+                Finding.NO_SEGMENT.value not in "".join(recovery.notes) or Finding.NO_CHECKPOINT.value in recovery.notes
+            )
+
+
+def test_a_log_whose_making_was_cut_short_is_durable_before_it_is_written_to() -> None:
+    """S1: 1. The process dies while it makes the folder, whose name is not durable. 2. The next one finds the folder
+    and writes to it; that is acknowledged. 3. Power fails, and the folder is gone with all of it."""
+    for steps in range(1, 8):
+        disk = SimDisk()
+        disk.make_directory("partitions")
+        disk.fsync_directory("")
+        disk.crash_countdown = steps
+        with contextlib.suppress(SimulatedCrash):
+            open_log(disk)
+        disk.crash_countdown = 0
+        log = open_log(disk)
+        made = append(log)
+        settle(log)
+        assert log.stable_end_offset == 1
+        for seed in range(8):
+            left = copy.deepcopy(disk)
+            left.power_loss(random.Random(seed))
+            assert read_batches(open_log(left), 0) == [made.data], (steps, seed)
+
+
+def test_a_log_that_cannot_be_begun_for_want_of_room_leaves_nothing(disk: SimDisk) -> None:
+    disk.full = True
+    with pytest.raises(DiskFull):
+        open_log(disk)
+    assert not disk.exists(PATH)
+    disk.full = False
+    assert not opened(disk)[1].cut_or_quarantined
+
+
+@pytest.mark.parametrize("flush", ["fsync", "os"])
+def test_a_full_disk_at_the_first_job_is_tried_again(disk: SimDisk, flush: str) -> None:
+    config = TopicConfig(flush=flush)  # type: ignore[arg-type]
+    log = open_log(disk, config)
+    made = append(log)
+    job = log.take_job()
+    assert job is not None
+    disk.full = True
+    with pytest.raises(DiskFull) as caught:
+        job.run()
+    log.job_done(job, caught.value)
+    assert log.needs_job
+    disk.full = False
+    settle(log)
+    assert log.stable_end_offset == 1
+    assert read_batches(open_log(disk, config), 0) == [made.data]
+
+
+def test_a_log_that_begins_elsewhere_has_a_segment_there(disk: SimDisk) -> None:
+    log = open_log(disk)
+    log.truncate_fully_and_start_at(Offset(7))
+    settle(log)
+    assert f"{7:020d}.log" in disk.list(PATH)
+    log, recovery = opened(disk)
+    assert (log.log_start_offset, recovery.cut_or_quarantined) == (7, False)
+
+
+def test_the_scrubber_misses_nothing_of_a_log_that_was_never_written_to(disk: SimDisk) -> None:
+    log = open_log(disk)
+    assert FolderCheck(log.scrub_plan(), in_service=True).run() == []
+    append(log)
+    plan = log.scrub_plan()
+    settle(log)
+    assert FolderCheck(plan, in_service=True).run() == []
+    log.close(clean=True)
+    assert check_folder(disk, PATH).run() == []
+    disk.remove(f"{PATH}/leader-epochs")
+    assert {finding.what for finding in check_folder(disk, PATH).run()} == {What.LEADER_EPOCHS}
+
+
+def test_the_check_of_a_folder_finds_nothing_missing_where_nothing_was_written(disk: SimDisk) -> None:
+    open_log(disk)
+    assert check_folder(disk, PATH).run() == []
