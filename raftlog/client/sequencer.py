@@ -160,9 +160,11 @@ class Sequencer(Generic[D]):
         """Whether a batch sealed now would be sent at once rather than wait behind others, or for an answer."""
         queues = self._queues.get(topic, {})
         if partition >= 0:
-            queue = queues.get(partition)
-            return queue is None or self._is_free(queue)
-        return not queues or any(map(self._is_free, queues.values()))
+            return partition not in queues or self._is_free(queues[partition])
+        first = self._last_chosen.get(topic, -1) + 1
+        compared = [queues.get((first + step) % len(queues)) for step in range(min(len(queues), _CHOICES))]
+        led = [queue for queue in compared if queue is not None and queue.leader >= 0]
+        return not led or any(map(self._is_free, led))
 
     def choose_partition(self, topic: str, partition_count: int) -> int:
         """The partition for records without a key: one with a leader and little to do, each in its turn."""

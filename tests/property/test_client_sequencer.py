@@ -401,3 +401,29 @@ def test_who_has_something_to_answer_is_chosen_when_all_have() -> None:
     busy.add(2)
     assert {sequencer.choose_partition(TOPIC, 4) for _ in range(8)} == {0, 1, 2, 3}
     assert not sequencer.sendable(TOPIC, -1)
+
+
+def test_a_topic_of_many_partitions_is_not_gone_over_for_each_batch() -> None:
+    asked: list[int] = []
+
+    def busy(leader: int) -> bool:
+        asked.append(leader)
+        return True
+
+    sequencer: Sequencer[int] = Sequencer(idempotent=False, delivery_timeout=9.0, random=random.Random(1), busy=busy)
+    for partition in range(1000):
+        sequencer.set_leader(TOPIC, partition, partition % 10, 1)
+    assert not sequencer.sendable(TOPIC, -1)
+    sequencer.choose_partition(TOPIC, 1000)
+    assert len(asked) <= 16
+
+
+def test_where_nobody_leads_a_batch_waits_for_no_answer() -> None:
+    sequencer: Sequencer[int] = Sequencer(
+        idempotent=False, delivery_timeout=9.0, random=random.Random(1), busy=lambda leader: leader == 1
+    )
+    for partition, leader in enumerate((-1, 1)):
+        sequencer.set_leader(TOPIC, partition, leader, 1)
+    assert [sequencer.sendable(TOPIC, partition) for partition in (-1, 0, 1)] == [False, True, False]
+    sequencer.set_leader(TOPIC, 1, -1, 2)
+    assert sequencer.sendable(TOPIC, -1), "the leader is asked for when there is something to send"
