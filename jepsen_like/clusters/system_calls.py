@@ -1,10 +1,10 @@
 """System calls of a running process that fail or take long, by strace.
 
-    strace -f -p PID -e trace=fdatasync,fsync,pwritev2 -e inject=fdatasync,fsync,pwritev2:error=EIO
+    strace -f -p PID -e trace=fdatasync,fsync,syncfs,pwritev2 -e inject=fdatasync,fsync,syncfs,pwritev2:error=EIO
 
-tells in its trace each call that it touched, which is the proof. Touched is whatever makes data durable: fsyncs, and
-the writes that are fsyncs as well (RWF_DSYNC), which strace cannot tell from those that are not. A process is traced
-from `begin` to `end`, and all of its system calls are slower meanwhile: a fault of its own.
+tells in its trace each call that it touched, which is the proof. Touched is whatever makes data durable: fsyncs, of one
+file or of all, and the writes that are fsyncs as well (RWF_DSYNC), which strace cannot tell from those that are not. A
+process is traced from `begin` to `end`, and all of its system calls are slower meanwhile: a fault of its own.
 
 Source: strace(1), "Syscall injection".
 What is *not* here: which calls, and when (`nemeses/`).
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from .commands import CommandFailed, missing_program
 
-CALLS = "fdatasync,fsync,pwritev2"
+CALLS = "fdatasync,fsync,syncfs,pwritev2"
 ATTACH_SECONDS = 20.0
 END_SECONDS = 10.0
 POLL_SECONDS = 0.01
