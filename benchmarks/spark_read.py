@@ -5,6 +5,9 @@ of a running cluster; a data source that yields prebuilt Arrow batches from memo
 Python sources; Parquet files, read by the JVM alone. Each is read into `noop` (every column of every row arrives) and
 counted; the topic also with `columns=offset`, and by a streaming query of one micro-batch. Every count is checked.
 
+Seconds mean little where others use the machine as well, so CPU time is told beside them: of Spark (the driver with
+its JVM and Python processes) and of the cluster's nodes, each the least of the runs.
+
     python benchmarks/spark_read.py [--rows 4000000] [--best-of 3]
 
 Needs `pip install 'raftlog[spark]'` and Java (`python -m spark_source.java`). Run it with nothing else on the machine.
@@ -20,9 +23,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from measuring import Cores, a_cluster, console, machine
+from measuring import TICKS_PER_SECOND, Cores, a_cluster, console, cpu_seconds, machine, pids
 from rich.table import Table
 
 from raftlog.cli.local_cluster import LocalCluster
@@ -43,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--best-of", type=int, default=3)
+    parser.add_argument("--only", default="", help="ways whose names contain this")
     parser.add_argument("--folder", help="where cluster and files live; by default the system's temporary folder")
     arguments = parser.parse_args()
     rows = arguments.rows // (PARTITIONS * CHUNK) * PARTITIONS * CHUNK
@@ -54,7 +58,7 @@ def main() -> None:
         produce(cluster, rows)
         spark = start_spark()
         try:
-            measure(spark, cluster, Path(folder), rows, arguments.best_of)
+            measure(spark, cluster, Path(folder), rows, arguments.best_of, arguments.only)
         finally:
             spark.stop()
 
@@ -89,7 +93,9 @@ def start_spark() -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{PARTITIONS}]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+    spark = (
+        builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    )
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -142,7 +148,7 @@ def memory_source() -> type[Any]:
     return Source
 
 
-def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int, best_of: int) -> None:
+def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int, best_of: int, only: str) -> None:
     """Everything once to warm up, then the best of a few."""
     from spark_source import RaftlogSource
 
@@ -157,10 +163,12 @@ def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int,
         return spark.read.format("memory_rows").option("rows", rows).load()
 
     def files() -> DataFrame:
-        return spark.read.parquet(str(folder / "parquet"))
+        place = folder / "parquet"
+        if not place.exists():
+            memory().write.parquet(str(place))
+        return spark.read.parquet(str(place))
 
     runs = iter(range(1_000))
-    memory().write.parquet(str(folder / "parquet"))
     ways: dict[str, Callable[[], object]] = {
         "raftlog into noop": lambda: noop(topic()),
         "raftlog, columns=key,value, into noop": lambda: noop(topic(columns="key,value")),
@@ -172,20 +180,64 @@ def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int,
         "raftlog stream into noop": lambda: streamed(spark, cluster, folder / f"checkpoint-{next(runs)}", rows),
     }
     console.print(f"{rows:,} rows in {PARTITIONS} partitions; {machine()}")
-    table = Table("what", "million rows a second", "seconds")
+    table = Table("what", *COST_COLUMNS)
     before = Cores.now()
     for name, way in ways.items():
-        way()
-        seconds = min(timed(way) for _ in range(best_of))
-        table.add_row(name, f"{rows / seconds / 1e6:.2f}", f"{seconds:.2f}")
+        if only not in name:
+            continue
+        found = cost(way, cluster, best_of)
+        console.print(f"{name}: {found.real:.2f} s", style="dim")
+        table.add_row(name, *found.told(rows))
     console.print(table)
     console.print(Cores.now().since(before))
 
 
-def timed(way: Callable[[], object]) -> float:
-    started = time.perf_counter()
+COST_COLUMNS = ("million rows a second", "seconds", "CPU s of Spark", "CPU s of the nodes")
+
+
+class Cost(NamedTuple):
+    """Of one run, in seconds."""
+
+    real: float
+    spark: float
+    nodes: float
+
+    def told(self, rows: int) -> list[str]:
+        """In the order of `COST_COLUMNS`."""
+        return [f"{rows / self.real / 1e6:.2f}", f"{self.real:.2f}", f"{self.spark:.2f}", f"{self.nodes:.2f}"]
+
+
+def cost(way: Callable[[], object], cluster: LocalCluster, best_of: int) -> Cost:
+    """The least of each of a few runs, after one that warms up."""
     way()
-    return time.perf_counter() - started
+    return Cost(*map(min, zip(*(one_cost(way, cluster) for _ in range(best_of)), strict=True)))
+
+
+def one_cost(way: Callable[[], object], cluster: LocalCluster) -> Cost:
+    started, spark, nodes = time.perf_counter(), spark_seconds(cluster), node_seconds(cluster)
+    way()
+    real = time.perf_counter() - started
+    return Cost(real, spark_seconds(cluster) - spark, node_seconds(cluster) - nodes)
+
+
+def node_seconds(cluster: LocalCluster) -> float:
+    return sum(map(cpu_seconds, pids(cluster).values()))
+
+
+def spark_seconds(cluster: LocalCluster) -> float:
+    """CPU time of this process and of all it has started, also of what has ended, but for the nodes."""
+    parents, used = {}, {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has ended
+            parents[int(name)], used[int(name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    nodes, mine = set(pids(cluster).values()), {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in mine} - mine - nodes:
+        mine |= more
+    return sum(used[pid] for pid in mine) / TICKS_PER_SECOND
 
 
 def noop(frame: DataFrame) -> None:

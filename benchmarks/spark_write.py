@@ -25,7 +25,17 @@ from typing import TYPE_CHECKING
 
 from measuring import Cores, a_cluster, console, machine
 from rich.table import Table
-from spark_read import CHUNK, PARTITIONS, memory_source, noop, produce, python_for_spark, start_spark, timed
+from spark_read import (
+    CHUNK,
+    COST_COLUMNS,
+    PARTITIONS,
+    cost,
+    memory_source,
+    noop,
+    produce,
+    python_for_spark,
+    start_spark,
+)
 
 from raftlog.cli.local_cluster import LocalCluster
 from raftlog.sync import Admin
@@ -94,11 +104,9 @@ def batches_written(spark: SparkSession, cluster: LocalCluster, folder: Path, ro
         "memory into raftlog": topic,
         "memory into raftlog, exactlyOnce=false": lambda: topic(exactlyOnce="false"),
     }
-    table = Table("batch query", "million rows a second", "seconds", title=f"{rows:,} rows, counted afterwards")
+    table = Table("batch query", *COST_COLUMNS, title=f"{rows:,} rows, counted afterwards")
     for name, way in ways.items():
-        way()
-        seconds = min(timed(way) for _ in range(best_of))
-        table.add_row(name, f"{rows / seconds / 1e6:.2f}", f"{seconds:.2f}")
+        table.add_row(name, *cost(way, cluster, best_of).told(rows))
     console.print(table)
 
 
