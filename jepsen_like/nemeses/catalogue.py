@@ -77,6 +77,14 @@ RECIPES: Mapping[str, Recipe] = {
     "part-kill": _recipe(
         "a node forgets between two that were cut off", {LINKS, POWER_LOSS}, partial(plans.amnesia, by="cut")
     ),
+    "slow-power-all": _recipe(
+        "the power of all fails at once while fsyncs take long", {POWER_LOSS, STRACE}, plans.slow_power_of_all
+    ),
+    "slow-pause-kill": _recipe(
+        "a node forgets between two that were paused, and its fsyncs took long",
+        {LINKS, POWER_LOSS, STRACE},
+        partial(plans.amnesia, by="pause", slow_ms=plans.SLOW_MS),
+    ),
     "bitflip": _recipe(f"bits of {', '.join(FILES)}", set(), plans.flip),
     "truncate": _recipe("files lose their ends", set(), plans.truncate),
     "rollback": _recipe("files are as they were", set(), plans.roll_back),

@@ -23,6 +23,7 @@ INJECTIONS: Mapping[type[Any], Callable[[Any, NodeCluster], Injection]] = {
     steps.Bump: wall_clocks.Bumping,
     steps.Strobe: wall_clocks.Strobing,
     steps.Power: power.Blackout,
+    steps.SlowPower: power.Blackout,
     steps.PowerAndRot: power.BlackoutAndRot,
     steps.AmnesiaInTheMiddle: power.Forgetting,
     steps.Flip: files.Damaging,

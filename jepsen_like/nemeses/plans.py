@@ -26,6 +26,8 @@ BUMP_SECONDS_MAX = 288.0
 BUMP_SECONDS_MIN = 4.0
 """Below it a node's own clock, which tells whole seconds, is no proof."""
 MOVES_MAX = 4
+SLOW_MS = 100
+"""Of each fsync; below an election's timeout, so that the quorum goes on."""
 TRUNCATED_BYTES = (1, 7, 61, 512, 4096, 65_536)
 
 
@@ -165,11 +167,16 @@ def power_of_all(rng: Random, facts: Facts, options: Options) -> steps.Step:
     return _power(rng, facts.nodes, "all")
 
 
+def slow_power_of_all(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    cut = _power(rng, facts.nodes, "all")
+    return steps.SlowPower(cut.nodes, "all", cut.survivors, cut.seed, SLOW_MS)
+
+
 def power_and_rot(rng: Random, facts: Facts, options: Options) -> steps.Step:
     """Of those whose files may be damaged."""
     all_of_them = _power(rng, facts.nodes, "all")
     rotten = choice(rng, facts.minority)
-    return steps.PowerAndRot(all_of_them.nodes, "all", all_of_them.survivors, all_of_them.seed, rotten)
+    return steps.PowerAndRot(all_of_them.nodes, "all", all_of_them.survivors, all_of_them.seed, rotten=rotten)
 
 
 def _power(rng: Random, nodes: tuple[str, ...], name: str) -> steps.Power:
@@ -177,7 +184,7 @@ def _power(rng: Random, nodes: tuple[str, ...], name: str) -> steps.Power:
     return steps.Power(order, name, survivors=tuple(choice(rng, SURVIVORS) for _ in order), seed=_seed(rng))
 
 
-def amnesia(rng: Random, facts: Facts, options: Options, by: str) -> steps.Step | None:
+def amnesia(rng: Random, facts: Facts, options: Options, by: str, slow_ms: int = 0) -> steps.Step | None:
     """The victim leads something where that is known: what it forgets was acknowledged by it."""
     if len(facts.nodes) < 3:
         return None
@@ -193,6 +200,7 @@ def amnesia(rng: Random, facts: Facts, options: Options, by: str) -> steps.Step 
         phase_seconds=round(rng.uniform(*options.hold), 2),
         survivors=choice(rng, SURVIVORS),
         seed=_seed(rng),
+        slow_ms=slow_ms,
     )
 
 

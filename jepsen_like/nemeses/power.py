@@ -13,6 +13,7 @@ import random
 
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.commands import in_thread
+from jepsen_like.clusters.system_calls import Injection as SystemCalls
 from jepsen_like.power_loss import FaultDidNotBite, Lost, Survivors
 from jepsen_like.replica_logs import last_batch
 
@@ -22,6 +23,9 @@ from .injection import Evidence, FaultNotMade
 from .networks import counted
 from .processes import STOPPED, await_state, pause, process_state, resume, running
 from .targets import apart
+
+SLUGGISH_SECONDS = 1.5
+"""So that everything that is under way waits for an fsync."""
 
 
 class Outage:
@@ -69,26 +73,57 @@ class Outage:
         }
 
 
+class Sluggish:
+    """Nodes whose fsyncs take longer, from `begin` to `end`."""
+
+    def __init__(self, cluster: NodeCluster, milliseconds: int) -> None:
+        self._cluster = cluster
+        self._what = f"delay_enter={milliseconds * 1000}"
+        self._calls: dict[str, SystemCalls] = {}
+        self.touched: dict[str, int] = {}
+        """Node → fsyncs that took longer."""
+
+    async def begin(self, nodes: tuple[str, ...]) -> None:
+        """And go on so for a while. Raises `CommandFailed`, and `FaultNotMade` where no fsync was touched."""
+        for node, pid in running(self._cluster, nodes).items():
+            self._calls[node] = SystemCalls(pid, self._cluster.folder / f"{node}.strace", self._what)
+            await in_thread(self._calls[node].begin)
+        await asyncio.sleep(SLUGGISH_SECONDS)
+        self.touched = {node: await in_thread(calls.count) for node, calls in self._calls.items()}
+        if not any(self.touched.values()):
+            raise FaultNotMade("nobody called fsync")
+
+    async def end(self) -> None:
+        """Safe to call again."""
+        for calls in self._calls.values():
+            await in_thread(calls.end)
+
+
 class Blackout:
-    """`steps.Power`."""
+    """`steps.Power`, `steps.SlowPower`."""
 
     def __init__(self, step: steps.Power, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
         self._outage = Outage(cluster)
+        self._sluggish = Sluggish(cluster, step.slow_ms)
         self._began = False
 
     async def begin(self) -> None:
         running(self._cluster, self._step.nodes)
         self._began = True
+        if self._step.slow_ms:
+            await self._sluggish.begin(self._step.nodes)
         await self._outage.cut(dict(zip(self._step.nodes, self._step.survivors, strict=True)), self._step.seed)
 
     async def prove(self) -> Evidence:
-        return {"aim": self._step.aim, "survivors": list(self._step.survivors)}
+        slowed = {"slowed": self._sluggish.touched} if self._sluggish.touched else {}
+        return {"aim": self._step.aim, "survivors": list(self._step.survivors), **slowed}
 
     async def heal(self) -> Evidence:
         if not self._began:
             return {}
+        await self._sluggish.end()
         await self._outage.end()
         rotten = await in_thread(self._rot)
         await self._cluster.start(self._step.nodes)
@@ -106,13 +141,19 @@ class BlackoutAndRot(Blackout):
         super().__init__(step, cluster)
         self._rotten = step.rotten
 
+    async def heal(self) -> Evidence:
+        evidence = await super().heal()
+        if self._began and "rot" not in evidence:
+            raise FaultNotMade(f"{self._rotten} has no batch that could rot")
+        return evidence
+
     def _rot(self) -> Evidence:
         folder = self._cluster.data_folder(self._rotten)
         rng = random.Random(f"{self._step.seed} rot")
         segment = damage.chosen("segment", sizes_below(folder), rng, growing=True)
         at = None if segment is None else last_batch(folder / segment)
         if segment is None or at is None:
-            return {"rot": f"{self._rotten} has no batch that could rot"}
+            return {}
         place = (rng.randrange(*at), rng.randrange(8))
         flip(folder / segment, place)
         return {"rot": {"node": self._rotten, "file": segment, "batch": at, "bit": place}}
@@ -125,6 +166,7 @@ class Forgetting:
         self._step = step
         self._cluster = cluster
         self._outage = Outage(cluster)
+        self._sluggish = Sluggish(cluster, step.slow_ms)
         self._evidence: Evidence = {}
 
     async def begin(self) -> None:
@@ -133,7 +175,10 @@ class Forgetting:
         await self._send_away()
         await asyncio.sleep(step.phase_seconds)
         await self._prove_away()
+        if step.slow_ms:
+            await self._sluggish.begin((step.victim,))
         await self._outage.cut({step.victim: step.survivors}, step.seed)
+        await self._sluggish.end()
         await self._outage.end()
         await cluster.links.cut(apart([step.others], cluster.nodes))
         resume(cluster, step.minority)
@@ -159,11 +204,13 @@ class Forgetting:
             self._evidence["first"] = counted(await self._cluster.links.stopped(), "stopped")
 
     async def prove(self) -> Evidence:
-        return {**self._evidence, **counted(await self._cluster.links.stopped(), "stopped")}
+        slowed = {"slowed": self._sluggish.touched} if self._sluggish.touched else {}
+        return {**self._evidence, **slowed, **counted(await self._cluster.links.stopped(), "stopped")}
 
     async def heal(self) -> Evidence:
         await self._cluster.links.heal()
         resume(self._cluster, self._step.minority)
+        await self._sluggish.end()
         await self._outage.end()
         await self._cluster.start(self._step.targets)
         return self._outage.proof() if self._outage.lost else {}

@@ -112,6 +112,15 @@ class Power(OnNodes):
     """What else than the synced reaches each disk (`power_loss.Survivors`)."""
     seed: int = 0
     """Of the parts that do."""
+    slow_ms: int = 0
+    """By so much their fsyncs take longer, for a while before: what is answered early is far from any disk then."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPower(Power):
+    """While fsyncs are slow."""
+
+    kind = "slow-power"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +153,13 @@ class AmnesiaInTheMiddle:
     phase_seconds: float
     survivors: str
     seed: int = 0
+    slow_ms: int = 0
+    """As `Power.slow_ms`, of the victim."""
 
     @property
     def kind(self) -> str:
-        return "pause-kill" if self.by == "pause" else "part-kill"
+        kind = "pause-kill" if self.by == "pause" else "part-kill"
+        return f"slow-{kind}" if self.slow_ms else kind
 
     @property
     def targets(self) -> tuple[str, ...]:

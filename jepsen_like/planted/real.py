@@ -62,10 +62,10 @@ _MEMBERS = {"stall_every": 25, "crash_every": 80}
 HUNTS: Mapping[str, Hunt] = {
     # What is acknowledged too early.
     "log_without_fsync": Hunt("log", "power-all", _AT_ONCE),
-    "fetched_counts_as_synced": Hunt("log", "pause-kill,part-kill", {"hold": [1.5, 3]}, rate=300.0),
+    "fetched_counts_as_synced": Hunt("log", "slow-pause-kill", {"hold": [1.5, 3]}),
     "acknowledged_by_the_leader_alone": Hunt("log", "partition-leaders", _A_WHILE),
     "journal_without_fsync": Hunt("metadata-registers", "power-all", _AT_ONCE),
-    "acknowledged_before_fsync": Hunt("metadata-registers", "power-all", _AT_ONCE, rate=300.0),
+    "acknowledged_before_fsync": Hunt("metadata-registers", "slow-power-all", _AT_ONCE),
     # What is shown too early, twice, or not any more.
     "consumers_read_to_the_log_end": Hunt("log", "partition-leaders", _A_WHILE),
     "resends_are_appended": Hunt("log", "kill,partition-leaders", _LEADERS),

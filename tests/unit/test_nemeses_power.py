@@ -1,0 +1,122 @@
+"""Power failures and what is done around them, without a disk: slow fsyncs before, a rotten bit after."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jepsen_like.nemeses import files, power, steps
+from jepsen_like.nemeses.injection import FaultNotMade
+from jepsen_like.nemeses.power import Blackout, BlackoutAndRot, Sluggish
+from jepsen_like.replica_logs import last_batch, read_log
+from raftlog.record_batch import encode, stamp
+
+REPLICA = Path("partitions") / f"{'0a' * 16}-0"
+
+
+def cluster(tmp_path: Path) -> Any:
+    return SimpleNamespace(
+        folder=tmp_path, nodes=("n1", "n2"), pid=lambda node: int(node[1:]), data_folder=lambda node: tmp_path / node
+    )
+
+
+class Calls:
+    """Stands for strace."""
+
+    made: list[Calls]
+    touched = 3
+
+    def __init__(self, pid: int, trace: Path, what: str) -> None:
+        self.pid, self.what, self.is_on = pid, what, False
+        self.made.append(self)
+
+    def begin(self) -> None:
+        self.is_on = True
+
+    def count(self) -> int:
+        return self.touched
+
+    def end(self) -> None:
+        self.is_on = False
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> type[Calls]:
+    Calls.made, Calls.touched = [], 3
+    monkeypatch.setattr(power, "SystemCalls", Calls)
+    monkeypatch.setattr(power, "SLUGGISH_SECONDS", 0.0)
+    return Calls
+
+
+async def test_fsyncs_are_slow_until_it_is_over(tmp_path: Path, calls: type[Calls]) -> None:
+    sluggish = Sluggish(cluster(tmp_path), 100)
+    await sluggish.begin(("n1", "n2"))
+    assert [(one.pid, one.what, one.is_on) for one in calls.made] == [
+        (1, "delay_enter=100000", True),
+        (2, "delay_enter=100000", True),
+    ]
+    assert sluggish.touched == {"n1": 3, "n2": 3}
+    await sluggish.end()
+    await sluggish.end()
+    assert not any(one.is_on for one in calls.made)
+
+
+async def test_where_nobody_called_fsync_nothing_was_slow(tmp_path: Path, calls: type[Calls]) -> None:
+    calls.touched = 0
+    with pytest.raises(FaultNotMade, match="nobody called fsync"):
+        await Sluggish(cluster(tmp_path), 100).begin(("n1",))
+
+
+def batches(*values: bytes) -> list[bytes]:
+    made = (stamp(encode([value], base_timestamp_ms=1), number, 7) for number, value in enumerate(values))
+    return [b"".join(map(bytes, one)) for one in made]
+
+
+def test_a_bit_of_the_last_batch_rots_and_no_other(tmp_path: Path) -> None:
+    segment = tmp_path / "n1" / REPLICA / f"{0:020d}.log"
+    segment.parent.mkdir(parents=True)
+    first, second = batches(b"one", b"two")
+    segment.write_bytes(first + second + first[:20])
+    assert last_batch(segment) == (len(first), len(first) + len(second)), "a torn tail is none"
+    step = steps.PowerAndRot(("n1",), "all", ("nothing",), 5, rotten="n1")
+    told = BlackoutAndRot(step, cluster(tmp_path))._rot()["rot"]
+    assert (told["node"], told["batch"]) == ("n1", (len(first), len(first) + len(second)))
+    after = segment.read_bytes()
+    assert after[: len(first)] == first and after[len(first) + len(second) :] == first[:20]
+    changed = [at for at, (a, b) in enumerate(zip(first + second, after, strict=False)) if a != b]
+    assert changed == [told["bit"][0]]
+    # A bit of the header's first bytes may hide the batch; any other is what a checksum finds.
+    assert [batch.sound for batch in read_log(segment.parent).batches][:1] == [True]
+
+
+async def test_a_node_without_a_batch_has_nothing_that_rots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the fault is void, whatever the power failure took."""
+    step = steps.PowerAndRot(("n1",), "all", ("nothing",), 5, rotten="n1")
+    (tmp_path / "n1" / REPLICA).mkdir(parents=True)
+    fault = BlackoutAndRot(step, cluster(tmp_path))
+    assert fault._rot() == {}
+    (tmp_path / "n1" / REPLICA / f"{0:020d}.log").write_bytes(b"torn")
+    assert fault._rot() == {} and last_batch(tmp_path / "n1" / REPLICA / f"{0:020d}.log") is None
+
+    async def healed(self: Blackout) -> dict[str, Any]:
+        return {"lost": {"n1": 1}}
+
+    monkeypatch.setattr(Blackout, "heal", healed)
+    assert await fault.heal() == {"lost": {"n1": 1}}, "it was never begun"
+    fault._began = True
+    with pytest.raises(FaultNotMade, match="has no batch that could rot"):
+        await fault.heal()
+
+
+def test_a_flip_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(bytes(8))
+    files.flip(file, (3, 7))
+    assert file.read_bytes() == bytes((0, 0, 0, 128, 0, 0, 0, 0))
+    monkeypatch.setattr(files, "_write", lambda path, position, content: None)
+    with pytest.raises(FaultNotMade, match="is what it was"):
+        files.flip(file, (random.Random(1).randrange(8), 0))
