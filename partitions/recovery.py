@@ -309,8 +309,8 @@ class _Recovery:
         """Index files of segments that do not grow are relied on: they have to cover everything."""
         if not read:
             return True
-        fresh_epochs = self.epochs != self.epochs_on_disk
-        return not fresh_epochs and read == self.kept[-1:] and read[0].unindexed_bytes < _FRESH_BYTES
+        last_only = read[0] is self.kept[-1]
+        return last_only and read[0].unindexed_bytes < _FRESH_BYTES and self.epochs == self.epochs_on_disk
 
     def _write_anew(self, start: Offset, end: Offset, read: list[ScannedSegment]) -> Steps[LogCheckpoint]:
         """Indexes, epochs and checkpoint, so that the next start has less to read, or less to find."""
@@ -340,9 +340,7 @@ class _Recovery:
         paths = [self._name(segment_name(segment.base_offset)) for segment in read]
         paths += [self._name(CHECKPOINT_NAME)] if self.never_written else []
         with contextlib.ExitStack() as opened:
-            files = [self.disk.open(path) for path in paths]
-            for file in files:
-                opened.callback(file.close)
+            files = [opened.enter_context(contextlib.closing(self.disk.open(path))) for path in paths]
             # The process may have died while it made the log: then the folder's own name is not durable either.
             yield Durable(files, (self.path, self._parent) if unmade else (self.path,))
 
