@@ -51,6 +51,11 @@ OPEN_AT_MOST = 0.1
 of multiplying, and the one timestamp that its records share stays true to a tenth of a second."""
 
 
+GATHER_AT_MOST = 0.005
+"""Seconds. A batch that is due and could be sent, if it were not for an answer that its broker has to give, waits for
+that no longer than a producer lingers by default: a slow disk must not be waited for twice."""
+
+
 class Accumulator(Generic[D]):
     """All open batches of a producer, and its memory."""
 
@@ -239,14 +244,16 @@ class Accumulator(Generic[D]):
     def has_sealed(self) -> bool:
         return bool(self._sealed)
 
-    def seal_due(self, now: float, sendable: Callable[[str, int], bool]) -> None:
-        """Seal what is `linger` old, where `sendable(topic, partition)` or it waited in vain for long enough."""
+    def seal_due(self, now: float, sendable: Callable[[str, int, bool], bool]) -> None:
+        """Seal what is `linger` old, where `sendable(topic, partition, patient)` or it waited in vain for long enough.
+        `patient`: it may wait for an answer yet."""
         due = []
         for slot, batch in self.open.items():
             age = now - batch.opened_at
             if age < self._linger:
                 break
-            if age >= self._linger + OPEN_AT_MOST or sendable(batch.topic, batch.partition):
+            waited = age - self._linger
+            if waited >= OPEN_AT_MOST or sendable(batch.topic, batch.partition, waited < GATHER_AT_MOST):
                 due.append(slot)
         for slot in due:
             self._seal(slot)
@@ -263,7 +270,7 @@ class Accumulator(Generic[D]):
             due = batch.opened_at + self._linger
             passed = due <= now
             if passed:
-                due += OPEN_AT_MOST
+                due += GATHER_AT_MOST if now < due + GATHER_AT_MOST else OPEN_AT_MOST
             earliest = due if earliest is None else min(earliest, due)
             if not passed:
                 break

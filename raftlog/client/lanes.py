@@ -172,7 +172,7 @@ def sequencer_of(lanes: Mapping[int, Lane], settings: ProducerSettings) -> Seque
     A producer that lingers has gathered records by the time that a batch is due. One that does not (`linger` 0) would
     send each in a request of its own, however many are on their way: so many that whoever handles them falls behind,
     and each waits for all before it. So what comes while a broker has a request to answer goes into the next one
-    (Nagle's algorithm, RFC 896), unless it fills a batch or has waited for `OPEN_AT_MOST`.
+    (Nagle's algorithm, RFC 896), unless it fills a batch or has waited for `GATHER_AT_MOST`.
     """
 
     def busy(leader: int) -> bool:

@@ -70,7 +70,7 @@ class Producer(RecordSending):
     ) -> None:
         """`bootstrap`: API addresses, `"host:port,host:port"`. `acks`: `"all"`, 1 or 0. `compression`: `"none"`,
         `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`. `linger_ms`: how long a batch waits for more records;
-        0: only, for 100 ms at most, while its broker has an answer to give.
+        0: only, for 5 ms at most, while its broker has an answer to give.
         `batch_bytes`: where a batch is full. `max_in_flight`: requests a broker. `buffer_bytes`: memory for records
         that are not acknowledged. `delivery_timeout_ms`: after which a batch fails. `idempotent`: None means with
         acks=all. `transactional_id`: the name under which its transactions fence those of earlier producers of the

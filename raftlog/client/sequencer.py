@@ -156,15 +156,16 @@ class Sequencer(Generic[D]):
                 self._sleeping[queue] = None
         return taken
 
-    def sendable(self, topic: str, partition: int) -> bool:
-        """Whether a batch sealed now would be sent at once rather than wait behind others, or for an answer."""
+    def sendable(self, topic: str, partition: int, patient: bool) -> bool:
+        """Whether a batch sealed now would be sent at once rather than wait behind others, or, where it is `patient`,
+        should wait for an answer."""
         queues = self._queues.get(topic, {})
         if partition >= 0:
-            return partition not in queues or self._is_free(queues[partition])
+            return partition not in queues or self._is_free(queues[partition], patient)
         first = self._last_chosen.get(topic, -1) + 1
         compared = [queues.get((first + step) % len(queues)) for step in range(min(len(queues), _CHOICES))]
         led = [queue for queue in compared if queue is not None and queue.leader >= 0]
-        return not led or any(map(self._is_free, led))
+        return not led or any(self._is_free(queue, patient) for queue in led)
 
     def choose_partition(self, topic: str, partition_count: int) -> int:
         """The partition for records without a key: one with a leader and little to do, each in its turn."""
@@ -295,8 +296,8 @@ class Sequencer(Generic[D]):
 
     # --- Inside -------------------------------------------------------------------------------------------------------
 
-    def _is_free(self, queue: PartitionQueue[D]) -> bool:
-        return queue.is_idle and not self._busy(queue.leader)
+    def _is_free(self, queue: PartitionQueue[D], patient: bool) -> bool:
+        return queue.is_idle and not (patient and self._busy(queue.leader))
 
     def _load(self, queue: PartitionQueue[D]) -> int:
         """To choose the least by."""

@@ -205,15 +205,15 @@ def test_batches_are_sealed_when_due_and_wait_open_where_they_could_not_be_sent(
     append(accumulator, (b"a", None, 0, None, None), now=10.0)
     append(accumulator, (b"b", None, 1, None, None), now=10.002)
     assert accumulator.next_due(10.0) == pytest.approx(10.005)
-    accumulator.seal_due(10.004, lambda topic, partition: True)
+    accumulator.seal_due(10.004, lambda topic, partition, patient: True)
     assert not accumulator.has_sealed
-    accumulator.seal_due(10.006, lambda topic, partition: True)
+    accumulator.seal_due(10.006, lambda topic, partition, patient: True)
     assert [batch.partition for batch in accumulator.take_sealed(first_partition)] == [0]
-    accumulator.seal_due(10.05, lambda topic, partition: False)
+    accumulator.seal_due(10.05, lambda topic, partition, patient: False)
     assert not accumulator.has_sealed, "it could not be sent, so it may go on filling"
     due = accumulator.next_due(10.05)
     assert due is not None and due > 10.05
-    accumulator.seal_due(due, lambda topic, partition: False)
+    accumulator.seal_due(due, lambda topic, partition, patient: False)
     assert [batch.partition for batch in accumulator.take_sealed(first_partition)] == [1]
     assert accumulator.next_due(11.0) is None
 

@@ -393,14 +393,15 @@ def test_who_has_something_to_answer_is_chosen_when_all_have() -> None:
     sequencer: Sequencer[int] = Sequencer(
         idempotent=False, delivery_timeout=9.0, random=random.Random(1), busy=busy.__contains__
     )
-    assert sequencer.sendable(TOPIC, 0) and sequencer.sendable(TOPIC, -1), "nothing is known of it"
+    assert sequencer.sendable(TOPIC, 0, True) and sequencer.sendable(TOPIC, -1, True), "nothing is known of it"
     for partition in range(4):
         sequencer.set_leader(TOPIC, partition, 1 + partition % 2, 1)
     assert {sequencer.choose_partition(TOPIC, 4) for _ in range(8)} == {1, 3}
-    assert [sequencer.sendable(TOPIC, partition) for partition in (-1, 0, 1)] == [True, False, True]
+    assert [sequencer.sendable(TOPIC, partition, True) for partition in (-1, 0, 1)] == [True, False, True]
+    assert sequencer.sendable(TOPIC, 0, False), "it has waited for long enough"
     busy.add(2)
     assert {sequencer.choose_partition(TOPIC, 4) for _ in range(8)} == {0, 1, 2, 3}
-    assert not sequencer.sendable(TOPIC, -1)
+    assert not sequencer.sendable(TOPIC, -1, True)
 
 
 def test_a_topic_of_many_partitions_is_not_gone_over_for_each_batch() -> None:
@@ -413,7 +414,7 @@ def test_a_topic_of_many_partitions_is_not_gone_over_for_each_batch() -> None:
     sequencer: Sequencer[int] = Sequencer(idempotent=False, delivery_timeout=9.0, random=random.Random(1), busy=busy)
     for partition in range(1000):
         sequencer.set_leader(TOPIC, partition, partition % 10, 1)
-    assert not sequencer.sendable(TOPIC, -1)
+    assert not sequencer.sendable(TOPIC, -1, True)
     sequencer.choose_partition(TOPIC, 1000)
     assert len(asked) <= 16
 
@@ -424,6 +425,6 @@ def test_where_nobody_leads_a_batch_waits_for_no_answer() -> None:
     )
     for partition, leader in enumerate((-1, 1)):
         sequencer.set_leader(TOPIC, partition, leader, 1)
-    assert [sequencer.sendable(TOPIC, partition) for partition in (-1, 0, 1)] == [False, True, False]
+    assert [sequencer.sendable(TOPIC, partition, True) for partition in (-1, 0, 1)] == [False, True, False]
     sequencer.set_leader(TOPIC, 1, -1, 2)
-    assert sequencer.sendable(TOPIC, -1), "the leader is asked for when there is something to send"
+    assert sequencer.sendable(TOPIC, -1, True), "the leader is asked for when there is something to send"

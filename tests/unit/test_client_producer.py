@@ -248,6 +248,7 @@ async def test_linger_is_kept(cluster: FakeCluster) -> None:
 async def test_without_linger_what_comes_while_an_answer_is_due_goes_together(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(accumulator, "GATHER_AT_MOST", 50.0)
     monkeypatch.setattr(accumulator, "OPEN_AT_MOST", 60.0)
     topic, node, held = cluster.create_topic("t"), cluster.nodes[1], asyncio.Event()
     async with Producer(cluster.bootstrap, linger_ms=0, batch_bytes=1024) as producer:
@@ -272,7 +273,7 @@ async def test_without_linger_what_comes_while_an_answer_is_due_goes_together(
 async def test_without_linger_a_batch_waits_for_an_answer_only_so_long(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(accumulator, "OPEN_AT_MOST", 0.01)
+    monkeypatch.setattr(accumulator, "OPEN_AT_MOST", 60.0)
     cluster.create_topic("t")
     node, held = cluster.nodes[1], asyncio.Event()
     node.on_produce = lambda _: Fate(hold=held)
