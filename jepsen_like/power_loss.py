@@ -90,6 +90,7 @@ class Volume:
         self.path = path
         self.is_mounted = False
         self._at_the_cut: dict[str, int] | None = None
+        self._flag = NO_LOG_FLUSH
 
     def make(self, size_bytes: int = IMAGE_BYTES) -> None:
         """A new, empty file system, mounted. Raises `PowerLossUnavailable`."""
@@ -127,14 +128,22 @@ class Volume:
 
     def cut(self, survivors: Survivors, rng: random.Random) -> None:
         """Now. Processes go on, and every write and fsync of theirs fails. Kill them, then `restore`."""
+        self.aim(survivors, rng)
+        self.shut()
+
+    def aim(self, survivors: Survivors, rng: random.Random) -> None:
+        """What takes its time, right before `shut`: so that several disks can be shut within a millisecond."""
         with _opened(os.path.join(self.path, LOST), os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
             os.write(file, b"l" * WITNESS_BYTES)
         if survivors is Survivors.PARTS:
             self._write_out_parts(rng)
+        self._flag = NO_LOG_FLUSH if survivors is Survivors.NOTHING else LOG_FLUSH
+
+    def shut(self) -> None:
+        """The cut itself."""
         files = self.files()
-        flag = NO_LOG_FLUSH if survivors is Survivors.NOTHING else LOG_FLUSH
         with _opened(self.path, os.O_RDONLY) as folder:
-            fcntl.ioctl(folder, EXT4_IOC_SHUTDOWN, struct.pack("I", flag))
+            fcntl.ioctl(folder, EXT4_IOC_SHUTDOWN, struct.pack("I", self._flag))
         self._at_the_cut = sizes(files)
 
     def restore(self) -> Lost:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.commands import in_thread
@@ -38,7 +39,7 @@ class Outage:
         self._without_proof: list[str] = []
 
     async def cut(self, survivors: dict[str, str], seed: int) -> None:
-        """One disk after the other, in this order, and then SIGKILL. Raises `FaultNotMade` where one has no disk of its
+        """All disks, together or in this order, and then SIGKILL. Raises `FaultNotMade` where one has no disk of its
         own."""
         for node in survivors:
             if node not in self._cluster.disks:
@@ -48,8 +49,19 @@ class Outage:
         await self._cluster.kill(self._dark)
 
     def _cut(self, survivors: dict[str, str], seed: int) -> None:
-        for node, kept in survivors.items():
-            self._cluster.disks[node].cut(Survivors(kept), random.Random(f"{seed} {node}"))
+        """Half of the time all go dark together: what one disk still syncs while others are dark already is what an
+        acknowledgement that came too early would rest on. Else one after the other, each when it was given what it
+        keeps: those that still run go on meanwhile."""
+        disks = {node: self._cluster.disks[node] for node in survivors}
+        together = random.Random(f"{seed} together").random() < 0.5
+        for node, disk in disks.items():
+            disk.aim(Survivors(survivors[node]), random.Random(f"{seed} {node}"))
+            if not together:
+                disk.shut()
+        if together:
+            with ThreadPoolExecutor(len(disks)) as pool:
+                for shut in [pool.submit(disk.shut) for disk in disks.values()]:
+                    shut.result()
 
     async def end(self) -> None:
         """Power is back, nobody is started. Safe to call again."""

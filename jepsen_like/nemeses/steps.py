@@ -105,7 +105,7 @@ class SlowSync(OnNodes):
 
 @dataclass(frozen=True, slots=True)
 class Power(OnNodes):
-    """The power of their disks fails while they run, one disk after the other within milliseconds, in this order."""
+    """The power of their disks fails while they run, together or one after the other in this order."""
 
     kind = "power"
     survivors: tuple[str, ...] = ()

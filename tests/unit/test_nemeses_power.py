@@ -71,6 +71,33 @@ async def test_where_nobody_called_fsync_nothing_was_slow(tmp_path: Path, calls:
         await Sluggish(cluster(tmp_path), 100).begin(("n1",))
 
 
+class Disk:
+    """Tells when it is aimed at and shut."""
+
+    def __init__(self, name: str, told: list[str]) -> None:
+        self.name, self.told = name, told
+
+    def aim(self, survivors: object, rng: object) -> None:
+        self.told.append(f"aim {self.name}")
+
+    def shut(self) -> None:
+        self.told.append(f"shut {self.name}")
+
+
+def test_disks_go_dark_together_or_one_after_the_other(tmp_path: Path) -> None:
+    seen = set()
+    for seed in range(20):
+        told: list[str] = []
+        powered = cluster(tmp_path)
+        powered.disks = {name: Disk(name, told) for name in ("n1", "n2")}
+        power.Outage(powered)._cut({"n2": "parts", "n1": "nothing"}, seed)
+        assert sorted(told) == ["aim n1", "aim n2", "shut n1", "shut n2"]
+        seen.add(tuple(told[:3]))
+    one_by_one = {("aim n2", "shut n2", "aim n1")}
+    together = {("aim n2", "aim n1", "shut n2"), ("aim n2", "aim n1", "shut n1")}
+    assert one_by_one <= seen <= one_by_one | together and seen & together
+
+
 def batches(*values: bytes) -> list[bytes]:
     made = (stamp(encode([value], base_timestamp_ms=1), number, 7) for number, value in enumerate(values))
     return [b"".join(map(bytes, one)) for one in made]
