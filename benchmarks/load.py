@@ -116,7 +116,7 @@ async def run(cluster: LocalCluster, way: str, name: str, pool: Pool, options: a
         configs = {"retention.bytes": str(RETENTION_BYTES)}
         await admin.create_topic(name, options.partitions, replication_factor=3, configs=configs)
         await wait_in_sync(admin, [name])
-        async with Producer(cluster.bootstrap) as producer:
+        async with Producer(cluster.bootstrap, batch_bytes=options.batch_bytes) as producer:
             await producer.prepare(name)
             warm_until = time.monotonic() + options.warm_up
             while time.monotonic() < warm_until:
@@ -209,6 +209,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
     parser.add_argument("--partitions", type=int, default=6)
     parser.add_argument("--value-bytes", type=int, default=100)
+    parser.add_argument("--batch-bytes", type=int, default=256 * 1024, help="where the producer's batches are full")
     parser.add_argument("--warm-up", type=float, default=3.0, help="seconds of load before the clock")
     parser.add_argument("--folder", default=None, help="on which disk (default: that of temporary files)")
     asyncio.run(measure(parser.parse_args()))
