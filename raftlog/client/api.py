@@ -2,8 +2,10 @@
 
 A call goes to the node that answered last. Where repeating is harmless, the next node is asked as well when there was
 no answer for `HEDGE_AFTER` (a stopped process still accepts connections; waiting for it would be slower than failing
-over), and again round by round until the deadline. Where it is not (create a topic, delete one), nodes are tried one
-after the other, and only as long as it is certain that nothing happened; a lost answer is `outcome_unknown`.
+over), and again round by round until the deadline. A node that meanwhile answers other calls is slow, not stopped: it
+has `PATIENCE` times as long, for asking twice what is late already is how a busy cluster falls over. Where repeating is
+not harmless (create a topic, delete one), nodes are tried one after the other, and only as long as it is certain that
+nothing happened; a lost answer is `outcome_unknown`.
 
 Bootstrap addresses are where it begins; the nodes that the cluster names (`learn`) are asked too.
 
@@ -28,6 +30,7 @@ from raftlog.version import __version__
 T = TypeVar("T")
 
 HEDGE_AFTER = 0.2
+PATIENCE = 5
 CONNECT_TIMEOUT = 1.0
 ROUND_PAUSE = 0.05
 MAX_ADDRESSES = 64
@@ -85,6 +88,11 @@ def blames_caller(error: RaftlogError) -> bool:
     return not error.retriable and error.status < 500
 
 
+def is_busy(silent: float, waited: float, hedge_after: float) -> bool:
+    """Whether a node is slow and not stopped, if it has answered nobody for `silent` seconds, and one for `waited`."""
+    return silent < hedge_after and waited < PATIENCE * hedge_after
+
+
 class HttpApi:
     """One user's connections to the API of a cluster. Belongs to one event loop; `close` it."""
 
@@ -94,6 +102,8 @@ class HttpApi:
         self._bootstrap = parse_bootstrap(bootstrap)
         self._addresses = list(self._bootstrap)
         """The one that answered last is first."""
+        self._answered: dict[Endpoint, float] = {}
+        """When each of them last gave an answer that was not its own failure; the loop's clock."""
         self._session: aiohttp.ClientSession | None = None
         self._fresh_session: aiohttp.ClientSession | None = None
         """For requests that must not happen twice: a kept connection may be closed just when it is used again."""
@@ -142,7 +152,7 @@ class HttpApi:
         last: RaftlogError | None = None
         while True:
             try:
-                return await self._any_node(call, deadline)
+                return await self._any_node(call, deadline, last)
             except RaftlogError as error:
                 last = self._more_telling(last, error)
                 if not error.retriable or loop.time() + ROUND_PAUSE >= deadline:
@@ -178,23 +188,25 @@ class HttpApi:
 
     # --- Inside -------------------------------------------------------------------------------------------------------
 
-    async def _any_node(self, call: _Call, deadline: float) -> bytes:
-        """One round: every node is asked, the next one when an answer is late or was none."""
+    async def _any_node(self, call: _Call, deadline: float, last: RaftlogError | None) -> bytes:
+        """One round: every node is asked, the next one when an answer is late or was none. `last`: how the round before
+        failed, which tells more than that this one was cut short."""
         loop = asyncio.get_running_loop()
+        hedge_after = HEDGE_AFTER if call.hedge_after is None else call.hedge_after
         waiting = list(self._addresses)
         running: dict[asyncio.Task[bytes], Endpoint] = {}
-        last: RaftlogError | None = None
+        asked, asked_at, busy = waiting[0], loop.time(), False
         try:
             while waiting or running:
-                if waiting:
-                    node = waiting.pop(0)
-                    running[asyncio.create_task(self._attempt(node, call))] = node
+                if waiting and not busy:
+                    asked, asked_at = waiting.pop(0), loop.time()
+                    running[asyncio.create_task(self._attempt(asked, call))] = asked
                 left = deadline - loop.time()
                 if left <= 0:
                     break
-                hedge_after = HEDGE_AFTER if call.hedge_after is None else call.hedge_after
                 patience = min(hedge_after, left) if waiting else left
                 done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                busy = not done and self._is_busy(asked, hedge_after, loop.time() - asked_at)
                 for task in done:
                     node = running.pop(task)
                     try:
@@ -214,6 +226,10 @@ class HttpApi:
             await asyncio.gather(*running, return_exceptions=True)
         shown = ", ".join(map(str, self._addresses[:8]))
         raise last or RetriableError("connection_lost", f"no answer from {shown} within {call.timeout:g} s")
+
+    def _is_busy(self, node: Endpoint, hedge_after: float, waited: float) -> bool:
+        silent = asyncio.get_running_loop().time() - self._answered.get(node, float("-inf"))
+        return is_busy(silent, waited, hedge_after)
 
     async def _once(self, call: _Call) -> bytes:
         loop = asyncio.get_running_loop()
@@ -255,6 +271,8 @@ class HttpApi:
                     body += more
                     if len(body) > MAX_ANSWER_BYTES:
                         raise RemoteProtocolError(f"the answer of {node} is longer than {MAX_ANSWER_BYTES} bytes")
+                if response.status < 500:
+                    self._answered[node] = asyncio.get_running_loop().time()
                 if response.status >= 300 and response.status not in call.accept:
                     raise self._problem(node, response.status, body)
                 return body

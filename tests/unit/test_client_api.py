@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from raftlog.client.api import HttpApi, parse_bootstrap, parse_endpoint
+from raftlog.client.api import PATIENCE, HttpApi, is_busy, parse_bootstrap, parse_endpoint
 from raftlog.client.metadata import ClusterMetadata, PartitionInfo, TopicDescription
 from raftlog.client.refresher import MetadataRefresher
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
@@ -26,6 +26,8 @@ class Node:
         self.answer: Any = {"who": "me"}
         self.status = 200
         self.hang = False
+        self.slow: asyncio.Event | None = None
+        """What is asked of `/slow` is answered then."""
         self.cut = False
         """The connection is closed instead of answering."""
         self.address = ""
@@ -48,6 +50,8 @@ class Node:
         self.calls.append(f"{request.method} {request.path} {(await request.read()).decode()}".strip())
         if self.hang:
             await asyncio.sleep(3600)
+        if self.slow is not None and request.path == "/slow":
+            await self.slow.wait()
         if self.cut:
             assert request.transport is not None
             request.transport.abort()
@@ -107,6 +111,38 @@ async def test_a_late_answer_is_not_waited_for(api: HttpApi, nodes: list[Node]) 
     assert loop.time() - before < 2
 
 
+async def test_a_busy_node_is_not_asked_around(
+    api: HttpApi, nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asking twice what is late already is how a busy cluster falls over."""
+    nodes[0].slow = asyncio.Event()
+    others: list[int] = []
+
+    def busy_four_times(*_: object) -> bool:
+        others.append(len(nodes[1].calls))
+        return len(others) < 5
+
+    monkeypatch.setattr(api, "_is_busy", busy_four_times)
+    assert (await api.post("/slow", Who, timeout=60, hedge_after=0.01)).who == "1"
+    assert others[:5] == [0] * 5
+
+
+def test_who_answers_others_is_slow_and_who_answers_nobody_is_stopped() -> None:
+    assert is_busy(silent=0.1, waited=0.3, hedge_after=0.2)
+    assert not is_busy(silent=0.3, waited=0.3, hedge_after=0.2), "nobody has an answer"
+    assert not is_busy(silent=0.1, waited=PATIENCE * 0.2, hedge_after=0.2), "others do, but this one has waited long"
+    assert not is_busy(silent=float("inf"), waited=0.0, hedge_after=0.2), "it never answered"
+
+
+async def test_a_node_that_never_answers_is_given_up_though_it_answers_others(api: HttpApi, nodes: list[Node]) -> None:
+    nodes[0].slow = asyncio.Event()
+    late = asyncio.create_task(api.post("/slow", Who, timeout=60, hedge_after=0.02))
+    while not late.done():
+        await api.get("/x", Who)
+        await asyncio.sleep(0.005)
+    assert (await late).who == "1"
+
+
 async def test_retriable_problems_are_tried_elsewhere_and_others_are_not(api: HttpApi, nodes: list[Node]) -> None:
     nodes[0].status, nodes[0].answer = 503, problem("quorum_unavailable")
     assert (await api.get("/x", Who)).who == "1"
@@ -129,7 +165,7 @@ async def test_nobody_is_there(api: HttpApi, nodes: list[Node]) -> None:
     for node in nodes:
         await node.close()
     with pytest.raises(RetriableError, match="cannot connect") as error:
-        await api.get("/x", Who, timeout=0.2)
+        await api.get("/x", Who, timeout=0.5)
     assert error.value.code == "connection_lost" and api.last_error is not None
 
 
