@@ -10,7 +10,7 @@ import msgspec
 
 
 def append_line(file: Path, result: object) -> None:
-    """One line, at the end, durably; whoever appends at the same time waits."""
+    """One line, at the end; whoever appends at the same time waits."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("ab+") as results:
         fcntl.flock(results, fcntl.LOCK_EX)
@@ -20,5 +20,3 @@ def append_line(file: Path, result: object) -> None:
             torn = results.read(1) != b"\n"
             results.write(b"\n" * torn)
         results.write(msgspec.json.encode(result) + b"\n")
-        results.flush()
-        os.fsync(results.fileno())
