@@ -112,7 +112,7 @@ class LogJob:
     again: bool = False
     """A job before this one met a full disk: bytes of it may lie behind the position to write at."""
     begins_log: bool = False
-    """It is the first one: there is no segment yet."""
+    """It is the first one, if need be again: there is no segment yet, and there are no epochs."""
     appends_only: bool = False
     """Batches behind others, and nothing else: the common job, which one call for each segment does."""
 
@@ -127,8 +127,8 @@ class LogJob:
 
     def steps(self, *, shared: bool = False) -> Steps[None]:
         """The same, from barrier to barrier. `shared`: one call of the disk is that of many jobs."""
-        epochs_wait = self.cut is not None or self.again
-        if self.begins_log and not epochs_wait:
+        epochs_wait = not self.begins_log and (self.cut is not None or self.again)
+        if self.begins_log and (self.cut is None or self.writes[0].base_offset < self.cut.end_offset):
             # A log that may have been written to has its first segment: whether it is lost can be told from then on.
             self._file_of(self.writes[0])
         yield from self._replace(self._replaced_before(with_epochs=not epochs_wait), shared)

@@ -28,6 +28,10 @@ CHECKPOINT_INTERVAL_BYTES = 64 * 1024 * 1024
 """After so many bytes, and at each roll, indexes, producers and recovery point are written: what a crash leaves to be
 read again is at most this much and one job."""
 
+LITTLE_BYTES = 64 * 1024
+"""A clean close that has less behind the last checkpoint writes none but the recovery point: for the next start it is
+cheaper to read so little again than it is for this one to make three files."""
+
 REMOVALS_PER_JOB = 4
 """Unlinking a large file takes the file system tens of milliseconds, in which nothing of this log is fsynced."""
 
@@ -144,10 +148,12 @@ class PendingWork:
         assert self.outstanding is None
         unsealed = _unsealed(segments)
         emptying = self._cut is not None and self._cut.end_offset <= segments[0].base_offset
-        due = closing or emptying or len(unsealed) > 1 or self._bytes_since_checkpoint >= CHECKPOINT_INTERVAL_BYTES
+        much = self._bytes_since_checkpoint >= (LITTLE_BYTES if closing else CHECKPOINT_INTERVAL_BYTES)
+        indexed = much or emptying or len(unsealed) > 1
+        due = closing or indexed
         job = LogJob(self._disk, self._path, self.issued_offset, log_end, cut=self._cut, again=self.again)
         job.flush_os_marker = self._marker_due
-        job.begins_log, self._never_written = self._never_written, False
+        job.begins_log = self._never_written
         job.checkpoint_before = self._checkpoint_before(durable_start, emptying=emptying)
         job.remove = tuple(self._removals[:REMOVALS_PER_JOB])
         job.merged = tuple(self._merged if self._cut is not None else self._merged[:REMOVALS_PER_JOB])
@@ -158,13 +164,15 @@ class PendingWork:
             batches[batch.segment].append(batch)
         appends = True
         for segment in unsealed:
-            write = self._segment_write(segment, batches[segment], due=due, seals=segment is not unsealed[-1])
+            seals = segment is not unsealed[-1]
+            write = self._segment_write(segment, batches[segment], due=due, indexed=indexed, seals=seals)
             if write is not None:
                 job.writes.append(write)
                 # The first bytes of a file make its name durable as well.
                 appends = appends and write.position > 0 and (write.alone or not write.sync)
         if due:
             job.checkpoint_after = LogCheckpoint(log_start, log_end, closing, self.unreported_loss)
+        if indexed:
             if producer_state is not None:
                 epoch = epochs.epoch_at(Offset(log_end - 1))
                 job.snapshot = ProducerSnapshot(log_end, epoch, producer_state())
@@ -182,7 +190,7 @@ class PendingWork:
         """The job did what it should. How far the log is stable by it."""
         assert job is self.outstanding
         self.outstanding = None
-        self.again = False
+        self.again = self._never_written = False
         if job.flush_os_marker is not None:
             self._marked = job.flush_os_marker
         self.checkpoint = job.checkpoint_after or job.checkpoint_before or self.checkpoint
@@ -240,15 +248,16 @@ class PendingWork:
         return fallen if fallen != self.checkpoint or self.again or self.rewrite_checkpoint else None
 
     def _segment_write(
-        self, segment: Segment, batches: Sequence[TailBatch], *, due: bool, seals: bool
+        self, segment: Segment, batches: Sequence[TailBatch], *, due: bool, indexed: bool, seals: bool
     ) -> SegmentWrite | None:
+        """`due`: everything is to be durable; `indexed`: and is covered by the index files."""
         index = segment.index
         assert index is not None
         # After a full disk the file may hold more than it should, which the job cuts off.
         sync = not segment.on_disk or self.again
         if due or self.sync:
             sync = sync or bool(batches) or segment.unsynced
-        if not batches and not sync and not due:
+        if not batches and not sync and not indexed:
             return None
         return SegmentWrite(
             segment=segment,
@@ -258,7 +267,7 @@ class PendingWork:
             file=segment.file.acquire() if segment.pinned else None,
             sync=sync,
             alone=bool(batches) and segment.on_disk and not segment.unsynced and not self.again,
-            index_files=index.encode() if due else None,
+            index_files=index.encode() if indexed else None,
             seals_at=segment.end_offset if seals else None,
         )
 

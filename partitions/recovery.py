@@ -169,12 +169,13 @@ class _Recovery:
         try:
             content = read_file(self.disk, self._name(LEADER_EPOCHS_NAME))
             self.epochs_on_disk = None if content is None else decode_leader_epochs(content)
-            self.never_written = content is None and self._has_nothing(bases)
+            self.never_written = self._has_nothing(bases)
         except (DamagedFile, DiskFailed):
             self.epochs_on_disk = None
         if self.never_written:
             self._find(Finding.NEVER_WRITTEN)
-            self.epochs_on_disk = LeaderEpochHistory()
+            self.epochs_on_disk = self.epochs_on_disk or LeaderEpochHistory()
+            self.epochs = self.epochs_on_disk.copy()
         elif self.epochs_on_disk is None:
             self._find(Finding.NO_LEADER_EPOCHS)
             self.learn_epochs = True
@@ -291,11 +292,11 @@ class _Recovery:
                 prune_snapshots(self.disk, self.path, end_offset=end)
             if not self.kept:
                 self._keep_unmade_segment()
-            yield from self._make_durable(read)
+            yield from self._make_durable([] if self._closed_clean else read)
         else:
             checkpoint = yield from self._write_anew(start, end, read)
         recovery = Recovery(
-            clean=self.clean_shutdown and self._closed_clean and self.vouched and not read,
+            clean=self.clean_shutdown and self._closed_clean and self.vouched and not self.changed,
             cut_or_quarantined=not self.vouched,
             last_epoch=self.epochs.latest_epoch,
             log_start_offset=start,

@@ -178,7 +178,7 @@ class Finding(enum.Enum):
 VOUCHED: dict[Finding, bool] = {
     Finding.CREATED: True,
     # There is a checkpoint that says «closed clean, and empty», which falls back before the first batch is written, and
-    # neither leader epochs nor a byte of a segment. A log that lost those has another checkpoint, or none.
+    # not a byte of a segment. A log that lost those has another checkpoint, or none.
     Finding.NEVER_WRITTEN: True,
     # It is written before anything else is, and replaced as a whole: only damage (or a crash while the log was being
     # made, which then has nothing to vouch for) leaves a log without one.

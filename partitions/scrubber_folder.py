@@ -46,9 +46,11 @@ def check_folder(disk: Disk, path: str) -> FolderCheck:
     recovery_point = start if checkpoint is None else checkpoint.recovery_point
     segments = []
     for number, base in enumerate(bases):
-        end = bases[number + 1] if number + 1 < len(bases) else recovery_point if closed_clean else None
-        # After a crash the indexes of what lies behind the recovery point may not have been written any more.
-        indexed = end is not None and (closed_clean or end <= recovery_point)
+        last = number + 1 == len(bases)
+        end = bases[number + 1] if not last else recovery_point if closed_clean else None
+        # After a crash the indexes of what lies behind the recovery point may not have been written any more. Those of
+        # the last segment may cover any beginning of it, and are made anew where they are damaged.
+        indexed = not last and end is not None and (closed_clean or end <= recovery_point)
         segments.append(PlannedSegment(base, end, None if end is None else _size(disk, path, base), indexed))
     torn_from = None if closed_clean else recovery_point
     empty = recovery_point == 0 and not any(_size(disk, path, base) for base in bases)

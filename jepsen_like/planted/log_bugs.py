@@ -45,8 +45,8 @@ class _FoldersAreForgotten:
         """Nothing happens."""
 
 
-def _write_without_sync(pending: Any, segment: Any, batches: Any, *, due: bool, seals: bool) -> Any:
-    write = _segment_write(pending, segment, batches, due=due, seals=seals)
+def _write_without_sync(pending: Any, segment: Any, batches: Any, **how: bool) -> Any:
+    write = _segment_write(pending, segment, batches, **how)
     if write is not None:
         write.sync = False
     return write

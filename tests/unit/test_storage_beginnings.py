@@ -53,7 +53,16 @@ def test_a_log_is_begun_with_one_file_and_written_to_first_with_five_fsyncs(disk
     assert disk.fsyncs - before == 2, "an unclean start: batches, their file's name"
     before = disk.fsyncs
     log.close(clean=True)
-    assert disk.fsyncs - before == 5, "two indexes, producers, checkpoint, their names"
+    assert disk.fsyncs - before == 2, "the checkpoint, its name: so little is read again"
+    before = disk.fsyncs
+    log, recovery = opened(disk, clean=True)
+    assert (recovery.clean, log.log_end_offset, disk.fsyncs - before) == (True, 2, 0)
+    for _ in range(2):
+        append(log, size=40_000)
+    settle(log)
+    before = disk.fsyncs
+    log.close(clean=True)
+    assert disk.fsyncs - before == 4, "two indexes, checkpoint, their names"
 
 
 @pytest.mark.parametrize("power", [True, False])
@@ -213,6 +222,40 @@ def test_a_log_that_begins_elsewhere_has_a_segment_there(disk: SimDisk) -> None:
     assert f"{7:020d}.log" in disk.list(PATH)
     log, recovery = opened(disk)
     assert (log.log_start_offset, recovery.cut_or_quarantined) == (7, False)
+
+
+@pytest.mark.parametrize("steps", range(1, 16))
+def test_a_process_that_dies_while_a_log_first_begins_elsewhere_leaves_one_that_is_vouched_for(
+    disk: SimDisk, steps: int
+) -> None:
+    """A follower's first news may be that its leader's log begins at 7: all of nothing is removed."""
+    log = open_log(disk)
+    log.truncate_fully_and_start_at(Offset(7))
+    disk.crash_countdown = steps
+    with contextlib.suppress(SimulatedCrash):
+        settle(log)
+    disk.crash_countdown = 0
+    assert not opened(disk)[1].cut_or_quarantined
+
+
+@pytest.mark.parametrize("steps", range(1, 20))
+def test_a_process_that_dies_in_a_first_job_that_is_made_again_leaves_a_log_that_is_vouched_for(
+    disk: SimDisk, steps: int
+) -> None:
+    log = open_log(disk)
+    append(log)
+    job = log.take_job()
+    assert job is not None
+    disk.full = True
+    with pytest.raises(DiskFull) as caught:
+        job.run()
+    log.job_done(job, caught.value)
+    disk.full = False
+    disk.crash_countdown = steps
+    with contextlib.suppress(SimulatedCrash):
+        settle(log)
+    disk.crash_countdown = 0
+    assert not opened(disk)[1].cut_or_quarantined
 
 
 def test_the_scrubber_misses_nothing_of_a_log_that_was_never_written_to(disk: SimDisk) -> None:
