@@ -18,8 +18,8 @@ from raftlog.errors import InvalidRequest
 
 FOLDER = Path(__file__).parent / "results"
 
-RUNS, PLANTED, SEEDS, POWER_LOSS, CORPORA = (
-    "runs.jsonl", "planted.jsonl", "seeds.jsonl", "power-failures.jsonl", "corpora.jsonl",
+RUNS, PLANTED, SEEDS, POWER_LOSS, CORPORA, SPARK_KILLS = (
+    "runs.jsonl", "planted.jsonl", "seeds.jsonl", "power-failures.jsonl", "corpora.jsonl", "spark-kills.jsonl",
 )  # fmt: skip
 FIELDS: Mapping[str, frozenset[str]] = {
     PLANTED: frozenset({"bug", "pins", "found"}),
@@ -27,6 +27,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
     SEEDS: frozenset({"kind", "from", "to", "violations"}),
     POWER_LOSS: frozenset({"survivors", "acknowledged_lost", "commit"}),
     CORPORA: frozenset({"corpus", "cases", "agreed"}),
+    SPARK_KILLS: frozenset({"step", "micro_batch", "left_open", "verdict"}),
 }
 """File → what each of its lines has."""
 

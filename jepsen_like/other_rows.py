@@ -8,6 +8,7 @@
 | `P` | planted bugs, of which each has to be found by a seed or by a story |
 | `Pr` | those that show in a real cluster, of which each has to be found there in ten minutes |
 | `K` | the checkers' corpora: other projects' histories, of known verdict, that are no part of this one |
+| `S` | Spark's driver, JVM and workers killed at a random point of a streaming query that writes |
 | `L` | power failures of three nodes at once, under load, round after round (`make power-loss`) |
 
 What is *not* here: running them (`simulator/shard.py`, `planted/`, `hunting.py`).
@@ -23,7 +24,7 @@ from .simulator.shard import Summary
 
 TARGET_SEEDS = 10_000
 SECONDS_A_SEED = 60.0
-TARGET_POWER_FAILURES = 20
+TARGET_POWER_FAILURES = TARGET_SPARK_KILLS = 20
 
 Row = Mapping[str, object]
 
@@ -99,6 +100,22 @@ def corpora(lines: Iterable[Mapping[str, Any]]) -> Row:
         "anomalies_now": " ".join(sorted(name for name in last if agreed[name] < cases[name])),
         "last_commit": " ".join(sorted({str(line["commit"]) for line in last.values()})),
         "reference": "porcupine, knossos, Jepsen's Kafka cases",
+    }
+
+
+def spark_kills(lines: Sequence[Mapping[str, Any]]) -> Row:
+    """`S`: each has to end with every record of the sink there once."""
+    right = sum(line["verdict"] == "right" for line in lines)
+    return {
+        "cell": "S",
+        "workload": "a Spark query from topic to topic",
+        "fault": "SIGKILL of driver, JVM and workers",
+        "target_rounds": TARGET_SPARK_KILLS,
+        "rounds": right,
+        "runs": len(lines),
+        "passed": right,
+        "anomalies": f"wrong={len(lines) - right}" if right < len(lines) else "",
+        "last_commit": lines[-1]["commit"] if lines else "",
     }
 
 

@@ -15,7 +15,7 @@ import rich_click as click
 from raftlog.cli.output import output_option, show, table
 
 from ..cells import CELLS, NOT_TESTED
-from ..kept_results import CORPORA, FOLDER, PLANTED, POWER_LOSS, RUNS, SEEDS, lines_of
+from ..kept_results import CORPORA, FOLDER, PLANTED, POWER_LOSS, RUNS, SEEDS, SPARK_KILLS, lines_of
 from ..kept_results import keep as keep_lines
 from ..product import is_here
 from ..scoreboard import COLUMNS, Score, read_results, row, scores
@@ -69,7 +69,7 @@ def board_table(files: Sequence[Path], names: Iterable[str]) -> str:
 def other_rows() -> list[Mapping[str, object]]:
     """What no cell of a real cluster is: seeds, planted bugs, corpora, power failures of a whole cluster."""
     from ..hunting import HUNT_SECONDS, found_bugs, read_hunts
-    from ..other_rows import corpora, hunted, planted, power_failures, simulated
+    from ..other_rows import corpora, hunted, planted, power_failures, simulated, spark_kills
     from ..planted.catalogue import BUGS, load_detections
     from ..planted.real import HUNTS
     from ..planted.stories import STORIES
@@ -81,6 +81,7 @@ def other_rows() -> list[Mapping[str, object]]:
     hunts = read_hunts([FOLDER / PLANTED] if (FOLDER / PLANTED).exists() else [])
     return [
         power_failures(lines_of(POWER_LOSS), is_here),
+        spark_kills(lines_of(SPARK_KILLS)),
         *simulated(summarize(shards, lambda kind, commit: same[kind](commit))),
         corpora(lines_of(CORPORA)),
         planted(list(BUGS), load_detections(), STORIES),

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from jepsen_like import kept_results
 from jepsen_like.chaos import chaos
 from jepsen_like.kept_results import FIELDS, FOLDER, file_of, keep, lines_of
-from jepsen_like.other_rows import corpora, hunted, power_failures
+from jepsen_like.other_rows import corpora, hunted, power_failures, spark_kills
 from jepsen_like.scoreboard import COLUMNS, figures, read_results
 from raftlog.errors import InvalidRequest
 
@@ -67,7 +67,7 @@ def test_keep_and_board_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     done = CliRunner().invoke(chaos, ["board", "--write", "--runs", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0 and "Never tested" in done.output
     written = board.read_text().splitlines()
-    assert [line.partition(",")[0] for line in written[-6:]] == ["L", "Sim2", "Sim3", "K", "P", "Pr"]
+    assert [line.partition(",")[0] for line in written[-7:]] == ["L", "S", "Sim2", "Sim3", "K", "P", "Pr"]
     (row,) = (dict(zip(COLUMNS, line, strict=True)) for line in csv.reader(written) if line[0] == "L")
     assert (row["target_rounds"], row["rounds"], row["rounds_now"], row["passed"]) == ("20", "1", "0", "1")
 
@@ -80,6 +80,13 @@ def test_power_failures_that_lost_something_are_no_rounds() -> None:
     ]
     row = power_failures(lines, lambda commit: commit == "here")
     assert (row["rounds"], row["rounds_now"], row["runs"], row["anomalies_now"]) == (2, 1, 3, "acknowledged-lost=2")
+
+
+def test_kills_of_spark_that_were_judged_wrong_are_told() -> None:
+    lines = [{"verdict": "right", "commit": "a"}, {"verdict": "a record is there twice", "commit": "b"}]
+    row = spark_kills(lines)
+    assert (row["rounds"], row["runs"], row["anomalies"], row["last_commit"]) == (1, 2, "wrong=1", "b")
+    assert spark_kills([])["rounds"] == 0
 
 
 def test_of_each_corpus_the_last_line_counts() -> None:
