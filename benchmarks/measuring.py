@@ -12,10 +12,12 @@ import contextlib
 import os
 import shutil
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from rich.console import Console
 
@@ -89,7 +91,24 @@ def resident_mb(pid: int, *, peak: bool = False) -> float:
     raise RuntimeError(f"/proc/{pid}/status has no {wanted}")
 
 
-def pids(cluster: LocalCluster) -> dict[str, int]:
+class Node(Protocol):
+    """A process of a cluster, ours or a peer's."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None: ...
+
+
+class Nodes(Protocol):
+    """A cluster as what is measured of it: `LocalCluster`, or a peer's brokers."""
+
+    @property
+    def nodes(self) -> Sequence[Node]: ...
+
+
+def pids(cluster: Nodes) -> dict[str, int]:
     """Process ids of the nodes that run."""
     return {f"node {node.node_id}": node.process.pid for node in cluster.nodes if node.process is not None}
 

@@ -21,11 +21,11 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from measuring import TICKS_PER_SECOND, Cores, a_cluster, console, cpu_seconds, machine, pids
+from measuring import TICKS_PER_SECOND, Cores, Nodes, a_cluster, console, cpu_seconds, machine, pids
 from rich.table import Table
 
 from raftlog.cli.local_cluster import LocalCluster
@@ -89,13 +89,15 @@ def chunk() -> tuple[list[bytes], list[bytes]]:
     return keys, values
 
 
-def start_spark() -> SparkSession:
+def start_spark(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """With so many cores as there are partitions."""
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master(f"local[{PARTITIONS}]").config("spark.ui.enabled", "false")
-    spark = (
-        builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.showConsoleProgress", "false").getOrCreate()
-    )
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.ui.showConsoleProgress", "false")
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -168,8 +170,13 @@ def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int,
             memory().write.parquet(str(place))
         return spark.read.parquet(str(place))
 
+    def stream() -> None:
+        reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
+        frame = reader.option("subscribe", TOPIC).option("startingOffsets", "earliest").load()
+        streamed(frame, folder / f"checkpoint-{next(runs)}", rows)
+
     runs = iter(range(1_000))
-    ways: dict[str, Callable[[], object]] = {
+    ways: dict[str, Way] = {
         "raftlog into noop": lambda: noop(topic()),
         "raftlog, columns=key,value, into noop": lambda: noop(topic(columns="key,value")),
         "memory into noop": lambda: noop(memory()),
@@ -177,14 +184,17 @@ def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int,
         "raftlog count()": lambda: counted(topic(), rows),
         "raftlog count(), columns=offset": lambda: counted(topic(columns="offset"), rows),
         "memory count()": lambda: counted(memory(), rows),
-        "raftlog stream into noop": lambda: streamed(spark, cluster, folder / f"checkpoint-{next(runs)}", rows),
+        "raftlog stream into noop": stream,
     }
+    table_of_costs({name: way for name, way in ways.items() if only in name}, cluster, rows, best_of)
+
+
+def table_of_costs(ways: Mapping[str, Way], cluster: Nodes, rows: int, best_of: int) -> None:
+    """Each way's best beside what the machine was doing."""
     console.print(f"{rows:,} rows in {PARTITIONS} partitions; {machine()}")
     table = Table("what", *COST_COLUMNS)
     before = Cores.now()
     for name, way in ways.items():
-        if only not in name:
-            continue
         found = cost(way, cluster, best_of)
         console.print(f"{name}: {found.real:.2f} s", style="dim")
         table.add_row(name, *found.told(rows))
@@ -193,6 +203,9 @@ def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int,
 
 
 COST_COLUMNS = ("million rows a second", "seconds", "CPU s of Spark", "CPU s of the nodes")
+
+Way = Callable[[], Callable[[], None] | None]
+"""What is measured. It may give back what is to be done when the clock has stopped, such as to check what it did."""
 
 
 class Cost(NamedTuple):
@@ -207,24 +220,27 @@ class Cost(NamedTuple):
         return [f"{rows / self.real / 1e6:.2f}", f"{self.real:.2f}", f"{self.spark:.2f}", f"{self.nodes:.2f}"]
 
 
-def cost(way: Callable[[], object], cluster: LocalCluster, best_of: int) -> Cost:
+def cost(way: Way, cluster: Nodes, best_of: int) -> Cost:
     """The least of each of a few runs, after one that warms up."""
-    way()
+    one_cost(way, cluster)
     return Cost(*map(min, zip(*(one_cost(way, cluster) for _ in range(best_of)), strict=True)))
 
 
-def one_cost(way: Callable[[], object], cluster: LocalCluster) -> Cost:
+def one_cost(way: Way, cluster: Nodes) -> Cost:
     started, spark, nodes = time.perf_counter(), spark_seconds(cluster), node_seconds(cluster)
-    way()
+    afterwards = way()
     real = time.perf_counter() - started
-    return Cost(real, spark_seconds(cluster) - spark, node_seconds(cluster) - nodes)
+    found = Cost(real, spark_seconds(cluster) - spark, node_seconds(cluster) - nodes)
+    if afterwards is not None:
+        afterwards()
+    return found
 
 
-def node_seconds(cluster: LocalCluster) -> float:
+def node_seconds(cluster: Nodes) -> float:
     return sum(map(cpu_seconds, pids(cluster).values()))
 
 
-def spark_seconds(cluster: LocalCluster) -> float:
+def spark_seconds(cluster: Nodes) -> float:
     """CPU time of this process and of all it has started, also of what has ended, but for the nodes."""
     parents, used = {}, {}
     for name in os.listdir("/proc"):
@@ -250,9 +266,7 @@ def counted(frame: DataFrame, rows: int) -> None:
         raise SystemExit(f"{found:,} rows were read, {rows:,} are there")
 
 
-def streamed(spark: SparkSession, cluster: LocalCluster, checkpoint: Path, rows: int) -> None:
-    reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
-    frame = reader.option("subscribe", TOPIC).option("startingOffsets", "earliest").load()
+def streamed(frame: DataFrame, checkpoint: Path, rows: int) -> None:
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()

@@ -2,7 +2,7 @@
 
 Batch queries write the same rows (16-byte keys, 100-byte values, incompressible, yielded from memory) to a topic, with
 and without transactions, to Parquet files, and to nowhere (`noop`), which is the ceiling of what Spark's Python sources
-give. Every write to a topic is counted by a second reader.
+give. Every write to a topic is counted by a second reader when the clock has stopped.
 
 Streaming queries from topic to topic take micro-batches of a bounded number of records (1,000), and one for each time
 that something comes to a topic but nothing passes their filter (empty). Of each kind the median is told, beside the
@@ -19,22 +19,24 @@ import argparse
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from measuring import Cores, a_cluster, console, machine
+from measuring import Cores, a_cluster, console
 from rich.table import Table
 from spark_read import (
     CHUNK,
-    COST_COLUMNS,
     PARTITIONS,
-    cost,
+    Way,
+    counted,
     memory_source,
     noop,
     produce,
     python_for_spark,
     start_spark,
+    table_of_costs,
 )
 
 from raftlog.cli.local_cluster import LocalCluster
@@ -43,8 +45,11 @@ from spark_source import java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 PER_BATCH = 1_000
+START_SECONDS, BATCH_SECONDS = 120.0, 10.0
+"""What a streaming query may take, before it is given up."""
 SOURCE = "rows"
 """`spark_read.produce` makes it."""
 
@@ -69,9 +74,8 @@ def main() -> None:
             spark.dataSource.register(RaftlogSource)
             spark.dataSource.register(memory_source())
             spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "50000")
-            console.print(machine())
-            before = Cores.now()
             batches_written(spark, cluster, Path(folder), rows, arguments.best_of)
+            before = Cores.now()
             micro_batches(spark, cluster, Path(folder), arguments.batches)
             console.print(Cores.now().since(before))
         finally:
@@ -86,28 +90,27 @@ def batches_written(spark: SparkSession, cluster: LocalCluster, folder: Path, ro
         frame = spark.read.format("memory_rows").option("rows", rows).load()
         return frame.select("key", "value", "partition")
 
-    def topic(**options: str) -> None:
+    def topic(**options: str) -> Callable[[], None]:
         name = f"written-{next(runs)}"
         with Admin(cluster.bootstrap) as admin:
             admin.create_topic(name, partitions=PARTITIONS)
-            writer = memory().write.format("raftlog").mode("append").options(topic=name, **options)
-            writer.option("raftlog.bootstrap.servers", cluster.bootstrap).save()
-            reader = spark.read.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
-            found = reader.options(subscribe=name, columns="offset").load().count()
-            if found != rows:
-                raise SystemExit(f"{found:,} rows are in topic {name}, {rows:,} were written")
+        writer = memory().write.format("raftlog").mode("append").options(topic=name, **options)
+        writer.option("raftlog.bootstrap.servers", cluster.bootstrap).save()
+        return lambda: checked(name)
+
+    def checked(name: str) -> None:
+        reader = spark.read.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
+        counted(reader.options(subscribe=name, columns="offset").load(), rows)
+        with Admin(cluster.bootstrap) as admin:
             admin.delete_topic(name)
 
-    ways: dict[str, Callable[[], object]] = {
+    ways: dict[str, Way] = {
         "memory into noop": lambda: noop(memory()),
         "memory into Parquet": lambda: memory().write.parquet(str(folder / f"parquet-{next(runs)}")),
         "memory into raftlog": topic,
         "memory into raftlog, exactlyOnce=false": lambda: topic(exactlyOnce="false"),
     }
-    table = Table("batch query", *COST_COLUMNS, title=f"{rows:,} rows, counted afterwards")
-    for name, way in ways.items():
-        table.add_row(name, *cost(way, cluster, best_of).told(rows))
-    console.print(table)
+    table_of_costs(ways, cluster, rows, best_of)
 
 
 def micro_batches(spark: SparkSession, cluster: LocalCluster, folder: Path, batches: int) -> None:
@@ -118,8 +121,8 @@ def micro_batches(spark: SparkSession, cluster: LocalCluster, folder: Path, batc
         admin.create_topic("streamed", partitions=PARTITIONS)
     # Queries are stopped in the middle of a micro-batch, of which Spark makes pages of errors; what fails is raised.
     spark.sparkContext.setLogLevel("OFF")
-    table = Table("micro-batch", "into", "median, ms", "of it addBatch", "micro-batches")
-    for kind, condition in {f"{PER_BATCH:,} rows": "true", "empty": "false"}.items():
+    table = Table(*MICRO_BATCH_COLUMNS)
+    for kind, condition in KINDS.items():
         for sink in ("noop", "raftlog"):
             reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
             reader = reader.options(subscribe=SOURCE, startingOffsets="earliest", maxOffsetsPerTrigger=PER_BATCH)
@@ -127,17 +130,32 @@ def micro_batches(spark: SparkSession, cluster: LocalCluster, folder: Path, batc
             writer = frame.writeStream.format(sink).option("checkpointLocation", str(folder / f"{sink}-{kind}"))
             if sink == "raftlog":
                 writer = writer.options(topic="streamed").option("raftlog.bootstrap.servers", cluster.bootstrap)
-            query = writer.trigger(processingTime="0 seconds").start()
-            while query.isActive and (query.lastProgress is None or query.lastProgress.batchId < batches):
-                query.awaitTermination(1)
-            measured = [one.durationMs for one in query.recentProgress if one.batchId >= batches // 5]
-            query.stop()
-            if query.exception() is not None or not measured:
-                raise SystemExit(f"the query into {sink} failed: {query.exception()}")
-            whole = statistics.median(one["triggerExecution"] for one in measured)
-            added = statistics.median(one.get("addBatch", 0) for one in measured)
-            table.add_row(kind, sink, f"{whole:.0f}", f"{added:.0f}", str(len(measured)))
+            table.add_row(kind, sink, *medians(writer, batches))
     console.print(table)
+
+
+MICRO_BATCH_COLUMNS = ("micro-batch", "into", "median, ms", "of it addBatch", "micro-batches")
+KINDS = {f"{PER_BATCH:,} rows": "true", "empty": "false"}
+"""Of micro-batches, and the filter that makes them so."""
+
+
+def medians(writer: DataStreamWriter, batches: int) -> tuple[str, str, str]:
+    """Of a query that has so many micro-batches to do; the first fifth of them warms it up."""
+    query = writer.trigger(processingTime="0 seconds").start()
+    deadline = time.monotonic() + START_SECONDS + BATCH_SECONDS * batches
+    while query.isActive and (query.lastProgress is None or query.lastProgress.batchId < batches):
+        query.awaitTermination(1)
+        if time.monotonic() > deadline:
+            raise SystemExit(
+                f"{batches} micro-batches took longer than {BATCH_SECONDS} s each; at {query.lastProgress}"
+            )
+    measured = [one.durationMs for one in query.recentProgress if one.batchId >= batches // 5]
+    query.stop()
+    if query.exception() is not None or not measured:
+        raise SystemExit(f"a query of micro-batches failed: {query.exception()}")
+    whole = statistics.median(one["triggerExecution"] for one in measured)
+    added = statistics.median(one.get("addBatch", 0) for one in measured)
+    return f"{whole:.0f}", f"{added:.0f}", str(len(measured))
 
 
 if __name__ == "__main__":
