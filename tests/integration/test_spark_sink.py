@@ -73,7 +73,7 @@ def copy(frame: DataFrame, cluster: LocalCluster, topic: str, checkpoint: Path, 
     """What is there now goes to a topic."""
     writer = frame.writeStream.format("raftlog").option("kafka.bootstrap.servers", cluster.bootstrap)
     writer = writer.options(topic=topic, checkpointLocation=str(checkpoint), **options).trigger(availableNow=True)
-    return started(writer.start, PATIENCE_S)
+    return started(writer.start, 3 * PATIENCE_S)
 
 
 def undo(checkpoint: Path, batch_id: int) -> None:
