@@ -79,6 +79,8 @@ class QuorumTruth:
         self.voters = VotersTruth(range(voters), disks)
         self._nodes = nodes
         self._memories = {int(node.node_id): Memory() for node in nodes}
+        self._replaced: dict[tuple[int, bytes], Memory] = {}
+        """(node, directory id) → what was durable on a disk when it was taken away."""
         self._leaders: dict[int, int] = {}
         """Term → who led it."""
         self._entries: dict[tuple[int, int], tuple[bytes, int]] = {}
@@ -142,7 +144,9 @@ class QuorumTruth:
 
     def disk_replaced(self, node: QuorumSimNode) -> None:
         """An operator gave the node an empty disk: what it promised is gone, and it is another voter, or none (S9)."""
-        self._memories[int(node.node_id)] = Memory()
+        number = int(node.node_id)
+        self._replaced[number, self.voters.disk_of(number)] = self._memories[number]
+        self._memories[number] = Memory()
         self.voters.disk_replaced(int(node.node_id), bytes(node.identity.directory_id))
 
     # --- Disks that go back in time ---
@@ -262,7 +266,10 @@ class QuorumTruth:
         command, _, term = journal_of(quorum).entries[index - journal_of(quorum).base_index]
         configuration = self._counted_by(node, in_term)
         holders = [number for number, memory in self._memories.items() if self._holds(memory, index, term)]
-        if not self.voters.have_majority(configuration, holders):
+        disks = [(number, self.voters.disk_of(number)) for number in holders]
+        # An acknowledgement may be under way when the disk that it speaks of is taken away; a vote counts so, too.
+        disks += [disk for disk, memory in self._replaced.items() if self._holds(memory, index, term)]
+        if not self.voters.have_acknowledged(configuration, disks):
             raise Violation(
                 f"S7.7: node {node.node_id} commits entry {index} of term {term}, which is durable only on {holders}, "
                 f"with the voters {configuration.node_ids}"

@@ -59,6 +59,16 @@ class VotersTruth:
         there = {node for node in nodes if self.counts(configuration, node)}
         return len(there) >= majority(len(configuration.voters))
 
+    def disk_of(self, node: int) -> bytes:
+        """The one that it is on now."""
+        return self._disks[node]
+
+    def have_acknowledged(self, configuration: Configuration, disks: Iterable[tuple[int, bytes]]) -> bool:
+        """Whether an entry that these disks of nodes have, or had when they were taken away, is on enough of the disks
+        that the voters are named with: what a disk acknowledged may reach the leader after it is gone."""
+        named = {self._named(voter) for voter in configuration.voters}
+        return len(named.intersection(disks)) >= majority(len(configuration.voters))
+
     def _named(self, voter: Voter) -> tuple[int, bytes]:
         directory_id = bytes(voter.directory_id) if voter.pinned else self._first_disks[voter.node_id]
         return int(voter.node_id), directory_id

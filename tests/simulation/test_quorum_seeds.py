@@ -37,6 +37,13 @@ def test_dozens_of_seeds_keep_every_property() -> None:
     }  # fmt: skip
 
 
+def test_what_a_disk_acknowledged_counts_when_it_is_taken_away_on_the_way() -> None:
+    """S7: the leader commits by an acknowledgement that left a voter just before its disk was replaced. It is not told
+    from one whose disk is replaced just after."""
+    verdict = run_quorum_seed(5323, 60.0)
+    assert verdict.passed, verdict.violation
+
+
 @pytest.mark.parametrize("seed", [3, 5])
 def test_one_schedule_and_one_code_give_one_trace(seed: int) -> None:
     first, second = run_quorum_seed(seed, 10.0), run_quorum_seed(seed, 10.0)

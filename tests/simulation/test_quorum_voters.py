@@ -89,6 +89,17 @@ def test_who_leads_was_voted_for_by_the_voters_that_its_log_names() -> None:
     judge.check_elected(0, 6, named(0, 1, 2, other_disks=(1,)))
 
 
+def test_what_was_acknowledged_counts_for_the_disk_that_voters_are_named_with() -> None:
+    """Also when it is taken away; what its successor has counts for nothing until that is named."""
+    judge, old, new = truth(), bytes(disk(2)), bytes(disk(2, 2))
+    others = [(0, bytes(disk(0)))]
+    judge.disk_replaced(2, new)
+    assert judge.have_acknowledged(named(0, 1, 2), [*others, (2, old)])
+    assert not judge.have_acknowledged(named(0, 1, 2), [*others, (2, new)])
+    assert not judge.have_acknowledged(named(0, 1, 2), [(2, old), (2, old), (3, bytes(disk(3)))])
+    assert judge.have_acknowledged(named(0, 1, 2, other_disks=(2,)), [*others, (2, new)])
+
+
 def test_a_disk_that_was_replaced_counts_once_it_is_named() -> None:
     judge = truth()
     assert judge.have_majority(named(0, 1, 2), [0, 2])
