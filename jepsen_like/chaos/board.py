@@ -82,7 +82,7 @@ def other_rows() -> list[Mapping[str, object]]:
     return [
         power_failures(lines_of(POWER_LOSS), is_here),
         spark_kills(lines_of(SPARK_KILLS)),
-        *simulated(summarize(shards, lambda kind, commit: same[kind](commit))),
+        *simulated(summarize(shards, lambda kind, commit, clean: same[kind](commit, clean))),
         corpora(lines_of(CORPORA)),
         planted(list(BUGS), load_detections(), STORIES),
         hunted(list(HUNTS), found_bugs(hunts), HUNT_SECONDS),

@@ -149,7 +149,7 @@ def _shard(arguments: argparse.Namespace) -> int:
 
 def _shards(arguments: argparse.Namespace) -> int:
     same_code = {kind: SameCode(kind) for kind in ROOTS}
-    summaries = summarize(arguments.results, lambda kind, commit: same_code[kind](commit))
+    summaries = summarize(arguments.results, lambda kind, commit, clean: same_code[kind](commit, clean))
     for summary in summaries:
         _say(summary)
         for seed, violation in sorted(summary.violations.items()):

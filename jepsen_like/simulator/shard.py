@@ -85,7 +85,7 @@ def _chunk(held: Mapping[str, Any]) -> Chunk:
     )
 
 
-def covered(path: str, shard: Shard, same_code: Callable[[str], bool] | None = None) -> list[tuple[int, int]]:
+def covered(path: str, shard: Shard, same_code: Callable[[str, bool], bool] | None = None) -> list[tuple[int, int]]:
     """The ranges that the file has for this shard, by its commit or one that `same_code` takes for it. Raises
     `ValueError` where the file is something else."""
     if not os.path.exists(path):
@@ -94,7 +94,7 @@ def covered(path: str, shard: Shard, same_code: Callable[[str], bool] | None = N
         (chunk.first, chunk.last)
         for chunk in read_chunks(path)
         if (chunk.kind, chunk.seconds_each) == (shard.kind, shard.seconds)
-        and (chunk.commit == shard.commit or (same_code is not None and same_code(chunk.commit)))
+        and (chunk.commit == shard.commit or (same_code is not None and same_code(chunk.commit, not chunk.violations)))
     ]
 
 
@@ -120,12 +120,12 @@ def run_shard(
     *,
     budget: float = 0.0,
     report: Callable[[Verdict], None] = lambda verdict: None,
-    same_code: Callable[[str], bool] | None = None,
+    same_code: Callable[[str, bool], bool] | None = None,
 ) -> int:
     """Run what is left, appending a line a chunk. Returns how many violations were found in this sitting.
 
-    `budget`: stop after so many seconds of the real clock; 0: never. `same_code`: of which other commits a result
-    counts as this one's.
+    `budget`: stop after so many seconds of the real clock; 0: never. `same_code(commit, clean)`: of which other
+    commits a result counts as this one's.
     """
     began = time.monotonic()
     found = 0
@@ -203,15 +203,15 @@ class Summary:
         )
 
 
-def summarize(paths: Iterable[str], same_code: Callable[[str, str], bool]) -> list[Summary]:
-    """Add up, a kind and a length at a time. `same_code(kind, commit)`: whether the commit's results count. A seed that
-    was run twice counts once. Raises `ValueError` and `OSError` as `read_chunks`."""
+def summarize(paths: Iterable[str], same_code: Callable[[str, str, bool], bool]) -> list[Summary]:
+    """Add up, a kind and a length at a time. `same_code(kind, commit, clean)`: whether the commit's results count. A
+    seed that was run twice counts once. Raises `ValueError` and `OSError` as `read_chunks`."""
     found: dict[tuple[str, float], Summary] = {}
     for path in paths:
         for chunk in read_chunks(path):
             summary = found.setdefault((chunk.kind, chunk.seconds_each), Summary(chunk.kind, chunk.seconds_each))
             seeds = set(range(chunk.first, chunk.last + 1))
-            if not same_code(chunk.kind, chunk.commit):
+            if not same_code(chunk.kind, chunk.commit, not chunk.violations):
                 summary.outdated += len(seeds)
                 continue
             new = len(seeds - summary.seeds) / len(seeds)

@@ -52,13 +52,13 @@ def test_what_another_code_ran_counts_nothing(tmp_path: Path) -> None:
     assert covered(path, Shard("quorum", 1, 1, 3.0, "here")) == []
     assert covered(path, Shard("cluster", 1, 1, 2.0, "here")) == []
     # Unless it is the same code under another name.
-    assert covered(path, Shard("quorum", 1, 1, 2.0, "there"), lambda commit: commit == "here") == [(1, 1)]
+    assert covered(path, Shard("quorum", 1, 1, 2.0, "there"), lambda commit, clean: commit == "here") == [(1, 1)]
     ran: list[int] = []
     run_shard(
         Shard("quorum", 1, 2, 2.0, "there"),
         path,
         report=lambda verdict: ran.append(verdict.seed),
-        same_code=lambda commit: commit == "here",
+        same_code=lambda commit, clean: commit == "here",
     )
     assert ran == [2]
 
@@ -71,7 +71,7 @@ def test_what_counts_is_added_up(tmp_path: Path) -> None:
     append(first, there, (11, 50), virtual=2400.0, seconds=40.0, violations=[found])
     append(second, here, (6, 15), virtual=600.0, seconds=20.0, violations=[found])
     append(second, Shard("cluster", 1, 9, 60.0, "here"), (1, 1), virtual=90.0, seconds=3.0, violations=[])
-    cluster, quorum = summarize([first, second], lambda kind, commit: commit == "here")
+    cluster, quorum = summarize([first, second], lambda kind, commit, clean: commit == "here")
     assert (cluster.kind, cluster.seeds, cluster.violations) == ("cluster", {1}, {})
     # Seeds 6 to 10 were run twice, and count once.
     assert (quorum.seeds, quorum.virtual_seconds, quorum.seconds) == (set(range(1, 16)), 900.0, 20.0)
@@ -116,10 +116,24 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(
     assert commit_of_this_tree("cluster") == f"{first}+"
     git("commit", "-qam", "second")
     assert commit_of_this_tree("quorum") != first
-    assert SameCode("quorum")(first) and not SameCode("cluster")(first)
+    assert SameCode("quorum")(first, False) and not SameCode("cluster")(first, True)
     write("metadata/journal.py", "# third\n")
-    assert not SameCode("quorum")(first)
-    assert not any(SameCode("quorum")(commit) for commit in ("unknown", f"{first}+", "0123456789ab", "--help"))
+    assert not SameCode("quorum")(first, True)
+    assert not any(SameCode("quorum")(commit, True) for commit in ("unknown", f"{first}+", "0123456789ab", "--help"))
+    # A later commit says why worlds that held still do; of what was found, and of changes on top, nothing is believed.
+    git("commit", "-qam", "third")
+    why = json.dumps({"commit": commit_of_this_tree("quorum"), "kinds": ["quorum"], "why": "takes more than before"})
+    assert not SameCode("quorum")(first, True)
+    write(shard_code.STILL_HOLDS, f"{why}\n")
+    assert SameCode("quorum")(first, True) and not SameCode("quorum")(first, False)
+    assert not SameCode("cluster")(first, True)
+    write("metadata/journal.py", "# fourth\n")
+    assert not SameCode("quorum")(first, True)
+    git("commit", "-qam", "fourth")
+    assert not SameCode("quorum")(first, True)
+    write(shard_code.STILL_HOLDS, f"{why.replace('takes more than before', ' ')}\n")
+    with pytest.raises(ValueError, match="the reason why"):
+        SameCode("quorum")(first, True)
 
 
 @pytest.mark.parametrize("kind", ["quorum", "groups", "cluster", "transactions"])
