@@ -11,7 +11,10 @@ import random
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from metadata.journal_format import decode
+from metadata.journal_recovery import recover
 from metadata.journal_witness import PATH as WITNESS
 from metadata.journal_witness import Witness, Word
 from metadata.quorum_identity import FOLDER
@@ -29,6 +32,7 @@ RESTART_AFTER_FAILURE = 0.3
 HEAD_BYTES = 32
 """Where a file says what the rest of it is."""
 SNAPSHOT = f"{FOLDER}/snapshot"
+SNAPSHOT_BODY_AT = 12
 NAMED_AT, NAMED_BYTES = 24, 2
 """Where a snapshot of the cluster "simulated" says of which index it is."""
 
@@ -50,6 +54,11 @@ CALLS_ARE_OVER = 2.5
 JUST_BEFORE = 0.02
 ELECTION_IS_DUE = 0.7
 """Seconds of a clock's leap: more than any election timer has left."""
+
+
+def journal_of(node: QuorumSimNode) -> str:
+    """The newest generation's file."""
+    return max(path for path in node.disk.files() if path.startswith(f"{FOLDER}/journal-"))
 
 
 class QuorumWorldPort(Protocol):
@@ -218,12 +227,23 @@ class QuorumFaults:
             for synced in (0, 1):  # both sectors
                 witness.say(Word(generation, synced))
             witness.sync()
-            node.rewound = True
-            self._world.truth.rewound(node)
+            if self._snapshot_tells(node):
+                node.damaged = node.must_refuse = True
+            else:
+                node.rewound = True
+                self._world.truth.rewound(node)
+
+    def _snapshot_tells(self, node: QuorumSimNode) -> bool:
+        """A snapshot that did not go back with its journal is of a term that the journal never heard of."""
+        if SNAPSHOT not in node.disk.files():
+            return False
+        _, _, _, term, *_ = msgspec.msgpack.decode(node.disk.read(SNAPSHOT)[SNAPSHOT_BODY_AT:])
+        path = journal_of(node)
+        return bool(term > recover(path, node.disk.read(path)).term)
 
     def _cut_journal(self, node: QuorumSimNode, rng: random.Random) -> int:
         """Anywhere behind its first record. Returns the generation."""
-        path = max(path for path in node.disk.files() if path.startswith(f"{FOLDER}/journal-"))
+        path = journal_of(node)
         for name in (WITNESS, path):
             node.disk.open(name).fsync()
         content = node.disk.read(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +104,12 @@ class FakeGroups(GroupsState):
     ) -> None:
         self.change(Release(group_id, member_id, incarnation, generation, pack_partitions(given_up)))
 
-    async def commit(
+    def commit(
         self, group_id: str, member_id: str, incarnation: int, generation: int, offsets: Sequence[WantedOffset]
-    ) -> None:
-        self.change(Commit(group_id, member_id, incarnation, generation, NOW_MS, _pack(offsets)))
+    ) -> asyncio.Future[int]:
+        decided: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        decided.set_result(self.change(Commit(group_id, member_id, incarnation, generation, NOW_MS, _pack(offsets))))
+        return decided
 
     async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset], expected: Sequence[int]) -> None:
         self.change(Reset(group_id, epoch, NOW_MS, _pack(offsets), tuple(expected)))
