@@ -7,12 +7,17 @@ planned on.
 
 A commit may be sent several times before its answer is here, and what an earlier attempt did is not undone by a later
 one's refusal: so a commit that is not acknowledged is one of which nobody knows what became (`info`).
+
+A late commit (the hint says so) is held back until the partition is this member's again, of which its program has not
+been told yet, and says of its member what was so when it had it last. Where it does not become its own again nothing
+is sent.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from raftlog.client import Admin, Consumer, GroupConsumer, GroupPartition
@@ -22,7 +27,7 @@ from raftlog.client.group_api import GroupApi
 from raftlog.errors import RaftlogError
 
 from .log import HEARTBEAT_MS, SESSION_MS, split
-from .messages import CertainlyNot, OutcomeUnknown, Told
+from .messages import CertainlyNot, OutcomeUnknown, Told, option
 from .process import ClientSettings
 
 LONE = "lone:"
@@ -32,6 +37,12 @@ SOUGHT = "sought:"
 late copy of it, and would undo a reset: so nobody commits there."""
 POLL_SECONDS = 0.2
 POLL_RECORDS = 20
+LATE_EVERY = 0.1
+LATE_SECONDS = 5.0
+"""What is late waits for its partition to come back for so long."""
+
+Member = tuple[str, int, int]
+"""Its id, and in which incarnation and generation it is."""
 
 
 class GroupOffsetsClient:
@@ -50,13 +61,16 @@ class GroupOffsetsClient:
         self._member: GroupConsumer | None = None
         self._assigned: list[str] = []
         self._gone: list[str] = []
+        self._late = bool(option(settings.options, "late_every", 0))
+        self._was: dict[str, Member] = {}
+        """Key → who this member was when it had it last, where commits may be late."""
 
     async def invoke(self, f: str, value: Any, hint: Mapping[str, Any]) -> Told:
         match f:
             case "poll":
                 return await self._poll()
             case "commit":
-                return await self._commit(*value)
+                return await (self._commit_late(*value) if hint.get("late") else self._commit(*value))
             case "reset" | "cas":
                 return await self._reset(*value)
             case "read":
@@ -95,6 +109,8 @@ class GroupOffsetsClient:
         except RaftlogError as failed:
             error = str(failed)
         owned = [_key(one) for one in self._member.assignment]
+        if self._late:
+            self._was.update(dict.fromkeys(owned, await self._who(self._member)))
         told = {"owned": owned, "assigned": self._assigned, "gone": self._gone}
         self._assigned, self._gone = [], []
         return Told("fail" if error else "ok", told, error or None)
@@ -117,6 +133,43 @@ class GroupOffsetsClient:
         if member is None or not own:
             raise CertainlyNot("it is not this member's")
         await member.commit({own[0]: offset}, timeout=self._timeout)
+
+    async def _who(self, member: GroupConsumer) -> Member:
+        """As a transaction would name it."""
+        try:
+            told = member.consumed()
+        except RaftlogError:
+            # Something was taken away that it had read of: it goes on from what is committed, or joins first.
+            with suppress(RaftlogError):
+                await member.seek_to_committed()
+                told = member.consumed()
+                return told.member_id, told.incarnation, told.generation
+            return "", 0, 0
+        return told.member_id, told.incarnation, told.generation
+
+    async def _commit_late(self, key: str, offset: int) -> Told:
+        topic, partition = split(key)
+        member_id, incarnation, generation = self._was.get(key, ("", 0, 0))
+        if not member_id or not await self._comes_back(key, member_id):
+            raise CertainlyNot("it is not this member's again")
+        try:
+            where = {GroupPartition(topic, partition): offset}
+            await self._groups[""].commit(where, member_id, incarnation, generation, timeout=self._timeout)
+        except RaftlogError as error:
+            raise OutcomeUnknown(str(error)) from None
+        return Told("ok", [key, offset])
+
+    async def _comes_back(self, key: str, member_id: str) -> bool:
+        """Whether it is this member's within the time."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + LATE_SECONDS
+        while loop.time() < deadline:
+            with suppress(RaftlogError):
+                told = await self._groups[""].committed(timeout=LATE_SECONDS)
+                if any(_key(one.group_partition) == key and one.member_id == member_id for one in told):
+                    return True
+            await asyncio.sleep(LATE_EVERY)
+        return False
 
     async def _read(self, key: str) -> int | None:
         """Through the quorum's log (S7). A group that nobody has committed in is not there."""

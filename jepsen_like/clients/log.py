@@ -57,7 +57,7 @@ class LogClient:
             case "poll":
                 return await self._answer([["poll", await self.poll()]])
             case "txn":
-                return await run_transaction(self, value)
+                return await run_transaction(self, value, hang=float(hint.get("hang", 0)))
             case "assign":
                 await self._assign(value, str(hint.get("start", "earliest")))
                 return Told("ok", value)

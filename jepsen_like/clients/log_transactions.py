@@ -2,10 +2,14 @@
 
 What became of it is what the public `Transaction` says of itself. An aborted one has read for nothing: its client goes
 back to where it was, so that the same records come again. A member of a group takes along what it has consumed.
+
+A member may hang with something that it has read: nothing of its program runs, not even its heartbeats. What it then
+commits is not its own any more, and it does not know that yet.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from raftlog.client import TransactionState
@@ -17,8 +21,9 @@ if TYPE_CHECKING:
     from .log import LogClient
 
 
-async def run_transaction(client: LogClient, micro: list[Any]) -> Told:
-    """Raises `OutcomeUnknown`, or the `RaftlogError` for which it was never begun."""
+async def run_transaction(client: LogClient, micro: list[Any], *, hang: float = 0.0) -> Told:
+    """`hang`: so many seconds, if it has read something. Raises `OutcomeUnknown`, or the `RaftlogError` for which it
+    was never begun."""
     from .log import encoded, split
 
     before = client.positions
@@ -38,6 +43,8 @@ async def run_transaction(client: LogClient, micro: list[Any]) -> Told:
                 sent.append((done[-1], transaction.send_and_wait(topic, encoded(value), partition=partition)))
             if client.member is not None:
                 transaction.send_offsets(client.member)
+                if hang and any(one[0] == "poll" and one[1] for one in done):
+                    time.sleep(hang)  # noqa: ASYNC251  the whole program stands still
     except RaftlogError as failed:
         error = str(failed)
     for told, delivery in sent:

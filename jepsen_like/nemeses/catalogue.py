@@ -50,6 +50,7 @@ def _partition(*shapes: str) -> Draw:
 
 RECIPES: Mapping[str, Recipe] = {
     "kill": _recipe("SIGKILL and a start", set(), plans.kill),
+    "slow-kill": _recipe("SIGKILL and a start, while fsyncs take long", {STRACE}, plans.slow_kill),
     "pause": _recipe("SIGSTOP and SIGCONT", set(), plans.pause),
     "partition": _recipe("a node alone, or halves", {LINKS}, _partition("one", "majority")),
     "partition-ring": _recipe(
@@ -71,6 +72,11 @@ RECIPES: Mapping[str, Recipe] = {
         {POWER_LOSS},
         plans.power_and_rot,
     ),
+    "power-rot-each": _recipe(
+        "the same, of the last batch of every replica of one node",
+        {POWER_LOSS},
+        partial(plans.power_and_rot, each=True),
+    ),
     "pause-kill": _recipe(
         "a node forgets between two that were paused", {LINKS, POWER_LOSS}, partial(plans.amnesia, by="pause")
     ),
@@ -85,6 +91,11 @@ RECIPES: Mapping[str, Recipe] = {
         {LINKS, POWER_LOSS, STRACE},
         partial(plans.amnesia, by="pause", slow_ms=plans.SLOW_MS),
     ),
+    "followers-forget": _recipe(
+        "all but one that leads lose power while their fsyncs take long, and come back without it",
+        {LINKS, POWER_LOSS, STRACE},
+        plans.followers_forget,
+    ),
     "bitflip": _recipe(f"bits of {', '.join(FILES)}", set(), plans.flip),
     "truncate": _recipe("files lose their ends", set(), plans.truncate),
     "rollback": _recipe("files are as they were", set(), plans.roll_back),
@@ -95,5 +106,10 @@ RECIPES: Mapping[str, Recipe] = {
     "replace-disk": _recipe("a node comes back on an empty disk", set(), plans.replace_disk),
     "membership": _recipe(
         "voters go, partitions move, brokers are drained", set(), plans.remove_voter, plans.reassign, plans.drain
+    ),
+    "move-kill": _recipe(
+        "a partition's followers stall while a new replica hardly copies, and then its leader is killed",
+        set(),
+        plans.move_and_kill,
     ),
 }

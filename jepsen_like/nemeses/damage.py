@@ -40,12 +40,16 @@ def chosen(what: str, files: Mapping[str, int], rng: Random, *, growing: bool = 
     """One of this kind that is not empty, of paths below the data folder with their sizes; None where there is none. Of
     a journal the newest generation counts, and with `growing` of each partition the last segment: others do not change
     any more."""
-    fitting = sorted(path for path, size in files.items() if size and FILES[what].fullmatch(path))
-    if growing:
-        fitting = sorted({path.rpartition("/")[0]: path for path in fitting}.values())
-    if not fitting:
+    found = fitting(what, files, growing=growing)
+    if not found:
         return None
-    return fitting[-1] if what in {"journal", "hard-state"} else choice(rng, fitting)
+    return found[-1] if what in {"journal", "hard-state"} else choice(rng, found)
+
+
+def fitting(what: str, files: Mapping[str, int], *, growing: bool = False) -> list[str]:
+    """All of those, sorted."""
+    found = sorted(path for path, size in files.items() if size and FILES[what].fullmatch(path))
+    return sorted({path.rpartition("/")[0]: path for path in found}.values()) if growing else found
 
 
 def bits(what: str, size: int, count: int, rng: Random) -> tuple[tuple[int, int], ...]:

@@ -7,12 +7,26 @@ from typing import Any
 
 from jepsen_like.clusters.cluster import NodeCluster
 
-from . import disks, files, membership, networks, power, processes, replacement, steps, wall_clocks
+from . import (
+    crafted_steps,
+    disks,
+    files,
+    membership,
+    networks,
+    overtaken,
+    power,
+    processes,
+    replacement,
+    sluggish,
+    steps,
+    wall_clocks,
+)
 from .injection import Injection
 from .steps import Step
 
 INJECTIONS: Mapping[type[Any], Callable[[Any, NodeCluster], Injection]] = {
     steps.Kill: processes.Killing,
+    crafted_steps.SlowKill: sluggish.KillingWhileSlow,
     steps.Pause: processes.Pausing,
     steps.MonotonicOffset: processes.OffsettingMonotonic,
     steps.Cut: networks.Cutting,
@@ -37,6 +51,7 @@ INJECTIONS: Mapping[type[Any], Callable[[Any, NodeCluster], Injection]] = {
     steps.RemoveVoter: membership.RemovingVoter,
     steps.Reassign: membership.Reassigning,
     steps.Drain: membership.Draining,
+    crafted_steps.MoveAndKill: overtaken.MovingAndKilling,
 }
 
 

@@ -78,7 +78,7 @@ class RemovingVoter:
         return True
 
 
-class _Moving:
+class Moving:
     """Partitions that are elsewhere for a while."""
 
     def __init__(self, cluster: NodeCluster) -> None:
@@ -87,11 +87,11 @@ class _Moving:
         self._before: Where = {}
         self._wanted: Where = {}
 
-    async def _move(self, wanted: Where) -> None:
+    async def _move(self, wanted: Where, *, throttle: int | None = None) -> None:
         """Ask for it. Raises `FaultNotMade` where all of it is refused."""
         self._before = await self._where(wanted)
         self._wanted = wanted
-        outcomes = await self._admin.alter_reassignments(self._as_ids(wanted))
+        outcomes = await self._admin.alter_reassignments(self._as_ids(wanted), throttle=throttle)
         refused = [outcome.error for outcome in outcomes if outcome.error is not None]
         if len(refused) == len(outcomes):
             raise FaultNotMade(f"no move was accepted: {refused[:1]}")
@@ -145,7 +145,7 @@ class _Moving:
         return {where: [self._cluster.node_id(node) for node in nodes] for where, nodes in wanted.items()}
 
 
-class Reassigning(_Moving):
+class Reassigning(Moving):
     """`steps.Reassign`."""
 
     def __init__(self, step: steps.Reassign, cluster: NodeCluster) -> None:
@@ -156,7 +156,7 @@ class Reassigning(_Moving):
         await self._move({(topic, partition): nodes for topic, partition, nodes in self._step.moves})
 
 
-class Draining(_Moving):
+class Draining(Moving):
     """`steps.Drain`."""
 
     def __init__(self, step: steps.Drain, cluster: NodeCluster) -> None:

@@ -24,6 +24,8 @@ NONE_SHARE = 0.25
 AT_ONCE_MAX = 3
 MERGED = ("slow-links", "stall", "reset", "late-bytes")
 """They are in `links` together."""
+CRAFTED = ("slow-kill", "power-rot-each", "followers-forget", "move-kill")
+"""For rounds, and by name: what they are made of is in the mix by itself."""
 
 
 class MixedNemesis:
@@ -42,7 +44,7 @@ class MixedNemesis:
         self._members = {
             name: RecipeNemesis(name, recipe, seed, origin_ns, options)
             for name, recipe in RECIPES.items()
-            if name in (options.nemeses or set(RECIPES) - set(MERGED))
+            if name in (options.nemeses or set(RECIPES) - {*MERGED, *CRAFTED})
         }
 
     async def disturb(self, cluster: RealCluster, seconds: float, tell: Tell) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 from raftlog.errors import InvalidRequest
 from raftlog.ports import Random
 
-from . import steps
+from . import crafted_steps, steps
 from .damage import FILES, PARTITION_FILES
 from .steps import Facts
-from .targets import AIMS, LEADER_SHAPES, ONE_WAY_SHAPES, SHAPES, aim, choice, sample, shape
+from .targets import AIMS, CONTROLLER, LEADER_SHAPES, ONE_WAY_SHAPES, SHAPES, aim, choice, sample, shape
 
 SURVIVORS = ("nothing", "names", "parts")
 BUMP_SECONDS_MAX = 288.0
@@ -53,7 +53,8 @@ class Options:
 def checked(given: Mapping[str, Any]) -> Options:
     """Options by name, as JSON has them; names that are no nemesis's are somebody else's. Raises `InvalidRequest`."""
     known: dict[str, Any] = {}
-    for name, allowed in (("aims", AIMS), ("shapes", (*SHAPES, *ONE_WAY_SHAPES, *LEADER_SHAPES)), ("files", FILES)):
+    shapes = (*SHAPES, *ONE_WAY_SHAPES, *LEADER_SHAPES)
+    for name, allowed in (("aims", (*AIMS, CONTROLLER)), ("shapes", shapes), ("files", FILES)):
         if name in given:
             values = tuple(given[name])
             wrong = [value for value in values if value not in allowed]
@@ -90,6 +91,14 @@ def _refused(why: str) -> InvalidRequest:
 def kill(rng: Random, facts: Facts, options: Options) -> steps.Step:
     name = choice(rng, options.aims)
     return steps.Kill(aim(name, facts, rng), name)
+
+
+def slow_kill(rng: Random, facts: Facts, options: Options) -> crafted_steps.SlowKill:
+    """Those that go on are slow, or all where nobody does."""
+    name = choice(rng, options.aims)
+    killed = aim(name, facts, rng)
+    slowed = tuple(node for node in facts.nodes if node not in killed) or killed
+    return crafted_steps.SlowKill(killed, name, slowed, SLOW_MS)
 
 
 def pause(rng: Random, facts: Facts, options: Options) -> steps.Step:
@@ -172,11 +181,11 @@ def slow_power_of_all(rng: Random, facts: Facts, options: Options) -> steps.Step
     return steps.SlowPower(cut.nodes, "all", cut.survivors, cut.seed, SLOW_MS)
 
 
-def power_and_rot(rng: Random, facts: Facts, options: Options) -> steps.Step:
+def power_and_rot(rng: Random, facts: Facts, options: Options, each: bool = False) -> steps.Step:
     """Of those whose files may be damaged."""
-    all_of_them = _power(rng, facts.nodes, "all")
+    cut = _power(rng, facts.nodes, "all")
     rotten = choice(rng, facts.minority)
-    return steps.PowerAndRot(all_of_them.nodes, "all", all_of_them.survivors, all_of_them.seed, rotten=rotten)
+    return steps.PowerAndRot(cut.nodes, "all", cut.survivors, cut.seed, rotten=rotten, each=each)
 
 
 def _power(rng: Random, nodes: tuple[str, ...], name: str) -> steps.Power:
@@ -194,7 +203,7 @@ def amnesia(rng: Random, facts: Facts, options: Options, by: str, slow_ms: int =
     half = (len(facts.nodes) - 1) // 2
     return steps.AmnesiaInTheMiddle(
         tuple(sorted(rest[:half])),
-        victim,
+        (victim,),
         tuple(sorted(rest[half:])),
         by,
         phase_seconds=round(rng.uniform(*options.hold), 2),
@@ -202,6 +211,19 @@ def amnesia(rng: Random, facts: Facts, options: Options, by: str, slow_ms: int =
         seed=_seed(rng),
         slow_ms=slow_ms,
     )
+
+
+def followers_forget(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
+    """All but one that leads: a partition, or the quorum where the shapes say so. What the leader counted is on its own
+    disk, so it must have been on theirs, of which nothing else comes back."""
+    leading = facts.leaders
+    if facts.controller is not None and CONTROLLER in options.shapes:
+        leading = (facts.controller,)
+    if len(facts.nodes) < 3 or not leading:
+        return None
+    leader = choice(rng, leading)
+    victims = tuple(node for node in facts.nodes if node != leader)
+    return steps.AmnesiaInTheMiddle((), victims, (leader,), "", 0.0, "nothing", _seed(rng), SLOW_MS)
 
 
 def full_disk(rng: Random, facts: Facts, options: Options) -> steps.Step:
@@ -266,6 +288,22 @@ def reassign(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
         if wanted != one.replicas:
             moves.append((one.topic, one.partition, wanted))
     return steps.Reassign(tuple(sorted(moves))) if moves else None
+
+
+def move_and_kill(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
+    """Where the others are a majority of the nodes, and somebody is left to receive."""
+    fitting = [
+        one for one in facts.partitions
+        if one.leader in one.replicas and one.min_insync_replicas <= 2
+        and 1 < len(one.replicas) < len(facts.nodes) > 2 * (len(one.replicas) - 1)
+    ]  # fmt: skip
+    if not fitting:
+        return None
+    one = choice(rng, fitting)
+    followers = tuple(node for node in one.replicas if node != one.leader)
+    receiver = choice(rng, [node for node in facts.nodes if node not in one.replicas])
+    assert one.leader is not None
+    return crafted_steps.MoveAndKill((one.leader, *followers), "", one.topic, one.partition, receiver)
 
 
 def drain(rng: Random, facts: Facts, options: Options) -> steps.Step | None:

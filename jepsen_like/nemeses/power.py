@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import random
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.commands import in_thread
-from jepsen_like.clusters.system_calls import Injection as SystemCalls
 from jepsen_like.power_loss import FaultDidNotBite, Lost, Survivors
 from jepsen_like.replica_logs import last_batch
 
@@ -23,10 +23,8 @@ from .files import flip, sizes_below
 from .injection import Evidence, FaultNotMade
 from .networks import counted
 from .processes import STOPPED, await_state, pause, process_state, resume, running
+from .sluggish import Sluggish
 from .targets import apart
-
-SLUGGISH_SECONDS = 1.5
-"""So that everything that is under way waits for an fsync."""
 
 
 class Outage:
@@ -85,32 +83,6 @@ class Outage:
         }
 
 
-class Sluggish:
-    """Nodes whose fsyncs take longer, from `begin` to `end`."""
-
-    def __init__(self, cluster: NodeCluster, milliseconds: int) -> None:
-        self._cluster = cluster
-        self._what = f"delay_enter={milliseconds * 1000}"
-        self._calls: dict[str, SystemCalls] = {}
-        self.touched: dict[str, int] = {}
-        """Node → fsyncs that took longer."""
-
-    async def begin(self, nodes: tuple[str, ...]) -> None:
-        """And go on so for a while. Raises `CommandFailed`, and `FaultNotMade` where no fsync was touched."""
-        for node, pid in running(self._cluster, nodes).items():
-            self._calls[node] = SystemCalls(pid, self._cluster.folder / f"{node}.strace", self._what)
-            await in_thread(self._calls[node].begin)
-        await asyncio.sleep(SLUGGISH_SECONDS)
-        self.touched = {node: await in_thread(calls.count) for node, calls in self._calls.items()}
-        if not any(self.touched.values()):
-            raise FaultNotMade("nobody called fsync")
-
-    async def end(self) -> None:
-        """Safe to call again."""
-        for calls in self._calls.values():
-            await in_thread(calls.end)
-
-
 class Blackout:
     """`steps.Power`, `steps.SlowPower`."""
 
@@ -152,6 +124,7 @@ class BlackoutAndRot(Blackout):
     def __init__(self, step: steps.PowerAndRot, cluster: NodeCluster) -> None:
         super().__init__(step, cluster)
         self._rotten = step.rotten
+        self._each = step.each
 
     async def heal(self) -> Evidence:
         evidence = await super().heal()
@@ -162,13 +135,24 @@ class BlackoutAndRot(Blackout):
     def _rot(self) -> Evidence:
         folder = self._cluster.data_folder(self._rotten)
         rng = random.Random(f"{self._step.seed} rot")
-        segment = damage.chosen("segment", sizes_below(folder), rng, growing=True)
-        at = None if segment is None else last_batch(folder / segment)
-        if segment is None or at is None:
-            return {}
-        place = (rng.randrange(*at), rng.randrange(8))
-        flip(folder / segment, place)
-        return {"rot": {"node": self._rotten, "file": segment, "batch": at, "bit": place}}
+        sizes = sizes_below(folder)
+        if self._each:
+            rotten = [_rotten(folder, segment, rng) for segment in damage.fitting("segment", sizes, growing=True)]
+            told = [one for one in rotten if one]
+            return {"rot": {"node": self._rotten, "replicas": told}} if told else {}
+        segment = damage.chosen("segment", sizes, rng, growing=True)
+        one = {} if segment is None else _rotten(folder, segment, rng)
+        return {"rot": {"node": self._rotten, **one}} if one else {}
+
+
+def _rotten(folder: Path, segment: str, rng: random.Random) -> Evidence:
+    """A bit of the last batch is the other way round; nothing where there is no batch."""
+    at = last_batch(folder / segment)
+    if at is None:
+        return {}
+    place = (rng.randrange(*at), rng.randrange(8))
+    flip(folder / segment, place)
+    return {"file": segment, "batch": at, "bit": place}
 
 
 class Forgetting:
@@ -184,17 +168,18 @@ class Forgetting:
     async def begin(self) -> None:
         step, cluster = self._step, self._cluster
         running(cluster, step.targets)
-        await self._send_away()
-        await asyncio.sleep(step.phase_seconds)
-        await self._prove_away()
+        if step.minority:
+            await self._send_away()
+            await asyncio.sleep(step.phase_seconds)
+            await self._prove_away()
         if step.slow_ms:
-            await self._sluggish.begin((step.victim,))
-        await self._outage.cut({step.victim: step.survivors}, step.seed)
+            await self._sluggish.begin(step.victims)
+        await self._outage.cut(dict.fromkeys(step.victims, step.survivors), step.seed)
         await self._sluggish.end()
         await self._outage.end()
         await cluster.links.cut(apart([step.others], cluster.nodes))
         resume(cluster, step.minority)
-        await cluster.start((step.victim,))
+        await cluster.start(step.victims)
 
     async def _send_away(self) -> None:
         step = self._step

@@ -15,7 +15,7 @@ import time
 from jepsen_like.clusters import time_namespace
 from jepsen_like.clusters.cluster import NodeCluster
 
-from . import steps
+from . import crafted_steps, steps
 from .injection import Evidence, FaultNotMade
 
 STATE_SECONDS = 5.0
@@ -54,7 +54,7 @@ async def await_state(pids: dict[str, int], stopped: bool) -> None:
 class Killing:
     """`steps.Kill`."""
 
-    def __init__(self, step: steps.Kill, cluster: NodeCluster) -> None:
+    def __init__(self, step: steps.Kill | crafted_steps.SlowKill, cluster: NodeCluster) -> None:
         self._step = step
         self._cluster = cluster
         self._before: dict[str, int] = {}

@@ -125,10 +125,12 @@ class SlowPower(Power):
 
 @dataclass(frozen=True, slots=True)
 class PowerAndRot(Power):
-    """When the power is back, a bit of the last batch of one of `rotten`'s replicas is the other way round."""
+    """When the power is back, a bit of the last batch of one of `rotten`'s replicas is the other way round; with `each`
+    of every one."""
 
     kind = "power-rot"
     rotten: str = ""
+    each: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,27 +145,31 @@ class MonotonicOffset(OnNodes):
 class AmnesiaInTheMiddle:
     """A minority is away (paused or cut off) while the others acknowledge; then one of those loses power; while it
     comes back the minority does, too, and the others are cut off. Victim and minority are a majority: what was
-    acknowledged meanwhile must have been on the victim's disk."""
+    acknowledged meanwhile must have been on the victim's disk.
+
+    Nobody needs to be away where all but a leader lose power: they are a majority without it."""
 
     minority: tuple[str, ...]
-    victim: str
+    victims: tuple[str, ...]
     others: tuple[str, ...]
     by: str
-    """`pause` or `cut`."""
+    """`pause` or `cut`; where the minority is nobody it says nothing."""
     phase_seconds: float
     survivors: str
     seed: int = 0
     slow_ms: int = 0
-    """As `Power.slow_ms`, of the victim."""
+    """As `Power.slow_ms`, of the victims."""
 
     @property
     def kind(self) -> str:
+        if not self.minority:
+            return "followers-forget"
         kind = "pause-kill" if self.by == "pause" else "part-kill"
         return f"slow-{kind}" if self.slow_ms else kind
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return (*self.minority, self.victim, *self.others)
+        return (*self.minority, *self.victims, *self.others)
 
     @property
     def claims(self) -> frozenset[str]:

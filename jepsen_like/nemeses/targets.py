@@ -1,6 +1,7 @@
 """Who is aimed at: sets of nodes, and shapes of partitions as sets of directed links. Pure.
 
-Sets: one, a minority, a majority, all, or some of those that lead (a partition, or the quorum). Shapes:
+Sets: one, a minority, a majority, all, some of those that lead (a partition, or the quorum), or the one that leads the
+quorum, which is aimed at only where a run asks for it. Shapes:
 
 | | |
 |---|---|
@@ -28,6 +29,8 @@ from .steps import Facts
 T = TypeVar("T")
 
 AIMS = ("one", "minority", "majority", "all", "leaders")
+CONTROLLER = "controller"
+"""An aim that nobody draws by chance."""
 SHAPES = ("one", "majority", "bridge", "majorities-ring")
 ONE_WAY_SHAPES = ("one-way-in", "one-way-out", "one-way-link")
 LEADER_SHAPES = ("partition-leader", "controller", "leaders")
@@ -56,10 +59,13 @@ def fixed_minority(nodes: Sequence[str], rng: Random) -> tuple[str, ...]:
 
 
 def aim(name: str, facts: Facts, rng: Random) -> tuple[str, ...]:
-    """Nodes, in the order of their names. `leaders`: some of those that lead, or one node where nobody is known to."""
+    """Nodes, in the order of their names. `leaders`: some of those that lead, or one node where nobody is known to;
+    `controller` the same."""
     nodes = facts.nodes
     if name == "all":
         return nodes
+    if name == CONTROLLER and facts.controller is not None:
+        return (facts.controller,)
     if name == "leaders":
         leading = tuple(node for node in nodes if node in facts.leaders or node == facts.controller)
         return tuple(sorted(sample(rng, leading, rng.randrange(1, len(leading) + 1)))) if leading else _one(facts, rng)

@@ -5,11 +5,15 @@ stopped for so long that others get what they own. A second group has no members
 that are committed rise, with a few lower ones among them, which must change nothing. Those of a third group are reset
 (S8), to wherever, or if they are what they were when that was planned: registers with compare-and-set.
 
+A commit may also be long on its way: it says what its member was when it still had the partition, and arrives when
+others have had it since, and it is the same member's once more (`late_every`). It is not for what it has now.
+
 | option | default | |
 |---|---|---|
 | `partitions` | 4 | |
 | `crash_every` | 300 | of so many operations one kills its client's process; 0: none |
 | `stall_every` | 120 | of so many one stops a member beyond its session; then it commits what it had; 0: none |
+| `late_every` | 0 | of so many of who has lost something one is a late commit; who was stopped finds out first |
 """
 
 from __future__ import annotations
@@ -55,6 +59,9 @@ class OffsetOperations(Generator):
     """Of the group that is reset: what somebody has last been told of each key."""
     zombies: frozenset[int] = frozenset()
     """Processes that were stopped, and have not found out yet what became of what they owned."""
+    late_every: float = 0
+    former: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By process, what it had and has not any more, as far as it was told: only of late commits."""
 
     def draw(self, context: Context) -> Drawn:
         if not context.free:
@@ -65,7 +72,13 @@ class OffsetOperations(Generator):
             return Wanted(process, "crash", None, now), self
         own = self.owned.get(process, ())
         if process in self.zombies and own:
+            if self.late_every:
+                return Wanted(process, "poll", None, now), self
             return self._commit(process, chance.choice(own), context)
+        lost = self.former.get(process, ())
+        if lost and chance.random() * self.late_every < 1:
+            wanted, after = self._commit(process, chance.choice(lost), context)
+            return replace(wanted, hint={"late": True}), after
         if own and self.stall_every and chance.random() * self.stall_every < 1:
             return Wanted(process, "stall", STALL_SECONDS, now), self
         drawn = chance.random()
@@ -96,10 +109,17 @@ class OffsetOperations(Generator):
         if process in self.zombies and operation.f == "commit":
             return replace(self, zombies=self.zombies - {process}, owned={**self.owned, process: ()})
         if operation.f == "poll" and isinstance(value, Mapping):
-            return replace(self, owned={**self.owned, process: tuple(value["owned"])})
+            return self._polled(process, value)
         if operation.kind == "info" or operation.f == "leave":
-            return replace(self, owned={one: keys for one, keys in self.owned.items() if one != process})
+            return replace(self, owned=_without(process, self.owned), former=_without(process, self.former))
         return self
+
+    def _polled(self, process: int, told: Mapping[str, Any]) -> OffsetOperations:
+        here = replace(self, owned={**self.owned, process: tuple(told["owned"])})
+        if not self.late_every:
+            return here
+        had = {*self.former.get(process, ()), *told["gone"]} - {*told["owned"]}
+        return replace(here, zombies=self.zombies - {process}, former={**self.former, process: tuple(sorted(had))})
 
     def _asked(self, operation: Operation) -> OffsetOperations:
         """Whoever draws commits: the next one goes beyond all that anybody has tried."""
@@ -123,6 +143,10 @@ class OffsetOperations(Generator):
             return Wanted(process, "commit", [key, chance.randrange(highest)], context.time), self
         after = replace(self, next_offset={**self.next_offset, key: highest + 1})
         return Wanted(process, "commit", [key, highest], context.time), after
+
+
+def _without(process: int, keys: Mapping[int, tuple[str, ...]]) -> Mapping[int, tuple[str, ...]]:
+    return {one: held for one, held in keys.items() if one != process}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +210,7 @@ def _topics(plan: RunPlan) -> list[TopicPlan]:
 
 def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
     every = (option(plan.options, "crash_every", 300), option(plan.options, "stall_every", 120))
-    return OffsetOperations(keys_of(options), *every)
+    return OffsetOperations(keys_of(options), *every, late_every=option(plan.options, "late_every", 0))
 
 
 def _recovery(plan: RunPlan, options: Mapping[str, Any]) -> Generator:

@@ -8,11 +8,15 @@
 | `subscribe` | false | a process reads what a group assigns to it; otherwise it assigns keys to itself |
 | `crash_every` | 400 | of so many operations one kills its client's process; 0: none |
 | `assign_every` | 64 | of so many one changes what a process reads |
+| `hang_every` | 0 | of so many transactions one hangs after its reads, until others have what its member owned |
 | `poll_records` | 500 | at most, of a key |
 | `retention_ms` | -1 | of the topics; more than a run lasts, so that only a clock that leapt could take a record away |
 
 A third of the keys that a process assigns to itself are widened to those of which something is written that nobody has
 read. With `transactions` and `subscribe` a transaction takes the group's offsets of what it has polled along.
+
+A member hangs with its whole program (`hang_every`): that wants `subscribe`, clients with processes of their own, and
+an `operation_timeout_s` that is longer.
 
 What is *not* here: the last reads (`log_reads.py`), the client (`clients/log.py`).
 """
@@ -26,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..checkers import kafka, stats, transactions
+from ..clients.log import SESSION_MS
 from ..clients.messages import option
 from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Wanted
 from ..history import Operation
@@ -39,6 +44,8 @@ KEYS_MAX = 64
 """A longer run writes more to its last keys."""
 MICRO_OPERATIONS_MAX = 4
 """Of a transaction."""
+HANG_SECONDS = SESSION_MS / 1000 + 4
+"""What a member has read is others' by then, and consumed."""
 RECOVERY_VALUES = 1_000_000_000
 """Values from here on are sent after the cluster was healed."""
 SEGMENT_BYTES = "16384"
@@ -59,6 +66,7 @@ class LogOperations(Generator):
     at_once: int = 0
     """Keys that are written to at a time; 0: all."""
     key_writes: float = KEY_WRITES
+    hang_every: float = 0
     progress: Progress = field(default_factory=Progress)
     next_value: Mapping[str, int] = field(default_factory=dict)
     placed: frozenset[int] = frozenset()
@@ -123,7 +131,8 @@ class LogOperations(Generator):
             key = chance.choice(here.active)
             value, here = here._value(key)
             micro.append(["send", key, value])
-        return Wanted(process, "txn", micro, context.time), here
+        hangs = self.hang_every and chance.random() * self.hang_every < 1
+        return Wanted(process, "txn", micro, context.time, {"hang": HANG_SECONDS} if hangs else {}), here
 
     def _value(self, key: str) -> tuple[int, LogOperations]:
         value = self.next_value.get(key, 0)
@@ -161,6 +170,7 @@ def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
         option(plan.options, "assign_every", 64),
         int(option(plan.options, "partitions", 2)) * int(option(plan.options, "topics", 2)),
         option(plan.options, "key_writes", KEY_WRITES),
+        option(plan.options, "hang_every", 0),
     )
 
 

@@ -16,7 +16,7 @@ from jepsen_like.clusters.capabilities import FAKETIME, LOOPBACK, NAMESPACES_NEE
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.loopback import open_loopback
 from jepsen_like.clusters.namespaces import open_namespaces
-from jepsen_like.nemeses import steps
+from jepsen_like.nemeses import crafted_steps, steps
 from jepsen_like.nemeses.steps import Step
 from jepsen_like.nemeses.targets import apart
 from tests.support.nemeses import bite_together, bites, need, under_load
@@ -101,11 +101,14 @@ async def test_the_power_of_a_disk_fails(in_namespaces: NodeCluster) -> None:
     [
         steps.Kill(NODES, "all"),
         steps.Power(("n2", "n1", "n3"), "all", survivors=("parts", "nothing", "names"), seed=3),
-        steps.AmnesiaInTheMiddle(("n1",), "n2", ("n3",), "pause", 2.0, "nothing"),
-        steps.AmnesiaInTheMiddle(("n1",), "n2", ("n3",), "cut", 2.0, "nothing"),
-        steps.AmnesiaInTheMiddle(("n1",), "n2", ("n3",), "pause", 2.0, "nothing", slow_ms=100),
+        steps.AmnesiaInTheMiddle(("n1",), ("n2",), ("n3",), "pause", 2.0, "nothing"),
+        steps.AmnesiaInTheMiddle(("n1",), ("n2",), ("n3",), "cut", 2.0, "nothing"),
+        steps.AmnesiaInTheMiddle(("n1",), ("n2",), ("n3",), "pause", 2.0, "nothing", slow_ms=100),
+        steps.AmnesiaInTheMiddle((), ("n2", "n3"), ("n1",), "", 0.0, "nothing", slow_ms=100),
+        crafted_steps.SlowKill(("n1",), "controller", ("n2", "n3"), 100),
         steps.SlowPower(NODES, "all", ("nothing", "names", "parts"), 3, 100),
         steps.PowerAndRot(NODES, "all", ("nothing", "names", "parts"), 3, rotten="n1"),
+        steps.PowerAndRot(NODES, "all", ("nothing", "names", "parts"), 3, rotten="n1", each=True),
         steps.Flip("n1", "segment", 5, bits=2, running=True),
         *(steps.Flip("n1", what, 5, bits=2) for what in ("segment", "index", "checkpoint", "journal", "hard-state")),
         steps.Flip("n1", "voters", 5, bits=2),

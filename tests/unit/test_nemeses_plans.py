@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jepsen_like.nemeses import damage, plans, steps
+from jepsen_like.nemeses import crafted_steps, damage, plans, steps
 from jepsen_like.nemeses.catalogue import RECIPES
 from jepsen_like.nemeses.injections import INJECTIONS
 from jepsen_like.nemeses.mixed import drawn
@@ -165,7 +165,36 @@ def test_victim_and_minority_are_a_majority_and_so_are_victim_and_others(seed: i
     assert sorted(step.targets) == sorted(facts(count).nodes)
     assert len(step.minority) + 1 > count / 2 and len(step.others) + 1 > count / 2
     assert len(step.minority) < count / 2
-    assert step.victim in {*facts(count).leaders, "n" + str(count)}
+    assert len(step.victims) == 1 and {*step.victims} <= {*facts(count).leaders, "n" + str(count)}
+
+
+@settings(max_examples=50, deadline=None)
+@given(SEEDS, st.sampled_from([3, 5]))
+def test_all_but_one_that_leads_forget(seed: int, count: int) -> None:
+    rng, known = random.Random(seed), facts(count)
+    step = plans.followers_forget(rng, known, Options())
+    assert isinstance(step, steps.AmnesiaInTheMiddle) and {*step.others} <= {*known.leaders}
+    assert sorted((*step.victims, *step.others)) == sorted(known.nodes) and not step.minority
+    quorum = plans.followers_forget(rng, known, Options(shapes=("controller",)))
+    assert isinstance(quorum, steps.AmnesiaInTheMiddle) and quorum.others == (known.controller,)
+
+
+@settings(max_examples=50, deadline=None)
+@given(SEEDS)
+def test_the_quorums_leader_is_killed_while_the_others_are_slow(seed: int) -> None:
+    step = plans.slow_kill(random.Random(seed), facts(3), checked({"aims": ["controller"]}))
+    assert (step.targets, step.slowed) == (("n3",), ("n1", "n2"))
+    everybody = plans.slow_kill(random.Random(seed), facts(3), Options(aims=("all",)))
+    assert everybody.targets == everybody.slowed == ("n1", "n2", "n3")
+
+
+@settings(max_examples=50, deadline=None)
+@given(SEEDS)
+def test_a_move_that_is_overtaken_leaves_a_majority_at_any_time(seed: int) -> None:
+    assert plans.move_and_kill(random.Random(seed), facts(3), Options()) is None, "nobody is left to receive"
+    step = plans.move_and_kill(random.Random(seed), facts(5), Options())
+    assert isinstance(step, crafted_steps.MoveAndKill) and step.receiver not in step.nodes
+    assert len(step.nodes) == 3 and step.nodes[0] == facts(5).partitions[step.partition].leader
 
 
 @settings(max_examples=50, deadline=None)

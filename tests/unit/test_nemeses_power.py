@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.nemeses import files, power, steps
+from jepsen_like.nemeses import crafted_steps, files, power, sluggish, steps
 from jepsen_like.nemeses.injection import FaultNotMade
-from jepsen_like.nemeses.power import Blackout, BlackoutAndRot, Sluggish
+from jepsen_like.nemeses.power import Blackout, BlackoutAndRot, Forgetting
+from jepsen_like.nemeses.sluggish import KillingWhileSlow, Sluggish
+from jepsen_like.power_loss import Lost
 from jepsen_like.replica_logs import last_batch, read_log
 from raftlog.record_batch import encode, stamp
 
@@ -47,21 +49,21 @@ class Calls:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> type[Calls]:
     Calls.made, Calls.touched = [], 3
-    monkeypatch.setattr(power, "SystemCalls", Calls)
-    monkeypatch.setattr(power, "SLUGGISH_SECONDS", 0.0)
+    monkeypatch.setattr(sluggish, "SystemCalls", Calls)
+    monkeypatch.setattr(sluggish, "SLUGGISH_SECONDS", 0.0)
     return Calls
 
 
 async def test_fsyncs_are_slow_until_it_is_over(tmp_path: Path, calls: type[Calls]) -> None:
-    sluggish = Sluggish(cluster(tmp_path), 100)
-    await sluggish.begin(("n1", "n2"))
+    slow = Sluggish(cluster(tmp_path), 100)
+    await slow.begin(("n1", "n2"))
     assert [(one.pid, one.what, one.is_on) for one in calls.made] == [
         (1, "delay_enter=100000", True),
         (2, "delay_enter=100000", True),
     ]
-    assert sluggish.touched == {"n1": 3, "n2": 3}
-    await sluggish.end()
-    await sluggish.end()
+    assert slow.touched == {"n1": 3, "n2": 3}
+    await slow.end()
+    await slow.end()
     assert not any(one.is_on for one in calls.made)
 
 
@@ -69,6 +71,55 @@ async def test_where_nobody_called_fsync_nothing_was_slow(tmp_path: Path, calls:
     calls.touched = 0
     with pytest.raises(FaultNotMade, match="nobody called fsync"):
         await Sluggish(cluster(tmp_path), 100).begin(("n1",))
+
+
+class Nodes:
+    """Tells what is done to nodes and links, in its order. Each start is another process."""
+
+    nodes = ("n1", "n2", "n3")
+
+    def __init__(self, folder: Path, told: list[str]) -> None:
+        self.folder, self.told, self.links = folder, told, self
+        self.disks = {name: Disk(name, told) for name in self.nodes}
+        self.pids = {name: number for number, name in enumerate(self.nodes, 1)}
+
+    def pid(self, node: str) -> int:
+        return self.pids[node]
+
+    async def kill(self, nodes: tuple[str, ...]) -> None:
+        self.told += [f"kill {node}" for node in nodes]
+
+    async def start(self, nodes: tuple[str, ...]) -> None:
+        self.told += [f"start {node}" for node in nodes]
+        self.pids |= {node: self.pids[node] + 10 for node in nodes}
+
+    async def cut(self, links: tuple[str, ...]) -> None:
+        self.told.append(f"cut {' '.join(links)}")
+
+
+async def test_who_goes_on_is_slow_when_the_others_are_killed(tmp_path: Path, calls: type[Calls]) -> None:
+    told: list[str] = []
+    nodes: Any = Nodes(tmp_path, told)
+    fault = KillingWhileSlow(crafted_steps.SlowKill(("n1",), "controller", ("n2", "n3"), 100), nodes)
+    await fault.begin()
+    assert told == ["kill n1"] and [one.pid for one in calls.made] == [2, 3]
+    assert not any(one.is_on for one in calls.made), "what is under way is decided by those that are left"
+    assert await fault.prove() == {"aim": "controller", "slowed": {"n2": 3, "n3": 3}}
+    assert await fault.heal() == {"pids": {"n1": [1, 11]}}
+
+
+async def test_followers_lose_power_together_and_come_back_without_their_leader(
+    tmp_path: Path, calls: type[Calls]
+) -> None:
+    told: list[str] = []
+    nodes: Any = Nodes(tmp_path, told)
+    step = steps.AmnesiaInTheMiddle((), ("n2", "n3"), ("n1",), "", 0.0, "nothing", 3, 100)
+    assert step.kind == "followers-forget"
+    await Forgetting(step, nodes).begin()
+    assert [one.pid for one in calls.made] == [2, 3]
+    assert sorted(told[:4]) == ["aim n2", "aim n3", "shut n2", "shut n3"]
+    assert told[4:6] == ["kill n2", "kill n3"]
+    assert told[-3:] == ["cut n1>n2 n1>n3 n2>n1 n3>n1", "start n2", "start n3"]
 
 
 class Disk:
@@ -82,6 +133,9 @@ class Disk:
 
     def shut(self) -> None:
         self.told.append(f"shut {self.name}")
+
+    def restore(self) -> Lost:
+        return Lost(1, {})
 
 
 def test_disks_go_dark_together_or_one_after_the_other(tmp_path: Path) -> None:
@@ -118,6 +172,20 @@ def test_a_bit_of_the_last_batch_rots_and_no_other(tmp_path: Path) -> None:
     assert changed == [told["bit"][0]]
     # A bit of the header's first bytes may hide the batch; any other is what a checksum finds.
     assert [batch.sound for batch in read_log(segment.parent).batches][:1] == [True]
+
+
+def test_the_last_batch_of_each_replica_rots(tmp_path: Path) -> None:
+    content = b"".join(batches(b"one", b"two"))
+    for number in range(2):
+        segment = tmp_path / "n1" / f"{REPLICA}{number}" / f"{0:020d}.log"
+        segment.parent.mkdir(parents=True)
+        segment.write_bytes(content)
+    step = steps.PowerAndRot(("n1",), "all", ("nothing",), 5, rotten="n1", each=True)
+    told = BlackoutAndRot(step, cluster(tmp_path))._rot()["rot"]["replicas"]
+    assert len({one["file"] for one in told}) == 2
+    for one in told:
+        after = (tmp_path / "n1" / one["file"]).read_bytes()
+        assert [at for at, (a, b) in enumerate(zip(content, after, strict=True)) if a != b] == [one["bit"][0]]
 
 
 async def test_a_node_without_a_batch_has_nothing_that_rots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
