@@ -81,6 +81,14 @@ def decode_json(body: bytes, model: type[T]) -> T:
 
 
 async def _read_in_time(request: web.Request, context: ApiContext, limit: int) -> bytes:
+    content = request.content
+    if content.is_eof() and content.exception() is None:
+        # It came with the head, as small ones do: there is nothing to wait for.
+        body = content.read_nowait()
+        if len(body) > limit:
+            raise _too_large(limit)
+        context.hold(request, len(body))
+        return body
     limits = context.limits
     loop = asyncio.get_running_loop()
     started = loop.time()
@@ -88,7 +96,7 @@ async def _read_in_time(request: web.Request, context: ApiContext, limit: int) -
     received = 0
     try:
         async with asyncio.timeout_at(started + limits.body_timeout_s) as deadline:
-            while chunk := await request.content.readany():
+            while chunk := await content.readany():
                 received += len(chunk)
                 if received > limit:
                     raise _too_large(limit)

@@ -12,12 +12,14 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
+import structlog
 from aiohttp import web
 
 from raftlog.errors import RetriableError
 
 from .hosts import HostPolicy
 from .limits import OFFLOAD_BYTES, Limits
+from .patience import Patience
 from .service import BrokerService
 
 P = ParamSpec("P")
@@ -28,6 +30,10 @@ HELD_BYTES: web.RequestKey[int] = web.RequestKey("held_bytes", int)
 
 WRITE: web.RequestKey[asyncio.Task[Any]] = web.RequestKey("write", asyncio.Task)
 """What a request makes the broker do with them, perhaps for longer than its client stays."""
+
+
+DECISION_TIMEOUT_S = 30.0
+"""Beyond what the broker itself waits for the quorum."""
 
 
 def wall_ms() -> int:
@@ -83,6 +89,10 @@ class ApiContext:
         self.limits = limits
         self.clock_ms = clock_ms
         self.threads = CodecThreads(limits.codec_threads, limits.codec_queue)
+        self.decisions = Patience(DECISION_TIMEOUT_S)
+        """What the broker was asked to bring to the quorum, and has begun to."""
+        self.log = structlog.get_logger(__name__).bind()
+        """Bound once: a line below the log's level then costs next to nothing."""
         self.requests_under_way = 0
         self.closing = False
         self.polls: set[asyncio.Timeout] = set()
@@ -107,11 +117,14 @@ class ApiContext:
 
     def release(self, request: web.Request) -> None:
         """The request is answered, or its client left: what it held is free once its write has ended."""
+        held = request.get(HELD_BYTES, 0)
+        if not held:
+            return
         write = request.get(WRITE)
         if write is not None and not write.done():
             write.add_done_callback(lambda _: self.release(request))
             return
-        self._held_bytes -= request.get(HELD_BYTES, 0)
+        self._held_bytes -= held
         request[HELD_BYTES] = 0
 
     # --- Topics and partitions ---------------------------------------------------------------------------------------
@@ -172,6 +185,7 @@ class ApiContext:
         for task in list(self._writes):
             task.cancel()
         await asyncio.gather(*self._writes, return_exceptions=True)
+        self.decisions.close()
         self.threads.close()
 
 

@@ -8,7 +8,7 @@ What is *not* here: whose commit is taken (`metadata/groups/image.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -20,8 +20,8 @@ from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FoundOffset, Offs
 
 from .bodies import JSON_TYPE, read_json
 from .codec import encode
-from .context import ApiContext, context_of
-from .groups import CHANGE_TIMEOUT_S, group_name, group_of
+from .context import DECISION_TIMEOUT_S, ApiContext, context_of
+from .groups import group_name, group_of
 from .models_groups import (
     MAX_OFFSETS_PER_REQUEST,
     CommitOffsets,
@@ -71,14 +71,11 @@ async def commit_offsets(request: web.Request) -> web.StreamResponse:
     asked = await read_json(request, context, CommitOffsets)
     if context.service.view.index < asked.generation:
         await context.catch_up("a partition")
-    offsets = [
-        WantedOffset(await _partition(context, one), one.offset, one.leader_epoch, one.metadata)
-        for one in asked.offsets
-    ]
+    offsets = await _wanted(context, asked.offsets)
     commit = context.service.groups.commit(
         group_name(request), asked.member_id, asked.incarnation, asked.generation, offsets
     )
-    await context.finish(commit, CHANGE_TIMEOUT_S)
+    await context.decisions.wait(commit)
     return web.Response(status=204)
 
 
@@ -108,7 +105,7 @@ async def seek(request: web.Request) -> web.StreamResponse:
             part = plan[first : first + MAX_OFFSETS_PER_REQUEST]
             offsets = [WantedOffset(one.topic_partition, one.new_offset) for one in part]
             expected = [-1 if one.offset is None else one.offset for one in part]
-            await context.finish(context.service.groups.reset(name, epoch, offsets, expected), CHANGE_TIMEOUT_S)
+            await context.finish(context.service.groups.reset(name, epoch, offsets, expected), DECISION_TIMEOUT_S)
             created = view.groups.group(name)
             epoch = created.epoch if created is not None else epoch
     rows = [
@@ -240,10 +237,24 @@ async def _find(context: ApiContext, queries: list[OffsetQuery], isolation: int)
     return found
 
 
-async def _partition(context: ApiContext, one: OffsetToCommit) -> TopicPartition:
+async def _wanted(context: ApiContext, asked: Sequence[OffsetToCommit]) -> list[WantedOffset]:
+    """Raises `InvalidRequest`."""
+    wanted: list[WantedOffset] = []
+    topic_id, last = TopicId(b""), None
+    for one in asked:
+        # Most name one topic, again and again.
+        named = (one.topic_id, one.topic)
+        if named != last:
+            topic_id, last = await _topic_id(context, one), named
+        partition = TopicPartition(topic_id, one.partition)
+        wanted.append(WantedOffset(partition, one.offset, one.leader_epoch, one.metadata))
+    return wanted
+
+
+async def _topic_id(context: ApiContext, one: OffsetToCommit) -> TopicId:
     """Raises `InvalidRequest`."""
     if one.topic_id is not None:
-        return TopicPartition(TopicId(bytes.fromhex(one.topic_id)), one.partition)
+        return TopicId(bytes.fromhex(one.topic_id))
     view = context.service.view
     topic = view.topic(one.topic)
     if topic is None:
@@ -251,7 +262,7 @@ async def _partition(context: ApiContext, one: OffsetToCommit) -> TopicPartition
         topic = view.topic(one.topic)
     if topic is None:
         raise InvalidRequest("unknown_topic", f"there is no topic {one.topic!r}")
-    return TopicPartition(topic.topic_id, one.partition)
+    return topic.topic_id
 
 
 def _named(view: ClusterView, topics: list[SeekTopic]) -> list[TopicPartition]:

@@ -19,7 +19,7 @@ from raftlog.model import TopicId, TopicPartition
 
 from .bodies import JSON_TYPE, read_json
 from .codec import encode
-from .context import ApiContext, context_of
+from .context import DECISION_TIMEOUT_S, ApiContext, context_of
 from .models import known
 from .models_groups import (
     AssignedTopic,
@@ -36,8 +36,6 @@ from .query import Query, integer
 from .replies import bulk_reply, json_reply
 from .service_groups import WantedMembership
 
-CHANGE_TIMEOUT_S = 30.0
-"""Beyond what the broker itself waits for the quorum."""
 MAX_NAME_LENGTH = 255
 MAX_INCARNATION = 2**62
 """The greatest that a command can carry."""
@@ -69,7 +67,7 @@ async def delete_group(request: web.Request) -> web.StreamResponse:
     """With its offsets."""
     context = context_of(request)
     Query(request)
-    await context.finish(context.service.groups.delete(group_name(request)), CHANGE_TIMEOUT_S)
+    await context.finish(context.service.groups.delete(group_name(request)), DECISION_TIMEOUT_S)
     return web.Response(status=204)
 
 
@@ -90,7 +88,7 @@ async def join_group(request: web.Request) -> web.StreamResponse:
         asked.session_timeout_ms,
         asked.rebalance_timeout_ms,
     )
-    incarnation = await context.finish(context.service.groups.join(wanted), CHANGE_TIMEOUT_S)
+    incarnation = await context.finish(context.service.groups.join(wanted), DECISION_TIMEOUT_S)
     return json_reply(_membership(context.service.view, wanted.group_id, member_id, incarnation), status=201)
 
 
@@ -107,8 +105,9 @@ async def heartbeat(request: web.Request) -> web.StreamResponse:
     if asked.released:
         given_up = _released(asked.released)
         release = groups.release(group_id, member_id, asked.incarnation, asked.generation, given_up)
-        await context.finish(release, CHANGE_TIMEOUT_S)
-    await context.finish(groups.heartbeat(group_id, member_id, asked.incarnation), CHANGE_TIMEOUT_S)
+        await context.finish(release, DECISION_TIMEOUT_S)
+    # It changes nothing that could be half done, and has a deadline of its own.
+    await groups.heartbeat(group_id, member_id, asked.incarnation)
     return json_reply(_membership(context.service.view, group_id, member_id, asked.incarnation))
 
 
@@ -119,7 +118,7 @@ async def leave_group(request: web.Request) -> web.StreamResponse:
         raise InvalidRequest("invalid_request", "which incarnation leaves must be said: ?incarnation=")
     incarnation = integer("incarnation", text, 0, MAX_INCARNATION)
     leave = context.service.groups.leave(group_name(request), _member_name(request), incarnation)
-    await context.finish(leave, CHANGE_TIMEOUT_S)
+    await context.finish(leave, DECISION_TIMEOUT_S)
     return web.Response(status=204)
 
 

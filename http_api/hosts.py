@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
 
 
+@lru_cache(maxsize=64)
 def host_name(authority: str) -> str | None:
     """The name in `name`, `name:port`, `[v6]` or `[v6]:port`: lower case, without final dot, an address of IPv6 in its
     shortest form. None where the text is none of these."""

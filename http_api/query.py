@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection
 
 from aiohttp import web
+from multidict import MultiDict, MultiMapping
 
 from raftlog.errors import InvalidRequest
 from raftlog.model import PartitionRecord, TopicPartition, TopicRecord
@@ -18,6 +19,7 @@ from .service import BrokerService
 MAX_INT64 = 2**63 - 1
 MAX_OFFSET = 2**62
 """The greatest that a fetch request can carry."""
+_NO_QUERY: MultiMapping[str] = MultiDict()
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,40}", re.ASCII)
 
 
@@ -28,7 +30,8 @@ class Query:
         self, request: web.Request, allowed: Collection[str] = (), *, repeatable: Collection[str] = ()
     ) -> None:
         """Raises `InvalidRequest` for a parameter that is in neither list or, in the first, comes twice."""
-        self._query = request.query
+        # An address without a query, as most have, need not be taken apart.
+        self._query = request.query if "?" in request.raw_path else _NO_QUERY
         for name in self._query:
             if name in repeatable:
                 continue

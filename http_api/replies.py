@@ -54,6 +54,11 @@ async def send_in_time(request: web.Request, context: ApiContext, response: web.
     """Send an answer to a reader that takes it in time. Raises `ConnectionResetError` where it does not."""
     body = response.body if isinstance(response.body, bytes) else b""
     sent: web.StreamResponse = response
+    if len(body) <= GZIP_FROM_BYTES and _has_no_backlog(request):
+        # The transport takes it whole, so nobody is waited for.
+        await response.prepare(request)
+        await response.write_eof()
+        return response
     try:
         if len(body) <= PIECE_BYTES:
             async with asyncio.timeout(write_deadline(context, len(body))):
@@ -72,6 +77,12 @@ async def send_in_time(request: web.Request, context: ApiContext, response: web.
             request.transport.abort()
         raise ConnectionResetError("the client did not read the answer in time") from None
     return sent
+
+
+def _has_no_backlog(request: web.Request) -> bool:
+    """Everything that was written before has gone to the socket."""
+    transport = request.transport
+    return transport is not None and not transport.get_write_buffer_size()
 
 
 async def write_in_time(response: web.StreamResponse, context: ApiContext, data: Buffer) -> None:

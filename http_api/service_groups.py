@@ -6,9 +6,10 @@ where it must be what the quorum has decided by now (S7).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from raftlog.model import TopicPartition
 
@@ -29,9 +30,8 @@ class WantedMembership:
     rebalance_timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class WantedOffset:
-    """Where to go on in one partition."""
+class WantedOffset(NamedTuple):
+    """Where to go on in one partition. A tuple: there are ten thousand a second."""
 
     topic_partition: TopicPartition
     offset: int
@@ -58,10 +58,11 @@ class GroupService(Protocol):
         self, group_id: str, member_id: str, incarnation: int, generation: int, given_up: Sequence[TopicPartition]
     ) -> None: ...
 
-    async def commit(
+    def commit(
         self, group_id: str, member_id: str, incarnation: int, generation: int, offsets: Sequence[WantedOffset]
-    ) -> None:
-        """All of them or none; lowers nothing. With no member id: for a group that has no members."""
+    ) -> asyncio.Future[int]:
+        """All of them or none; lowers nothing. With no member id: for a group that has no members. It goes on to its
+        end when the call has returned, whether or not somebody waits for the future, which may be settled by others."""
         ...
 
     async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset], expected: Sequence[int]) -> None:

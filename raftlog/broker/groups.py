@@ -129,12 +129,12 @@ class Groups:
         packed = pack_partitions(given_up)
         await self._batches.submit(Release(group_id, member_id, incarnation, generation, packed))
 
-    async def commit(
+    def commit(
         self, group_id: str, member_id: str, incarnation: int, generation: int, offsets: Sequence[WantedOffset]
-    ) -> None:
+    ) -> asyncio.Future[int]:
         packed = _pack(offsets)
         now_ms = self._clock.wall_ms()
-        await self._batches.submit(Commit(group_id, member_id, incarnation, generation, now_ms, packed))
+        return self._batches.submit(Commit(group_id, member_id, incarnation, generation, now_ms, packed))
 
     async def reset(self, group_id: str, epoch: int, offsets: Sequence[WantedOffset], expected: Sequence[int]) -> None:
         await self._batches.submit(Reset(group_id, epoch, self._clock.wall_ms(), _pack(offsets), tuple(expected)))
@@ -284,12 +284,8 @@ class Groups:
 
 def _pack(offsets: Sequence[WantedOffset]) -> tuple[OffsetToCommit, ...]:
     return tuple(
-        OffsetToCommit(
-            one.topic_partition.topic_id,
-            one.topic_partition.partition,
-            Offset(one.offset),
-            one.leader_epoch,
-            one.metadata,
-        )
-        for one in offsets
+        [
+            OffsetToCommit(where.topic_id, where.partition, Offset(offset), leader_epoch, metadata)
+            for where, offset, leader_epoch, metadata in offsets
+        ]
     )
