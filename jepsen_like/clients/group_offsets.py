@@ -38,7 +38,7 @@ late copy of it, and would undo a reset: so nobody commits there."""
 POLL_SECONDS = 0.2
 POLL_RECORDS = 20
 LATE_EVERY = 0.1
-LATE_SECONDS = 5.0
+LATE_SECONDS = 3.0
 """What is late waits for its partition to come back for so long."""
 
 Member = tuple[str, int, int]

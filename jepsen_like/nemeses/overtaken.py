@@ -9,8 +9,10 @@ What is *not* here: moves alone (`membership.py`).
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from jepsen_like.clusters.cluster import NodeCluster
+from raftlog.errors import RaftlogError
 
 from . import crafted_steps
 from .injection import Evidence, FaultNotMade
@@ -59,7 +61,8 @@ class MovingAndKilling(Moving):
         pid = self._cluster.pid(self._leader)
         try:
             if self._before:
-                await self._admin.alter_reassignments({}, throttle=0)
+                with suppress(RaftlogError):  # Where nothing is left to move there is no throttle either.
+                    await self._admin.alter_reassignments({}, throttle=0)
         finally:
             evidence = await super().heal()
         if self._before_the_kill is not None and pid == self._before_the_kill:

@@ -62,7 +62,7 @@ _TRANSACTIONS = {**_LEADERS, "transactions": True, "subscribe": True}
 _FORGOTTEN = {"hold": [5, 7]}
 """So that who forgot is elected and written to, and read from, before the leader is back."""
 _HANGING = {"transactions": True, "subscribe": True, "crash_every": 0, "hang_every": 60, "operation_timeout_s": 25}
-_LATE = {"late_every": 4, "stall_every": 0, "crash_every": 0}
+_LATE = {"late_every": 20, "stall_every": 0, "crash_every": 0}
 _SLOW_ANSWERS = {"hold": [2, 3], "aims": ["controller"]}
 """Others decide without it what it was asked, and are asked again."""
 
@@ -99,9 +99,9 @@ HUNTS: Mapping[str, Hunt] = {
     # Groups.
     "offset_lowered_by_a_late_commit": Hunt("group-offsets", "pause", {"hold": [1, 2], "stall_every": 0}),
     # Few members: what one has lost comes back to it.
-    "commit_of_an_older_generation": Hunt("group-offsets", "none", _LATE, rounds=0, seconds=60.0, processes=3),
+    "commit_of_an_older_generation": Hunt("group-offsets", "none", _LATE, rounds=0, seconds=60.0, processes=4),
     "commit_of_an_older_life": Hunt(
-        "group-offsets", "none", {**_LATE, "stall_every": 15}, rounds=0, seconds=90.0, processes=3
+        "group-offsets", "none", {**_LATE, "late_every": 8, "stall_every": 60}, rounds=0, seconds=90.0, processes=4
     ),
     # Transactions.
     "marker_before_decision": Hunt("log", "kill,partition-leaders", _TRANSACTIONS),

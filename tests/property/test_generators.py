@@ -271,6 +271,26 @@ def test_a_member_that_was_stopped_commits_what_it_had_before_it_asks() -> None:
     assert all(drawn(after, Driver(workers=1, seed=seed))[0] != "stall" for seed in range(20)), "it owns nothing now"
 
 
+def test_a_member_that_lost_something_commits_there_late_and_who_was_stopped_asks_first() -> None:
+    owning: Generator = OffsetOperations(("t/0",), crash_every=0, stall_every=1, late_every=1)
+    owning = owning.told(told("ok", "poll", {"owned": ["t/0"], "gone": []}))
+    stopped = owning.told(told("ok", "stall", STALL_SECONDS))
+    assert {drawn(stopped, Driver(workers=1, seed=seed))[0] for seed in range(20)} == {"poll"}
+    late = stopped.told(told("ok", "poll", {"owned": [], "gone": ["t/0"]}))
+    wanted, _ = late.draw(Driver(workers=1).context())
+    assert isinstance(wanted, Wanted) and (wanted.f, wanted.value[0], wanted.hint) == ("commit", "t/0", {"late": True})
+    again = late.told(told("ok", "poll", {"owned": ["t/0"], "gone": []}))
+    hints = [again.draw(Driver(workers=1, seed=seed).context())[0] for seed in range(20)]
+    assert not any(one.hint for one in hints if isinstance(one, Wanted)), "it is its own again, and it knows"
+
+
+@pytest.mark.parametrize(("every", "hangs"), [(0, False), (1, True)])
+def test_transactions_hang_where_it_is_asked_for(every: float, hangs: bool) -> None:
+    log = LogOperations(("a",), transactions=True, crash_every=0, assign_every=1e9, hang_every=every)
+    wanted, _ = log.told(told("ok", "subscribe", ["a"])).draw(Driver(workers=1).context())
+    assert isinstance(wanted, Wanted) and wanted.f == "txn" and bool(wanted.hint) is hangs
+
+
 def test_keys_of_a_log_take_turns() -> None:
     """So that a partition's history stays one that can be judged, and new partitions come into play."""
     log: Generator = LogOperations(("a", "b", "c", "d"), crash_every=0, assign_every=1e9, at_once=2, key_writes=5)
