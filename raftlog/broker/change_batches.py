@@ -1,9 +1,12 @@
 """Changes on their way to the quorum: what is asked while one command is under way goes into the next.
 
 So ten thousand changes a second are some hundred commands of bounded size, and what one node asks for stays in order.
-What waits is bounded. A change's answer comes when this node's view shows it, or, where whoever asks needs no more than
-the answer, as soon as it is decided: a view has to take over everything before it, and is late under load. So that what
-it has to take over stays bounded, no command goes out more than `MOST_AHEAD` of them ahead of it.
+What waits is bounded. Where many ask at once and nothing is in a hurry, a kind may let the next command wait a little
+(`GATHER_SECONDS` after the last one began): a command costs every node the same, however many changes it carries.
+
+A change's answer comes when this node's view shows it, or, where whoever asks needs no more than the answer, as soon as
+it is decided: a view has to take over everything before it, and is late under load. So that what it has to take over
+stays bounded, no command goes out more than `MOST_AHEAD` of them ahead of it.
 
 The first change of a kind raises the cluster's feature level, which the quorum refuses while some broker is too old to
 know that kind. What no node could decode is refused before it can spoil the command of others (S11).
@@ -16,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -32,6 +35,13 @@ MAX_WAITING = 20_000
 MAX_WAITING_BYTES = 32 * MIB
 MOST_AHEAD = 16
 """Commands that are decided and that this node's view does not show yet: two megabytes at most."""
+GATHER_SECONDS = 0.04
+"""From the beginning of one command to that of the next, where they may wait for more to come..."""
+GATHER_FROM = 4
+"""...which is where the last one carried so many changes, and not all of their askers have asked again: a few who ask
+anew as soon as they are answered are not held up."""
+GATHER_UPTO = 100
+"""What waits is enough for a command."""
 
 Change = TypeVar("Change")
 Decision = TypeVar("Decision")
@@ -94,6 +104,15 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         """Of the queue."""
         self._under_way: list[_Waiting[Change, Decision]] = []
         self._proposing = False
+        self._began = 0.0
+        """When the last command went out, by the loop's clock."""
+        self._carried = 0
+        """How many changes it had."""
+        self._away: set[Hashable] = set()
+        """Whose they were, as far as they have not asked again."""
+        self._hurried = 0
+        """So many of those in the queue do not wait for others."""
+        self._gathering: asyncio.TimerHandle | None = None
         self._decided: deque[int] = deque()
         """Where the last commands are in the log."""
 
@@ -111,6 +130,10 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         """What applying it costs, in units of its kind."""
         return 0
 
+    def _patient(self, change: Change) -> Hashable | None:
+        """Who asks, where the change may wait for others to go with it; None where it may not."""
+        return None
+
     # --- Asking ------------------------------------------------------------------------------------------------------
 
     def submit(self, change: Change, *, shown: bool = True) -> asyncio.Future[Decision]:
@@ -127,6 +150,9 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._queue.append(_Waiting(change, size, decided, shown))
         self._bytes += size
+        asker = self._patient(change)
+        self._hurried += asker is None
+        self._away.discard(asker)
         self._pump()
         return decided
 
@@ -144,7 +170,13 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
     def _pump(self) -> None:
         if self._proposing or not self._queue:
             return
-        self._proposing = True
+        loop = asyncio.get_running_loop()
+        pause = self._began + GATHER_SECONDS - loop.time() if self._gathers() else 0.0
+        if pause > 0:
+            if self._gathering is None:
+                self._gathering = loop.call_later(pause, self._gathered)
+            return
+        self._proposing, self._began = True, loop.time()
         if self._feature_level() < self._needs_level:
             self._quorum.propose(SetFeatureLevel(self._needs_level), self._level_set, timeout=PROPOSAL_SECONDS)
             return
@@ -152,9 +184,19 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         command = self._command(tuple(waiting.change for waiting in self._under_way))
         self._quorum.propose(command, self._answered, timeout=PROPOSAL_SECONDS)
 
+    def _gathers(self) -> bool:
+        """Many ask at once, more are to come, and none of those who wait is in a hurry."""
+        many = self._carried >= GATHER_FROM and len(self._queue) < GATHER_UPTO
+        return many and bool(self._away) and not self._hurried
+
+    def _gathered(self) -> None:
+        self._gathering = None
+        self._pump()
+
     def _take(self) -> None:
         """What the next command has room for, one change at least."""
         size = work = 0
+        self._away.clear()
         while self._queue and len(self._under_way) < self._limits.command_changes:
             waiting = self._queue[0]
             work += self._work_of(waiting.change)
@@ -162,8 +204,13 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
             if self._under_way and full:
                 break
             size += waiting.size
+            asker = self._patient(waiting.change)
+            self._hurried -= asker is None
+            if asker is not None:
+                self._away.add(asker)
             self._under_way.append(self._queue.popleft())
         self._bytes -= size
+        self._carried = len(self._under_way)
 
     def _level_set(self, outcome: Outcome) -> None:
         if outcome.fate is Fate.APPLIED and not isinstance(outcome.result, Refused):
@@ -176,7 +223,7 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
             error = RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}")
         self._under_way.extend(self._queue)
         self._queue.clear()
-        self._bytes = 0
+        self._bytes = self._hurried = 0
         self._fail(error)
 
     def _answered(self, outcome: Outcome) -> None:

@@ -6,7 +6,7 @@ What is *not* here: which changes (`groups.py`), and what they do (`metadata/gro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 import msgspec
 
@@ -62,6 +62,10 @@ class GroupBatches(ChangeBatches[GroupChange, int]):
                 continue  # of nothing that was asked here
             answers[refused.position] = error_from_code(refused.code, refused.detail)
         return answers
+
+    def _patient(self, change: GroupChange) -> Hashable | None:
+        # Who joins or gives up partitions holds up others.
+        return (change.group_id, change.member_id) if isinstance(change, Commit) else None
 
     def _work_of(self, change: GroupChange) -> int:
         return len(change.offsets) if isinstance(change, Commit | Reset) else REBALANCE_WORK

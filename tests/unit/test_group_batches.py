@@ -168,3 +168,62 @@ async def test_a_change_that_no_node_could_read_spoils_only_itself_s11() -> None
     quorum.apply()
     assert (await first, await second) == (11, 12)
     assert quorum.sizes == [1, 1]
+
+
+def commit_of(name: str) -> Commit:
+    return Commit(name, "", 0, 0, 0, (OffsetToCommit(TOPIC, 0, Offset(1)),))
+
+
+async def test_commits_of_many_gather_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_batches, "GATHER_SECONDS", 0.05)
+    quorum = Quorum()
+    asked = [quorum.batches.submit(commit_of(f"g{n}")) for n in range(6)]
+    quorum.apply()
+    assert quorum.sizes == [1, 5]  # the first had come alone
+    asked.append(quorum.batches.submit(commit_of("next")))
+    quorum.apply()
+    assert quorum.sizes == [1, 5]
+    asked.append(quorum.batches.submit(commit_of("one more")))
+    async with asyncio.timeout(20.0):
+        while len(quorum.sizes) < 3:  # noqa: ASYNC110 - nothing tells when a command is proposed
+            await asyncio.sleep(0.01)
+    assert quorum.sizes == [1, 5, 2]
+    quorum.apply()
+    await asyncio.gather(*asked)
+
+
+async def test_who_commits_alone_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_batches, "GATHER_SECONDS", 3600.0)
+    quorum = Quorum()
+    for number in range(3):
+        decided = quorum.batches.submit(commit_of("g"))
+        assert quorum.sizes == [1] * (number + 1)
+        quorum.apply()
+        await decided
+
+
+async def test_a_few_who_commit_in_a_row_wait_only_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_batches, "GATHER_SECONDS", 3600.0)
+    quorum = Quorum()
+    quorum.batches.submit(change("first"))
+    for number in range(3):
+        asked = [quorum.batches.submit(commit_of(f"g{n}")) for n in range(6)]
+        if not number:
+            quorum.apply()
+        assert quorum.sizes == [1] + [6] * (number + 1)
+        quorum.apply()
+        await asyncio.gather(*asked)
+
+
+async def test_a_change_in_a_hurry_takes_along_what_gathers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_batches, "GATHER_SECONDS", 3600.0)
+    quorum = Quorum()
+    asked = [quorum.batches.submit(commit_of(f"g{n}")) for n in range(6)]
+    quorum.apply()
+    quorum.apply()
+    asked.append(quorum.batches.submit(commit_of("patient")))
+    assert quorum.sizes == [1, 5]
+    asked.append(quorum.batches.submit(change("in a hurry")))
+    assert quorum.sizes == [1, 5, 2]
+    quorum.apply()
+    await asyncio.gather(*asked)
