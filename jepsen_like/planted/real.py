@@ -17,6 +17,8 @@ from typing import Any
 from jepsen_like.run_records import RunPlan
 
 ROUNDS = 10
+FEW = 5
+"""Where one round of two or three is enough, and its schedule takes half a minute."""
 PATIENCE = {"recovery_s": 30, "last_reads_s": 30}
 """A cluster that does not recover by then does not, and the hunt is over."""
 
@@ -70,30 +72,36 @@ HUNTS: Mapping[str, Hunt] = {
     # What is acknowledged too early.
     "log_without_fsync": Hunt("log", "power-all", _AT_ONCE),
     # One partition: an answer is too early only where the next batch is written while one is synced.
-    "fetched_counts_as_synced": Hunt("log", "followers-forget", {**_FORGOTTEN, "topics": 1, "partitions": 1}),
+    "fetched_counts_as_synced": Hunt(
+        "log", "followers-forget", {**_FORGOTTEN, "topics": 1, "partitions": 1}, rounds=FEW
+    ),
     "acknowledged_by_the_leader_alone": Hunt("log", "partition-leaders", _A_WHILE),
     "journal_without_fsync": Hunt("metadata-registers", "power-all", _AT_ONCE),
     "acknowledged_before_fsync": Hunt(
-        "metadata-registers", "followers-forget", {**_FORGOTTEN, "shapes": ["controller"]}, seconds=3.0
+        "metadata-registers", "followers-forget", {**_FORGOTTEN, "shapes": ["controller"]}, rounds=FEW, seconds=3.0
     ),
     # What is shown too early, twice, or not any more.
     "consumers_read_to_the_log_end": Hunt("log", "partition-leaders", _A_WHILE),
     "resends_are_appended": Hunt("log", "kill,partition-leaders", _LEADERS),
     # Many partitions: it is a producer's first batch of a partition that is taken twice, of others it is told an error.
     "producers_are_not_replayed": Hunt(
-        "log", "slow-kill", {**_AT_ONCE, "aims": ["all"], "partitions": 16, "operation_timeout_s": 30}, rate=200.0
+        "log",
+        "slow-kill",
+        {**_AT_ONCE, "aims": ["all"], "partitions": 16, "operation_timeout_s": 30},
+        rounds=FEW,
+        rate=200.0,
     ),
     # Who may lead.
     "a_cut_is_not_reported": Hunt("log", "power-rot", _AT_ONCE),
-    "marked_members_are_elected": Hunt("log", "power-rot-each", _AT_ONCE),
+    "marked_members_are_elected": Hunt("log", "power-rot-each", _AT_ONCE, rounds=FEW),
     "any_log_may_lead": Hunt("metadata-registers", "partition", {**_A_WHILE, "shapes": ["one"]}),
     "a_move_ends_before_it_is_in_sync": Hunt(
-        "log", "move-kill", {"hold": [2, 3], "topics": 1, "partitions": 1, "replication_factor": 2}
+        "log", "move-kill", {"hold": [2, 3], "topics": 1, "partitions": 1, "replication_factor": 2}, rounds=FEW
     ),
     # What is read, and asked again.
     "reads_are_local": Hunt("group-offsets", "partition", {**_A_WHILE, "shapes": ["one"], "stall_every": 0}),
-    "retry_without_session": Hunt("topics", "slow-kill", _SLOW_ANSWERS),
-    "answers_are_not_remembered": Hunt("topics", "slow-kill", _SLOW_ANSWERS),
+    "retry_without_session": Hunt("topics", "slow-kill", _SLOW_ANSWERS, rounds=FEW),
+    "answers_are_not_remembered": Hunt("topics", "slow-kill", _SLOW_ANSWERS, rounds=FEW),
     # What rots.
     "recovery_without_checksums": Hunt("log", "power-rot-each", _AT_ONCE, rounds=3),
     # Groups.
