@@ -108,8 +108,8 @@ RECIPES: Mapping[str, Recipe] = {
         "voters go, partitions move, brokers are drained", set(), plans.remove_voter, plans.reassign, plans.drain
     ),
     "move-kill": _recipe(
-        "a partition's followers stall while a new replica hardly copies, and then its leader is killed",
-        set(),
+        "a partition is on its way to a replica that has hardly anything, and its leader is killed",
+        {LINKS},
         plans.move_and_kill,
     ),
 }

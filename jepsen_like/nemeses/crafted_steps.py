@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .steps import CLAIM_METADATA, OnNodes, process_claims
+from .steps import CLAIM_METADATA, CLAIM_NETWORK, OnNodes, process_claims
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,16 @@ class SlowKill(OnNodes):
 
 @dataclass(frozen=True, slots=True)
 class MoveAndKill(OnNodes):
-    """A partition is to move from its followers to `receiver`, at a byte a second. The followers (`nodes` behind the
-    first) stall until they are fenced; when they are back the leader (the first) is killed. Nobody but it and them has
-    what was acknowledged."""
+    """A partition gets one more replica, the `receiver`, at a byte a second; then it is to go there from its followers,
+    and the leader (the only one of `nodes`), from which nothing comes there any more, is killed. What was acknowledged
+    is with it and with the followers."""
 
     kind = "move-kill"
+    followers: tuple[str, ...] = ()
+    receiver: str = ""
     topic: str = ""
     partition: int = 0
-    receiver: str = ""
 
     @property
     def claims(self) -> frozenset[str]:
-        return process_claims(self.nodes) | {CLAIM_METADATA}
+        return process_claims(self.nodes) | {CLAIM_METADATA, CLAIM_NETWORK}

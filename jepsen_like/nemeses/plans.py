@@ -291,11 +291,11 @@ def reassign(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
 
 
 def move_and_kill(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
-    """Where the others are a majority of the nodes, and somebody is left to receive."""
+    """Where there are followers, and somebody is left to receive."""
     fitting = [
         one for one in facts.partitions
         if one.leader in one.replicas and one.min_insync_replicas <= 2
-        and 1 < len(one.replicas) < len(facts.nodes) > 2 * (len(one.replicas) - 1)
+        and 1 < len(one.replicas) < len(facts.nodes)
     ]  # fmt: skip
     if not fitting:
         return None
@@ -303,7 +303,7 @@ def move_and_kill(rng: Random, facts: Facts, options: Options) -> steps.Step | N
     followers = tuple(node for node in one.replicas if node != one.leader)
     receiver = choice(rng, [node for node in facts.nodes if node not in one.replicas])
     assert one.leader is not None
-    return crafted_steps.MoveAndKill((one.leader, *followers), "", one.topic, one.partition, receiver)
+    return crafted_steps.MoveAndKill((one.leader,), "", followers, receiver, one.topic, one.partition)
 
 
 def drain(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
