@@ -28,6 +28,8 @@ BUMP_SECONDS_MIN = 4.0
 MOVES_MAX = 4
 SLOW_MS = 100
 """Of each fsync; below an election's timeout, so that the quorum goes on."""
+JOURNAL_SLOW_MS = 30
+"""A voter's thread waits for three calls in a row, and nobody else is to be elected meanwhile."""
 TRUNCATED_BYTES = (1, 7, 61, 512, 4096, 65_536)
 
 
@@ -216,14 +218,14 @@ def amnesia(rng: Random, facts: Facts, options: Options, by: str, slow_ms: int =
 def followers_forget(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
     """All but one that leads: a partition, or the quorum where the shapes say so. What the leader counted is on its own
     disk, so it must have been on theirs, of which nothing else comes back."""
-    leading = facts.leaders
+    leading, slow_ms = facts.leaders, SLOW_MS
     if facts.controller is not None and CONTROLLER in options.shapes:
-        leading = (facts.controller,)
+        leading, slow_ms = (facts.controller,), JOURNAL_SLOW_MS
     if len(facts.nodes) < 3 or not leading:
         return None
     leader = choice(rng, leading)
     victims = tuple(node for node in facts.nodes if node != leader)
-    return steps.AmnesiaInTheMiddle((), victims, (leader,), "", 0.0, "nothing", _seed(rng), SLOW_MS)
+    return steps.AmnesiaInTheMiddle((), victims, (leader,), "", 0.0, "nothing", _seed(rng), slow_ms)
 
 
 def full_disk(rng: Random, facts: Facts, options: Options) -> steps.Step:
