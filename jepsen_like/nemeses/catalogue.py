@@ -93,7 +93,7 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "followers-forget": _recipe(
         "all but one that leads lose power while their fsyncs take long, and come back without it",
-        {LINKS, POWER_LOSS, STRACE},
+        {POWER_LOSS, STRACE},
         plans.followers_forget,
     ),
     "bitflip": _recipe(f"bits of {', '.join(FILES)}", set(), plans.flip),

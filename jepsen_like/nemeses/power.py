@@ -11,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import random
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.commands import in_thread
 from jepsen_like.power_loss import FaultDidNotBite, Lost, Survivors
 from jepsen_like.replica_logs import last_batch
+from raftlog.client.admin import Admin
+from raftlog.errors import RaftlogError
 
 from . import damage, steps
 from .files import flip, sizes_below
@@ -25,6 +28,8 @@ from .networks import counted
 from .processes import STOPPED, await_state, pause, process_state, resume, running
 from .sluggish import Sluggish
 from .targets import apart
+
+ANSWER_SECONDS = 3.0
 
 
 class Outage:
@@ -164,6 +169,7 @@ class Forgetting:
         self._outage = Outage(cluster)
         self._sluggish = Sluggish(cluster, step.slow_ms)
         self._evidence: Evidence = {}
+        self._pids: dict[str, int] = {}
 
     async def begin(self) -> None:
         step, cluster = self._step, self._cluster
@@ -174,12 +180,28 @@ class Forgetting:
             await self._prove_away()
         if step.slow_ms:
             await self._sluggish.begin(step.victims)
+        if not step.minority:
+            await self._answered(step.others[0])
         await self._outage.cut(dict.fromkeys(step.victims, step.survivors), step.seed)
+        if not step.minority:
+            # Killed, and not cut off: clients would wait for it all the time in which they could see what is lost.
+            self._pids = running(cluster, step.others)
+            await cluster.kill(step.others)
         await self._sluggish.end()
         await self._outage.end()
-        await cluster.links.cut(apart([step.others], cluster.nodes))
-        resume(cluster, step.minority)
+        if step.minority:
+            await cluster.links.cut(apart([step.others], cluster.nodes))
+            resume(cluster, step.minority)
         await cluster.start(step.victims)
+
+    async def _answered(self, leader: str) -> None:
+        """What is answered together with a question of ours is as young as can be."""
+        with suppress(RaftlogError, TimeoutError):
+            async with (
+                asyncio.timeout(ANSWER_SECONDS),
+                Admin(self._cluster.bootstrap[self._cluster.node_id(leader)]) as one,
+            ):
+                await one.position("of nobody")
 
     async def _send_away(self) -> None:
         step = self._step
@@ -202,6 +224,8 @@ class Forgetting:
 
     async def prove(self) -> Evidence:
         slowed = {"slowed": self._sluggish.touched} if self._sluggish.touched else {}
+        if not self._step.minority:
+            return {**slowed, "killed": self._pids}
         return {**self._evidence, **slowed, **counted(await self._cluster.links.stopped(), "stopped")}
 
     async def heal(self) -> Evidence:

@@ -147,7 +147,7 @@ class AmnesiaInTheMiddle:
     comes back the minority does, too, and the others are cut off. Victim and minority are a majority: what was
     acknowledged meanwhile must have been on the victim's disk.
 
-    Nobody needs to be away where all but a leader lose power: they are a majority without it."""
+    Nobody needs to be away where all but a leader lose power: they are a majority without it, and it is killed."""
 
     minority: tuple[str, ...]
     victims: tuple[str, ...]
