@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import rich_click as click
 
 from ..cells import LOOPBACK, NAMESPACES, cell
@@ -24,6 +25,9 @@ EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN = 0, 1, 3
 RUNS = Path("chaos-runs")
 RESULTS = "results.jsonl"
 """In the folder of all runs."""
+TOLD_OF_A_KIND = 5
+LINE_MAX = 1_000
+"""Characters."""
 
 T = TypeVar("T")
 
@@ -56,7 +60,23 @@ def make_run(plan: RunPlan, layout: str, runs: Path, *, keep: bool = True) -> Ou
     if keep:
         append_line(runs / RESULTS, found)
     click.echo(page, err=True)
+    if found.valid is False and not plan.planted:
+        click.echo(what_was_found(folder), err=True)
     return found
+
+
+def what_was_found(folder: RunFolder) -> str:
+    """Of a run that is not valid, the first anomalies of each kind and the faults, a line each: where only what was
+    printed is left of it, that is what there is to think about."""
+    checkers = msgspec.json.decode(folder.verdict.read_bytes())["checkers"]
+    lines = [
+        f"{checker}: {name}: {msgspec.json.encode(one).decode()}"
+        for checker, verdict in checkers.items()
+        for name, anomalies in verdict["anomalies"].items()
+        for one in anomalies[:TOLD_OF_A_KIND]
+    ]
+    faults = [f"fault: {line}" for line in folder.faults.read_text().splitlines()] if folder.faults.exists() else []
+    return "\n".join(line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}…" for line in lines + faults)
 
 
 def _until_interrupted(work: Coroutine[Any, Any, T]) -> T:

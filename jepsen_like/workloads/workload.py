@@ -95,7 +95,7 @@ class Workload:
 
     async def ends(self, bootstrap: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
         """Topic id → what is there at the end: the name, how far each partition is committed (nil: nobody told), and
-        whether all replicas came back in sync. Never waits for longer than `PREPARE_SECONDS`."""
+        whether all replicas came back in sync after that. Never waits for much longer than `PREPARE_SECONDS`."""
         told: dict[str, Any] = {}
         deadline = time.monotonic() + PREPARE_SECONDS
         async with Admin(list(bootstrap)) as admin:
@@ -103,7 +103,8 @@ class Workload:
                 description = await _in_sync_until(admin, name, deadline)
                 if description is not None:
                     ends = [await _end(admin, name, number, deadline) for number in range(description.partition_count)]
-                    told[description.id] = {"topic": name, "ends": ends, "in_sync": in_sync(description)}
+                    again = await in_sync_everywhere(bootstrap, name, deadline)
+                    told[description.id] = {"topic": name, "ends": ends, "in_sync": again}
         return told
 
 
@@ -187,6 +188,30 @@ def in_sync(description: TopicDescription) -> bool:
         partition.leader is not None and sorted(partition.isr) == sorted(partition.replicas)
         for partition in description.partitions
     )
+
+
+async def in_sync_everywhere(bootstrap: Sequence[str], name: str, deadline: float) -> bool:
+    """Whether every node, asked for itself, tells the same state of the topic, and that all is in sync, by then.
+
+    A node answers out of its own view, and one that was cut off a moment ago tells of what was before: that its
+    replica, which is behind, is in the ISR. With all of them the leaders are asked too, who know whom they wait for:
+    what was committed before the question, every replica then has.
+    """
+    while True:
+        told = await asyncio.gather(*(_described_by(node, name) for node in bootstrap))
+        if all(one is not None and one == told[0] and in_sync(one) for one in told):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(POLL_SECONDS)
+
+
+async def _described_by(node: str, name: str) -> TopicDescription | None:
+    try:
+        async with Admin([node]) as admin:
+            return await admin.describe_topic(name)
+    except RaftlogError:
+        return None
 
 
 async def _made(admin: Admin, topic: TopicPlan, factor: int) -> None:
