@@ -5,8 +5,9 @@ of a running cluster; a data source that yields prebuilt Arrow batches from memo
 Python sources; Parquet files, read by the JVM alone. Each is read into `noop` (every column of every row arrives) and
 counted; the topic also with `columns=offset`, and by a streaming query of one micro-batch. Every count is checked.
 
-Seconds mean little where others use the machine as well, so CPU time is told beside them: of Spark (the driver with
-its JVM and Python processes) and of the cluster's nodes, each the least of the runs.
+All ways are run once to warm up, then in rounds. Seconds mean little where others use the machine as well, so CPU time
+is told beside them: of Spark (the driver with its JVM and Python processes) and of the cluster's nodes, each the least
+of the rounds.
 
     python benchmarks/spark_read.py [--rows 4000000] [--best-of 3]
 
@@ -18,10 +19,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -190,19 +192,26 @@ def measure(spark: SparkSession, cluster: LocalCluster, folder: Path, rows: int,
 
 
 def table_of_costs(ways: Mapping[str, Way], cluster: Nodes, rows: int, best_of: int) -> None:
-    """Each way's best beside what the machine was doing."""
+    """Each way's best beside what the machine was doing. Round by round, all ways in each: a JVM gets faster as it goes
+    on, and a machine has moods."""
     console.print(f"{rows:,} rows in {PARTITIONS} partitions; {machine()}")
     table = Table("what", *COST_COLUMNS)
     before = Cores.now()
-    for name, way in ways.items():
-        found = cost(way, cluster, best_of)
-        console.print(f"{name}: {found.real:.2f} s", style="dim")
-        table.add_row(name, *found.told(rows))
+    found: dict[str, list[Cost]] = {name: [] for name in ways}
+    for number in range(1 + best_of):
+        for name, way in ways.items():
+            one = one_cost(way, cluster)
+            console.print(
+                f"{'round ' + str(number) if number else 'to warm up'}: {name}: {one.real:.2f} s", style="dim"
+            )
+            found[name] += [one] if number else []
+    for name, costs in found.items():
+        table.add_row(name, *told(costs, rows))
     console.print(table)
     console.print(Cores.now().since(before))
 
 
-COST_COLUMNS = ("million rows a second", "seconds", "CPU s of Spark", "CPU s of the nodes")
+COST_COLUMNS = ("million rows a second", "seconds", "median s", "CPU s of Spark", "CPU s of the nodes")
 
 Way = Callable[[], Callable[[], None] | None]
 """What is measured. It may give back what is to be done when the clock has stopped, such as to check what it did."""
@@ -215,15 +224,15 @@ class Cost(NamedTuple):
     spark: float
     nodes: float
 
-    def told(self, rows: int) -> list[str]:
-        """In the order of `COST_COLUMNS`."""
-        return [f"{rows / self.real / 1e6:.2f}", f"{self.real:.2f}", f"{self.spark:.2f}", f"{self.nodes:.2f}"]
 
-
-def cost(way: Way, cluster: Nodes, best_of: int) -> Cost:
-    """The least of each of a few runs, after one that warms up."""
-    one_cost(way, cluster)
-    return Cost(*map(min, zip(*(one_cost(way, cluster) for _ in range(best_of)), strict=True)))
+def told(costs: Sequence[Cost], rows: int) -> list[str]:
+    """Of some runs, in the order of `COST_COLUMNS`."""
+    best = Cost(*map(min, zip(*costs, strict=True)))
+    median = statistics.median(one.real for one in costs)
+    return [
+        f"{rows / best.real / 1e6:.2f}",
+        *(f"{seconds:.2f}" for seconds in (best.real, median, best.spark, best.nodes)),
+    ]
 
 
 def one_cost(way: Way, cluster: Nodes) -> Cost:
