@@ -65,9 +65,11 @@ class Injection:
         return told.decode(errors="replace").strip()
 
     def count(self) -> int:
-        """Of the calls that were touched. Raises `CommandFailed` where strace ended by itself. Blocks for a moment."""
-        if self._process is not None and self._process.poll() is not None:
-            raise CommandFailed(f"strace ended: {self.end()}")
+        """Of the calls that were touched. Raises `CommandFailed` where strace failed; a process that ended meanwhile,
+        as one does whose disk fails, takes its strace along, which has told all by then. Blocks for a moment."""
+        if self._process is not None and self._process.poll():
+            code = self._process.returncode
+            raise CommandFailed(f"strace ended with {code}: {self.end()}")
         try:
             text = self._trace.read_text(errors="replace")
         except FileNotFoundError:
