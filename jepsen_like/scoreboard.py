@@ -120,16 +120,20 @@ def row(cell: Cell, score: Score) -> list[object]:
     ]  # fmt: skip
 
 
-def due(found: Mapping[str, Score], cells: Iterable[str], *, rounds: int | None = None) -> list[str]:
-    """Those of the cells that have not accumulated what they have to, the least advanced first. `rounds`: that cells
-    which are made in rounds have to have, in place of their own number."""
-    parts = {name: _part(CELLS[name], found[name], rounds) for name in cells}
+def due(
+    found: Mapping[str, Score], cells: Iterable[str], *, rounds: int | None = None, seconds: float | None = None
+) -> list[str]:
+    """Those of the cells that have not accumulated what they have to, the least advanced first. `rounds`, `seconds`:
+    that cells which are made in rounds, and the others, have to have in place of their own number."""
+    parts = {name: _part(CELLS[name], found[name], rounds, seconds) for name in cells}
     return sorted((name for name, part in parts.items() if part < 1), key=lambda name: parts[name])
 
 
-def _part(cell: Cell, score: Score, rounds: int | None) -> float:
+def _part(cell: Cell, score: Score, rounds: int | None, seconds: float | None) -> float:
     """Of what it has to have."""
-    return score.rounds_now / (rounds or cell.rounds) if cell.rounds else score.seconds_now / cell.seconds
+    if cell.rounds:
+        return score.rounds_now / (rounds or cell.rounds)
+    return score.seconds_now / (seconds or cell.seconds)
 
 
 def figures(reference: str) -> str:

@@ -55,12 +55,15 @@ class Sitting:
     rate: float
     rounds: int | None = None
     """That cells made in rounds have to have; None: their own number."""
+    each: float | None = None
+    """Seconds that other cells have to have; None: their own number."""
     begun: Counter[str] = field(default_factory=Counter)
     under_way: Counter[str] = field(default_factory=Counter)
 
     def next_plan(self, found: Mapping[str, Score], seed: int) -> RunPlan | None:
         """None: all have what they need. Each cell once first, then whichever is the least advanced."""
-        left = [name for name in due(found, self.wanted, rounds=self.rounds) if not self._is_on_its_way(name, found)]
+        names = due(found, self.wanted, rounds=self.rounds, seconds=self.each)
+        left = [name for name in names if not self._is_on_its_way(name, found)]
         if not left:
             return None
         name = next((one for one in left if not self.begun[one]), left[0])
@@ -83,7 +86,7 @@ class Sitting:
         count = self.under_way[name]
         if CELLS[name].rounds:
             return found[name].rounds_now + count * ROUNDS_A_RUN >= (self.rounds or CELLS[name].rounds)
-        return found[name].seconds_now + count * self.seconds >= CELLS[name].seconds
+        return found[name].seconds_now + count * self.seconds >= (self.each or CELLS[name].seconds)
 
 
 @click.command()
@@ -92,6 +95,7 @@ class Sitting:
 @click.option(
     "--rounds", type=click.IntRange(1), help="That cells made in rounds are to have. Default: their own number."
 )
+@click.option("--each", type=click.FloatRange(1), help="Seconds that others are to have. Default: their own number.")
 @click.option("--total", type=click.FloatRange(1), help="Seconds of all runs, what each needs around it included.")
 @click.option("--rate", type=click.FloatRange(0.1), default=100.0, show_default=True, help="Operations a second.")
 @click.option(
@@ -105,6 +109,7 @@ def matrix(
     names: str,
     seconds: float,
     rounds: int | None,
+    each: float | None,
     total: float | None,
     rate: float,
     parallel: int,
@@ -114,7 +119,7 @@ def matrix(
     """Cells of the scoreboard, the least advanced first, until all have what they need or the time is over. Ends at
     the first run that is not valid."""
     wanted = [cell(name.strip()).name for name in names.split(",")]
-    sitting = Sitting(wanted, seconds, rate, rounds)
+    sitting = Sitting(wanted, seconds, rate, rounds, each)
     end = time.monotonic() + total if total else float("inf")
     try:
         made = (

@@ -50,6 +50,9 @@ def test_what_is_under_way_is_not_begun_again() -> None:
     assert first is not None and sitting.next_plan(found, 2) is None
     sitting.ended(first)
     assert sitting.next_plan(found, 3) is not None, "it was not valid"
+    found["R0"].seconds_now = 600.0
+    assert Sitting(["R0"], 60.0, 100.0, each=600.0).next_plan(found, 4) is None
+    assert Sitting(["R0"], 60.0, 100.0, each=601.0).next_plan(found, 4) is not None
 
 
 def test_rounds_are_shared_out() -> None:

@@ -82,6 +82,8 @@ def test_only_what_passed_is_accumulated_and_only_this_code_counts_now() -> None
 def test_the_least_advanced_is_due_first() -> None:
     found = scores([result("R1", True, seconds=900.0), result("R2", True, seconds=9_000.0)], lambda commit: True)
     assert due(found, ["R1", "R2", "R3"]) == ["R3", "R1"]
+    assert due(found, ["R1", "R2", "R3"], seconds=10_000) == ["R3", "R1", "R2"]
+    assert due(found, ["R1", "R2", "R3"], seconds=600) == ["R3"]
 
 
 def test_results_are_only_appended_to(tmp_path: Path) -> None:
