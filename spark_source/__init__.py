@@ -15,9 +15,16 @@ __all__ = ["RaftlogSource"]
 
 
 def __getattr__(name: str) -> Any:
-    """Spark is imported when the source is first named (PEP 562), so that the rest can be used without it."""
+    """Spark is imported when the source is first named (PEP 562), so that the rest can be used without it. Raises
+    `InvalidRequest` where its version has no such sources."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .source import RaftlogSource
+    try:
+        from .source import RaftlogSource
+    except ImportError:  # before 4.0
+        from .requirements import check_pyspark
+
+        check_pyspark()
+        raise
 
     return RaftlogSource

@@ -2,7 +2,7 @@
 
 Its end is where the logs end at that moment, so a query that is planned again may read more.
 
-What is *not* here: Spark's classes (`batch_reader.py`).
+What is *not* here: Spark's classes (`source.py`).
 """
 
 from __future__ import annotations

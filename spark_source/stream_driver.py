@@ -5,7 +5,7 @@ Spark calls from one thread, in one process that lives as long as the run. Every
 hang the query.
 
 What is *not* here: deciding (`planning.py`, `admission.py`, `losses.py`), asking (`latest.py`); Spark's classes
-(`stream_reader.py`).
+(`source.py`).
 """
 
 from __future__ import annotations

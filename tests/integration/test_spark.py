@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from raftlog.cli.local_cluster import LocalCluster
 from raftlog.sync import Admin, Producer
 from tests.support.cluster import PATIENCE_S, running_cluster
 from tests.support.spark import ROOT, Arrived, session, started
+from tests.support.spark_queries import failing, finish, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,27 +71,6 @@ def stream(
     writer = writer.foreachBatch(arrived).option("checkpointLocation", str(checkpoint))
     writer = writer.trigger(availableNow=True) if now else writer.trigger(processingTime="0 seconds")
     return started(writer.start, PATIENCE_S)
-
-
-def finish(query: StreamingQuery) -> None:
-    assert query.awaitTermination(int(PATIENCE_S)), query.status
-    assert query.exception() is None
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
-@contextlib.contextmanager
-def failing() -> Iterator[list[str]]:
-    """What the driver is told."""
-    told: list[str] = []
-    with pytest.raises(Exception) as raised:
-        yield told
-    told.append(str(raised.value))
 
 
 def every(partitions: int, count: int) -> list[tuple[int, int]]:
@@ -172,11 +152,13 @@ def test_a_driver_that_died_before_its_first_commit_skips_nothing(
     produce(cluster, "trap", 20, first=10)
     until(lambda: sum(arrived.sizes) == 40, "batch 1")
     query.stop()
-    # As if all of it had been batch 0, of which nothing was committed. What was produced may have come in several.
+    # As if all of it had been batch 0, of which nothing was committed. What was produced may have come in several, of
+    # which each later one names the start of what it moves alone; a batch 0 names all.
     planned = max((file for file in (tmp_path / "offsets").iterdir() if file.name.isdigit()), key=lambda f: int(f.name))
     first_offsets = tmp_path / "offsets" / "0"
-    lines = first_offsets.read_text().splitlines()
-    first_offsets.write_text("\n".join([*lines[:-1], planned.read_text().splitlines()[-1]]))
+    *lines, first = first_offsets.read_text().splitlines()
+    last = json.loads(planned.read_text().splitlines()[-1])
+    first_offsets.write_text("\n".join([*lines, json.dumps({**last, "base": json.loads(first)["base"]})]))
     for file in (*(tmp_path / "offsets").iterdir(), *(tmp_path / "commits").iterdir()):
         if file != first_offsets:
             file.unlink()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from raftlog.cli.local_cluster import LocalCluster
 from raftlog.sync import Admin, Producer
 from tests.support.cluster import PATIENCE_S, running_cluster
 from tests.support.spark import session, started
-from tests.support.spark_queries import failing, finish, read_committed, sink_position
+from tests.support.spark_queries import failing, finish, read_committed, sink_position, until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -153,12 +154,9 @@ def test_a_stream_is_written_once_and_goes_on_where_it_was_s13(
     assert sum(map(zlib.crc32, to_topic)) == sum(map(zlib.crc32, to_parquet))
 
 
-def test_an_attempt_that_fails_leaves_nothing_s13(
-    spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
-) -> None:
-    """The first attempt at one task fails when it has sent rows; the rows tell which attempt made them."""
-    admin.create_topic("tried", partitions=PARTITIONS)
-    failed = str(tmp_path / "failed")
+def fails_once(mark: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """A function for tasks: the first attempt at partition 0 fails when it has given rows, and marks that; the rows
+    tell which attempt made them. Made here, it is sent to Spark by value."""
 
     def troubled(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -171,18 +169,95 @@ def test_an_attempt_that_fails_leaves_nothing_s13(
             values = [b"%d/%d/%s" % (place, attempt, str(row).encode()) for row in batch["id"]]
             yield pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
             if place == attempt == 0 and number == 1:
-                Path(failed).touch()
+                Path(mark).touch()
                 raise RuntimeError("the first attempt fails, as the test wants")
 
+    return troubled
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """So that a task gets several."""
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
-    try:
-        write(spark.range(0, 6_000, 1, 2).mapInArrow(troubled, "value BINARY"), cluster, "tried")
-    finally:
-        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert Path(failed).exists()
-    found = [(row.value or b"").split(b"/") for row in read_committed(cluster, "tried")]
-    assert sorted(int(number) for _, _, number in found) == list(range(6_000))
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def check_attempts(cluster: LocalCluster, topic: str, count: int) -> None:
+    """What shows is what the second attempt at partition 0 wrote, and the first one at the other: each number once."""
+    found = [(row.value or b"").split(b"/") for row in read_committed(cluster, topic)]
+    assert sorted(int(number) for _, _, number in found) == list(range(count))
     assert {(place, attempt) for place, attempt, _ in found} == {(b"0", b"1"), (b"1", b"0")}
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_attempt_that_fails_leaves_nothing_s13(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    admin.create_topic("tried", partitions=PARTITIONS)
+    failed = tmp_path / "failed"
+    write(spark.range(0, 6_000, 1, 2).mapInArrow(fails_once(str(failed)), "value BINARY"), cluster, "tried")
+    assert failed.exists()
+    check_attempts(cluster, "tried", 6_000)
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_an_attempt_of_a_stream_that_fails_leaves_nothing_s13(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    admin.create_topic("numbers", partitions=PARTITIONS)
+    admin.create_topic("tried-again", partitions=PARTITIONS)
+    with Producer(cluster.bootstrap) as producer:
+        for partition in range(PARTITIONS):
+            values = [b"%d" % number for number in range(partition, 6_000, PARTITIONS)]
+            producer.send_many("numbers", values, partition=partition)
+    failed = tmp_path / "failed"
+    numbers = source(spark, cluster, "numbers").selectExpr("CAST(CAST(value AS STRING) AS BIGINT) AS id")
+    frame = numbers.mapInArrow(fails_once(str(failed)), "value BINARY")
+    query = copy(frame, cluster, "tried-again", tmp_path / "checkpoint")
+    finish(query)
+    assert failed.exists() and sink_position(cluster, query.id) == 0
+    check_attempts(cluster, "tried-again", 6_000)
+
+
+def test_a_micro_batch_without_rows_moves_the_position_alone_s13(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    admin.create_topic("dull", partitions=PARTITIONS)
+    admin.create_topic("sieved", partitions=PARTITIONS)
+    for run in range(2):
+        produce(cluster, "dull", 10, first=10 * run)
+        frame = source(spark, cluster, "dull").where("value LIKE '%-15'").select("value")
+        query = copy(frame, cluster, "sieved", tmp_path / "checkpoint")
+        finish(query)
+        assert sink_position(cluster, query.id) == run
+        found = sorted(row.value or b"" for row in read_committed(cluster, "sieved"))
+        assert found == ([b"0-15", b"1-15"] if run else [])
+
+
+def test_a_stream_goes_on_writing_while_a_leader_dies_s13(
+    spark: SparkSession, cluster: LocalCluster, admin: Admin, tmp_path: Path
+) -> None:
+    admin.create_topic("from", partitions=PARTITIONS)
+    admin.create_topic("to", partitions=PARTITIONS)
+    produce(cluster, "from", 50)
+    frame = source(spark, cluster, "from", maxOffsetsPerTrigger=20).selectExpr(*SHAPE)
+    writer = frame.writeStream.format("raftlog").option("raftlog.bootstrap.servers", cluster.bootstrap)
+    query = started(writer.options(topic="to", checkpointLocation=str(tmp_path / "checkpoint")).start, 3 * PATIENCE_S)
+    until(lambda: len(read_committed(cluster, "to")) >= 40, "micro-batches are published")
+    leader = admin.describe_topic("to").partitions[0].leader
+    assert leader is not None
+    cluster.kill_node(leader)
+    try:
+        produce(cluster, "from", 50, first=50)
+        until(lambda: len(read_committed(cluster, "to")) >= 200, "those after the leader's death are, too")
+        assert query.exception() is None
+        query.stop()
+    finally:
+        cluster.start_node(leader)
+        cluster.wait_ready(PATIENCE_S)
+    places = Counter(tuple(map(int, (row.value or b"").split(b"/")[:2])) for row in read_committed(cluster, "to"))
+    assert places == Counter((partition, offset) for partition in range(PARTITIONS) for offset in range(100))
 
 
 def test_a_failed_query_leaves_nothing_and_readers_are_not_held_up_s13(

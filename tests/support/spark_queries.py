@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from raftlog import Admin, Consumer
 from raftlog.cli.local_cluster import LocalCluster
 from raftlog.client import ConsumerRecord
 
-from .cluster import PATIENCE_S
+from .cluster import PATIENCE_S, POLL_S
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -26,6 +27,14 @@ def finish(query: StreamingQuery) -> None:
     """It ends by itself, without an error."""
     assert query.awaitTermination(int(PATIENCE_S)), query.status
     assert query.exception() is None
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """In time."""
+    deadline = time.monotonic() + 3 * PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(POLL_S)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+import spark_source
 from raftlog.errors import InvalidRequest
 from spark_source import requirements
 from spark_source.connections import Connections
@@ -47,6 +48,16 @@ def test_the_module_that_spark_loads_by_itself_is_light_and_loads_in_an_old_spar
     name, told = ran.stdout.splitlines()
     assert name == "raftlog []"
     assert "needs pyspark 4.2 or newer, and 4.1.1 is installed: pip install 'raftlog[spark]'" in told
+
+
+def test_a_spark_without_python_sources_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("pyspark", "pyspark.sql"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["pyspark"].__version__ = "3.5.1"  # type: ignore[attr-defined]
+    for name in ("pyspark.sql.datasource", "spark_source.source"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    with pytest.raises(InvalidRequest, match=r"needs pyspark 4\.2 or newer, and 3\.5\.1 is installed: pip install"):
+        _ = spark_source.RaftlogSource
 
 
 @pytest.mark.parametrize(
