@@ -10,6 +10,7 @@ from raftlog.errors import InvalidRequest
 from spark_source.option_values import EARLIEST, LATEST, duration_ms
 from spark_source.record_columns import DEFAULT, TYPES, choose, schema_text
 from spark_source.source_options import ALIASES, BATCH_ONLY, COMMON, STREAM_ONLY, SourceOptions, columns_of, parse
+from tests.support.spark import ROOT
 
 LEAST = {"raftlog.bootstrap.servers": "a:1", "subscribe": "orders"}
 
@@ -27,6 +28,12 @@ def refused(options: dict[str, str], *, streaming: bool = True) -> str:
         parse(options, streaming=streaming)
     assert raised.value.code == "invalid_config"
     return raised.value.detail
+
+
+def test_every_option_is_in_the_documents() -> None:
+    text = (ROOT / "docs/spark.md").read_text()
+    for option in (*COMMON, *BATCH_ONLY, *STREAM_ONLY, *ALIASES):
+        assert f"`{option}`" in text, option
 
 
 def test_the_defaults_are_those_of_the_kafka_connector() -> None:
