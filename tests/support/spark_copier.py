@@ -1,4 +1,4 @@
-"""A streaming query from topic to topic, as a program of its own that may be killed at any moment.
+"""A streaming query from a topic to another one, or to files, as a program of its own that may be killed at any moment.
 
 `python -P -m tests.support.spark_copier OPTIONS` with `OPTIONS` as JSON (`CopierOptions`) copies what is there and
 ends; with 3 where the query failed, and it prints why.
@@ -6,7 +6,7 @@ ends; with 3 where the query failed, and it prints why.
 `Copier` starts it from a test, kills it with everything that it started, stops it and lets it go on: what Spark starts
 leaves the process group, and stays in the session.
 
-What is *not* here: what must hold afterwards.
+What is *not* here: what must hold afterwards (`spark_copies.py`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .spark import ROOT, session
+from .spark_held_source import held_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
 
 PATIENCE_S = 600
 """A query is a JVM and a dozen of Python processes: half a minute alone, and many on a machine that others work on."""
@@ -38,10 +43,18 @@ there."""
 class CopierOptions:
     bootstrap: str
     source: str
-    sink: str
     checkpoint: str
     wheel: str
     """Unpacked."""
+    topic: str = ""
+    """Where the rows go; or:"""
+    parquet: str = ""
+    """A folder, of Spark's file sink."""
+    start: str = "earliest"
+    """Where the query begins, if it has no checkpoint."""
+    held: str = ""
+    """A file that the source makes when the query knows where it begins; how far the first micro-batch goes it tells
+    when the file is gone again."""
     per_trigger: int = 25
     transaction_timeout_ms: int = 300_000
     pause_s: float = 0.0
@@ -122,35 +135,50 @@ def _signal(process: int, what: signal.Signals) -> None:
 
 
 def main(options: CopierOptions) -> int:
-    def paused(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from batches
-        if options.pause_s and not Path(options.paused).exists():
-            Path(options.paused).touch()
-            time.sleep(options.pause_s)
-
     settings = {"spark.sql.execution.arrow.maxRecordsPerBatch": ROWS_HANDED_OVER}
     with session(settings=settings, wheel=Path(options.wheel)) as spark:
-        reader = spark.readStream.format("raftlog").option("raftlog.bootstrap.servers", options.bootstrap)
-        reader = reader.options(subscribe=options.source, startingOffsets="earliest")
-        frame = reader.option("maxOffsetsPerTrigger", options.per_trigger).load()
-        if options.shuffled:
-            frame = frame.repartition(3)
-        key = f"CAST(rpad(CAST(key AS STRING), {PAUSED_KEY_BYTES}, ' ') AS BINARY) AS key" if options.pause_s else "key"
-        shaped = frame.selectExpr(
-            key, "CAST(concat_ws('/', partition, offset, CAST(value AS STRING)) AS BINARY) AS value"
-        )
-        if options.pause_s:
-            shaped = shaped.mapInArrow(paused, shaped.schema)
-        writer = shaped.writeStream.format("raftlog").option("raftlog.bootstrap.servers", options.bootstrap)
-        writer = writer.options(topic=options.sink, checkpointLocation=options.checkpoint)
-        writer = writer.option("transactionTimeoutMs", options.transaction_timeout_ms)
-        query = writer.trigger(availableNow=True).start()
+        writer = _to_target(_shaped(_source(spark, options), options), options)
+        query = writer.option("checkpointLocation", options.checkpoint).trigger(availableNow=True).start()
         try:
             query.awaitTermination()
         except Exception as error:
             print(error, flush=True)  # noqa: T201  the log is read when a test fails
             return 3
     return 0
+
+
+def _source(spark: SparkSession, options: CopierOptions) -> DataFrame:
+    kind = "raftlog"
+    if options.held:
+        source = held_source(options.held, PATIENCE_S)
+        spark.dataSource.register(source)
+        kind = source.name()
+    reader = spark.readStream.format(kind).option("raftlog.bootstrap.servers", options.bootstrap)
+    reader = reader.options(subscribe=options.source, startingOffsets=options.start)
+    return reader.option("maxOffsetsPerTrigger", options.per_trigger).load()
+
+
+def _shaped(frame: DataFrame, options: CopierOptions) -> DataFrame:
+    """The value tells which record it was."""
+
+    def paused(batches: Iterator[Any]) -> Iterator[Any]:
+        yield from batches
+        if options.pause_s and not Path(options.paused).exists():
+            Path(options.paused).touch()
+            time.sleep(options.pause_s)
+
+    if options.shuffled:
+        frame = frame.repartition(3)
+    key = f"CAST(rpad(CAST(key AS STRING), {PAUSED_KEY_BYTES}, ' ') AS BINARY) AS key" if options.pause_s else "key"
+    shaped = frame.selectExpr(key, "CAST(concat_ws('/', partition, offset, CAST(value AS STRING)) AS BINARY) AS value")
+    return shaped.mapInArrow(paused, shaped.schema) if options.pause_s else shaped
+
+
+def _to_target(frame: DataFrame, options: CopierOptions) -> DataStreamWriter:
+    if options.parquet:
+        return frame.writeStream.format("parquet").option("path", options.parquet)
+    writer = frame.writeStream.format("raftlog").option("raftlog.bootstrap.servers", options.bootstrap)
+    return writer.option("topic", options.topic).option("transactionTimeoutMs", options.transaction_timeout_ms)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,23 @@
-"""Two topics, and a streaming query between them that is started again and again (`spark_copier.py`); what there must
-be in the second one, whatever became of the query.
+"""A topic, and a streaming query from it to another one, or to files, that is started again and again
+(`spark_copier.py`); what there must be in the second one, whatever became of the query.
 
-What Spark has planned and what it has noted as done are files of its checkpoint, what is published is a position of the
-cluster, and a micro-batch's ranges are in the files. So at any moment it is known, record by record, what a reader of
-what is committed has to see: the micro-batches up to the position, all of each, once, and nothing else (S1, S13).
+What Spark has planned and what it has noted as done are files of its checkpoint; what is published is a position of the
+cluster, or the last entry in the log of Spark's file sink; and a micro-batch's ranges are in the checkpoint. So at any
+moment it is known, record by record, what a reader of what is committed has to see: the micro-batches up to the one
+that is published, all of each, once, and nothing else (S1, S13).
 
 What is *not* here: how and when the query is killed.
 """
 
 from __future__ import annotations
 
+import abc
+import enum
 import time
 from collections import Counter
+from collections.abc import Set
 from pathlib import Path
+from typing import ClassVar
 
 import msgspec
 
@@ -23,24 +28,34 @@ from spark_source.offsets import SourceOffset
 
 from .cluster import PATIENCE_S, POLL_S
 from .spark_copier import Copier, CopierOptions
+from .spark_parquet import ParquetFolder
 from .spark_queries import read_committed
 
 PARTITIONS = 2
 
 
-class Copies:
+class Target(enum.StrEnum):
+    """Where the query writes to."""
+
+    TOPIC = "topic"
+    PARQUET = "parquet"
+
+
+class Copies(abc.ABC):
     """`close` it."""
 
-    def __init__(self, cluster: LocalCluster, name: str, folder: Path, wheel: Path) -> None:
+    target: ClassVar[Target]
+
+    def __init__(self, cluster: LocalCluster, name: str, folder: Path, wheel: Path, **written_to: str) -> None:
         self._cluster = cluster
         self.folder = folder
-        self.sink = f"{name}-out"
+        self.began = [0] * PARTITIONS
+        """Where the query has to begin, by partition."""
         self.produced = [0] * PARTITIONS
         self.checkpoint = folder / "checkpoint"
-        self._options = CopierOptions(cluster.bootstrap, f"{name}-in", self.sink, str(self.checkpoint), str(wheel))
+        self._options = CopierOptions(cluster.bootstrap, f"{name}-in", str(self.checkpoint), str(wheel), **written_to)
         self.admin = Admin(cluster.bootstrap)
-        for topic in (self._options.source, self.sink):
-            self.admin.create_topic(topic, partitions=PARTITIONS)
+        self.admin.create_topic(self._options.source, partitions=PARTITIONS)
 
     def close(self) -> None:
         self.admin.close()
@@ -84,38 +99,20 @@ class Copies:
         """The last micro-batch that Spark has noted as done."""
         return _last(self.checkpoint / "commits")
 
+    @abc.abstractmethod
     def published(self) -> int:
-        """The last micro-batch that the cluster has committed."""
-        metadata = self.checkpoint / "metadata"
-        if not metadata.exists():
-            return -1
-        query_id = metadata.read_text().partition('"id":"')[2].partition('"')[0]
-        found = self.admin.position(f"spark/{query_id}/sink") if query_id else None
-        return -1 if found is None else found
+        """The last micro-batch that readers of what is committed see."""
 
-    def open_transactions(self) -> set[int]:
-        """Producer ids of what is written to the second topic, and not decided."""
-        listed = self.admin.list_transactions()
-        return {
-            one.producer_id
-            for one in listed.transactions
-            if one.state == "Ongoing" and any(place.topic == self.sink for place in one.partitions)
-        }
-
-    def written(self) -> int:
-        """How many offsets the second topic has, seen or not."""
-        with Consumer(self._cluster.bootstrap, self.sink, isolation="read_uncommitted", max_wait_ms=50) as consumer:
-            deadline = time.monotonic() + PATIENCE_S
-            while len(consumer.high_watermarks) < PARTITIONS:
-                assert time.monotonic() < deadline, "a partition does not tell where it ends"
-                consumer.next_batch(timeout=POLL_S)
-            return sum(consumer.high_watermarks.values())
+    @abc.abstractmethod
+    def left_open(self) -> Set[object]:
+        """What is written, and in no micro-batch that is published."""
 
     # --- What must hold ---
 
     def check_all(self) -> None:
-        """Everything that was produced, once; nobody waits for anything."""
-        assert _texts(read_committed(self._cluster, self.sink)) == self._expected(self.produced)
+        """Everything that was produced since the query began, once; nobody waits for anything."""
+        expected, seen = self._expected(self.produced), self._read_all()
+        assert seen == expected, _difference(self.published(), expected, seen)
 
     def check_published(self) -> int:
         """What is seen is what is published, as soon as the cluster shows what it has decided. The position. Raises
@@ -134,6 +131,61 @@ class Copies:
         )
         return published
 
+    @abc.abstractmethod
+    def _seen(self) -> Counter[bytes]:
+        """Of what is published, now."""
+
+    @abc.abstractmethod
+    def _read_all(self) -> Counter[bytes]:
+        """As a user reads it, when the query is at its end."""
+
+    def _ends(self, batch_id: int) -> list[int]:
+        """Where the micro-batches up to this one end."""
+        if batch_id < 0:
+            return list(self.began)
+        last = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
+        ends = SourceOffset.from_json(msgspec.json.decode(last)).ends[self._options.source]
+        return [ends[partition] for partition in range(PARTITIONS)]
+
+    def _expected(self, ends: list[int]) -> Counter[bytes]:
+        return Counter(b"%d/%d/%d" % (p, n, n) for p, end in enumerate(ends) for n in range(self.began[p], end))
+
+
+class TopicCopies(Copies):
+    target = Target.TOPIC
+
+    def __init__(self, cluster: LocalCluster, name: str, folder: Path, wheel: Path) -> None:
+        self.sink = f"{name}-out"
+        super().__init__(cluster, name, folder, wheel, topic=self.sink)
+        self.admin.create_topic(self.sink, partitions=PARTITIONS)
+
+    def published(self) -> int:
+        """The last micro-batch that the cluster has committed."""
+        metadata = self.checkpoint / "metadata"
+        if not metadata.exists():
+            return -1
+        query_id = metadata.read_text().partition('"id":"')[2].partition('"')[0]
+        found = self.admin.position(f"spark/{query_id}/sink") if query_id else None
+        return -1 if found is None else found
+
+    def left_open(self) -> set[int]:
+        """Producer ids of what is written to the second topic, and not decided."""
+        listed = self.admin.list_transactions()
+        return {
+            one.producer_id
+            for one in listed.transactions
+            if one.state == "Ongoing" and any(place.topic == self.sink for place in one.partitions)
+        }
+
+    def written(self) -> int:
+        """How many offsets the second topic has, seen or not."""
+        with Consumer(self._cluster.bootstrap, self.sink, isolation="read_uncommitted", max_wait_ms=50) as consumer:
+            deadline = time.monotonic() + PATIENCE_S
+            while len(consumer.high_watermarks) < PARTITIONS:
+                assert time.monotonic() < deadline, "a partition does not tell where it ends"
+                consumer.next_batch(timeout=POLL_S)
+            return sum(consumer.high_watermarks.values())
+
     def _seen(self) -> Counter[bytes]:
         """By a reader of what is committed, now: up to the first thing that is open."""
         found: Counter[bytes] = Counter()
@@ -145,16 +197,33 @@ class Copies:
                     break
         return found
 
-    def _ends(self, batch_id: int) -> list[int]:
-        """Where the micro-batches up to this one end."""
-        if batch_id < 0:
-            return [0] * PARTITIONS
-        last = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
-        ends = SourceOffset.from_json(msgspec.json.decode(last)).ends[self._options.source]
-        return [ends[partition] for partition in range(PARTITIONS)]
+    def _read_all(self) -> Counter[bytes]:
+        return _texts(read_committed(self._cluster, self.sink))
 
-    def _expected(self, ends: list[int]) -> Counter[bytes]:
-        return Counter(b"%d/%d/%d" % (p, n, n) for p, end in enumerate(ends) for n in range(end))
+
+class ParquetCopies(Copies):
+    target = Target.PARQUET
+
+    def __init__(self, cluster: LocalCluster, name: str, folder: Path, wheel: Path) -> None:
+        self._parquet = ParquetFolder(folder / "parquet")
+        super().__init__(cluster, name, folder, wheel, parquet=str(self._parquet.folder))
+
+    def published(self) -> int:
+        """The last micro-batch in the log of Spark's sink."""
+        return self._parquet.last()
+
+    def left_open(self) -> set[str]:
+        """Files that the log of Spark's sink does not name: nobody takes away what a driver left that was killed."""
+        return self._parquet.unnamed()
+
+    def _seen(self) -> Counter[bytes]:
+        return self._parquet.values()
+
+    def _read_all(self) -> Counter[bytes]:
+        read = self._parquet.read_by_spark(Path(self._options.wheel), self.folder / "read.json")
+        # Spark goes by the log: what was left behind is in the folder, too.
+        assert read.files == set(self._parquet.named())
+        return read.values
 
 
 def _last(folder: Path) -> int:

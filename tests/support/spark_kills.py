@@ -1,15 +1,17 @@
-"""A streaming query into a topic whose driver, JVM and workers are killed at random points, again and again.
+"""A streaming query whose driver, JVM and workers are killed at random points, again and again.
 
 Each kill has a seed, which says at which step of a micro-batch it comes (`Step`), of which micro-batch since the query
 was started, and how long after. The rows come to the sink's tasks in another order each time, so no replay is like what
-it repeats. After each kill, what readers of what is committed see is compared, record by record, with what the cluster
-says that it has published (`spark_copies.py`); at last the query runs to its end, and everything is there once.
+it repeats. It writes to a topic, or with Spark's own file sink to Parquet (`--target`). After each kill, what readers
+see of what is committed is compared, record by record, with what the cluster says that it has published, or with what
+the log of Spark's sink says (`spark_copies.py`); at last the query runs to its end, and everything is there once.
 
     python -P -m tests.support.spark_kills --kills 20 --results build/spark-kills.jsonl
+    python -P -m tests.support.spark_kills --target parquet --kills 20 --results build/spark-kills.jsonl
 
 appends one line a kill to the results and ends with 1 at the first one after which anything is wrong. Kills that the
-results have already are not made again: a run that was ended, by whomever, goes on when it is called again. A kill
-that came too late, when the query was at its end, is void: it is made again.
+results have already, of this target, are not made again: a run that was ended, by whomever, goes on when it is called
+again. A kill that came too late, when the query was at its end, is void: it is made again.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from spark_source import java
 from . import result_lines
 from .cluster import running_cluster
 from .spark import unpacked_wheel
-from .spark_copies import PARTITIONS, Copies
+from .spark_copies import PARTITIONS, Copies, ParquetCopies, Target, TopicCopies
 
 PER_TRIGGER = 10
 AHEAD = 8
@@ -57,9 +59,9 @@ class Step(enum.StrEnum):
     PLANNED = "planned"
     """Spark has written down how far it goes."""
     WRITING = "writing"
-    """A task's transaction is open."""
+    """A task's transaction is open, or its file is there."""
     PUBLISHED = "published"
-    """The quorum has decided."""
+    """The quorum has decided, or the log of Spark's sink has it."""
     NOTED = "noted"
     """Spark has written down that it is done."""
 
@@ -77,18 +79,19 @@ class Kill:
     noted: int = -1
     published: int = -1
     left_open: int = 0
-    """Transactions, when it was dead."""
+    """Transactions, when it was dead; or files that are in no micro-batch, those of earlier kills included."""
     verdict: str = ""
     """`RIGHT`, or what was wrong."""
     took_s: float = 0.0
     commit: str = ""
     """Of the working tree that it ran in."""
+    target: Target = Target.TOPIC
 
     @staticmethod
-    def drawn(seed: int) -> Kill:
+    def drawn(seed: int, target: Target) -> Kill:
         chance = random.Random(seed)
         step, micro_batch = chance.choice(list(Step)), chance.randrange(LATEST_MICRO_BATCH)
-        return Kill(seed, step, micro_batch, round(chance.uniform(0, LONGEST_DELAY_S), 3))
+        return Kill(seed, step, micro_batch, round(chance.uniform(0, LONGEST_DELAY_S), 3), target=target)
 
 
 def make(copies: Copies, kill: Kill) -> None:
@@ -107,7 +110,7 @@ def make(copies: Copies, kill: Kill) -> None:
             raise Void("the query ended before it was killed")
     finally:
         copier.kill()
-    kill.left_open = len(copies.open_transactions())
+    kill.left_open = len(copies.left_open())
     try:
         kill.published = copies.check_published()
         kill.verdict = RIGHT
@@ -128,8 +131,8 @@ def _watch(copies: Copies, kill: Kill) -> Callable[[], bool]:
         case Step.PLANNED:
             return lambda: copies.planned() >= max(target, planned + 1)
         case Step.WRITING:
-            left_behind = copies.open_transactions()
-            return lambda: copies.noted() >= target - 1 and bool(copies.open_transactions() - left_behind)
+            left_behind = copies.left_open()
+            return lambda: copies.noted() >= target - 1 and bool(copies.left_open() - left_behind)
         case Step.PUBLISHED:
             return lambda: copies.published() >= max(target, published + 1)
         case Step.NOTED:
@@ -140,9 +143,9 @@ def _watch(copies: Copies, kill: Kill) -> Callable[[], bool]:
 
 
 @contextlib.contextmanager
-def opened(cluster: LocalCluster, name: str, folder: Path, wheel: Path) -> Iterator[Copies]:
-    """Two new topics, and a checkpoint in this folder."""
-    copies = Copies(cluster, name, folder, wheel)
+def opened(cluster: LocalCluster, name: str, folder: Path, wheel: Path, target: Target) -> Iterator[Copies]:
+    """New topics, and a checkpoint in this folder."""
+    copies = {Target.TOPIC: TopicCopies, Target.PARQUET: ParquetCopies}[target](cluster, name, folder, wheel)
     try:
         yield copies
     finally:
@@ -154,7 +157,7 @@ def run(copies: Copies, seeds: Sequence[int], results: str) -> None:
     what is wrong, `Void` where kills came too late again and again."""
     for seed in seeds:
         for attempt in range(1, VOIDS_MAX + 1):
-            kill = Kill.drawn(seed)
+            kill = Kill.drawn(seed, copies.target)
             try:
                 make(copies, kill)
             except Void:
@@ -169,14 +172,16 @@ def run(copies: Copies, seeds: Sequence[int], results: str) -> None:
     copies.finish(shuffled=True)
 
 
-def seeds_to_do(results: str, first_seed: int, kills: int) -> list[int]:
+def seeds_to_do(results: str, first_seed: int, kills: int, target: Target) -> list[int]:
     """Those of `kills` seeds without a kill in the results after which all was right."""
-    done = {kill.seed for kill in result_lines.read(results, Kill) if kill.verdict == RIGHT}
+    made = [kill for kill in result_lines.read(results, Kill) if kill.target is target]
+    done = {kill.seed for kill in made if kill.verdict == RIGHT}
     return [seed for seed in range(first_seed, first_seed + kills) if seed not in done]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Spark is killed while it writes to a topic.")
+    parser = argparse.ArgumentParser(description="Spark is killed while it writes.")
+    parser.add_argument("--target", type=Target, choices=list(Target), default=Target.TOPIC, help="Where it writes to.")
     parser.add_argument("--kills", type=int, default=20, help="In the results, when it is done.")
     parser.add_argument("--seed", type=int, default=1, help="Of the first kill; each later one has the next.")
     parser.add_argument("--results", default="spark-kills.jsonl", help="One line of JSON a kill is appended.")
@@ -188,14 +193,17 @@ def main() -> int:
         return 2
     # Nodes and Spark's processes are ended also when somebody's patience is.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
-    seeds = seeds_to_do(arguments.results, arguments.seed, arguments.kills)
+    seeds = seeds_to_do(arguments.results, arguments.seed, arguments.kills, arguments.target)
     _say(f"{arguments.kills - len(seeds)} of {arguments.kills} kills are in {arguments.results}, {len(seeds)} to go")
     if not seeds:
         return 0
     with tempfile.TemporaryDirectory(prefix="raftlog-kills-") as folder:
         wheel = unpacked_wheel(Path(folder))
         try:
-            with running_cluster(3) as cluster, opened(cluster, "killed", Path(folder), wheel) as copies:
+            with (
+                running_cluster(3) as cluster,
+                opened(cluster, "killed", Path(folder), wheel, arguments.target) as copies,
+            ):
                 run(copies, seeds, arguments.results)
         except AssertionError as error:
             _say(str(error))

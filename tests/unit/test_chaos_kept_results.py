@@ -87,6 +87,8 @@ def test_kills_of_spark_that_were_judged_wrong_are_told() -> None:
     row = spark_kills(lines)
     assert (row["rounds"], row["runs"], row["anomalies"], row["last_commit"]) == (1, 2, "wrong=1", "b")
     assert spark_kills([])["rounds"] == 0
+    assert spark_kills([*lines, {"verdict": "right", "commit": "c", "target": "parquet"}]) == row
+    assert spark_kills([{"verdict": "right", "commit": "c", "target": "topic"}])["rounds"] == 1
 
 
 def test_of_each_corpus_the_last_line_counts() -> None:
