@@ -48,10 +48,11 @@ class ParquetFolder:
 
     def named(self) -> list[str]:
         """Files, by name, each as often as the log names it."""
-        entries = sorted(self._entries())
-        whole = max((number for number, file in entries if file.name.endswith(WHOLE)), default=-1)
-        rest = [file for number, file in entries if number >= whole]
-        return [name for file in rest for name in _files_of(file)]
+        try:
+            return self._named()
+        except FileNotFoundError:
+            # One that tells of all before has come since, and those are taken away some minutes after they were made.
+            return self._named()
 
     def unnamed(self) -> set[str]:
         """Files that are in no micro-batch."""
@@ -75,6 +76,12 @@ class ParquetFolder:
         assert done.returncode == 0, done.stderr[-4_000:]
         found = json.loads(answer.read_text())
         return SparkRead(set(map(_name, found["files"])), Counter(value.encode() for value in found["values"]))
+
+    def _named(self) -> list[str]:
+        entries = sorted(self._entries())
+        whole = max((number for number, file in entries if file.name.endswith(WHOLE)), default=-1)
+        rest = [file for number, file in entries if number >= whole]
+        return [name for file in rest for name in _files_of(file)]
 
     def _entries(self) -> Iterator[tuple[int, Path]]:
         if not self._log.exists():
