@@ -32,6 +32,7 @@ from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.http2 import Http2Connection, Http2Limits, connect
 from raftlog.http2.tls import DialTls, prepare
 from raftlog.model import BrokerId
+from raftlog.sync import Admin as BlockingAdmin
 from tests.support.cli_runner import run
 from tests.support.cluster import PATIENCE_S, eventually, log_lines, stop_and_check, tell
 from tests.support.http2_server import Recorder
@@ -91,6 +92,8 @@ def running() -> Iterator[TlsCluster]:
         try:
             cluster.start()
             cluster.wait_ready(PATIENCE_S)
+            with BlockingAdmin(cluster.bootstrap) as admin:
+                admin.create_topic(TOPIC, partitions=1)
             yield made
         except BaseException:
             cluster.kill_all()
@@ -126,7 +129,6 @@ async def write_one(made: TlsCluster, node: int, value: bytes) -> None:
 async def test_it_works(running: TlsCluster) -> None:
     """Quorum, replication and forwards, all of it encrypted."""
     async with Admin(running.cluster.bootstrap) as admin:
-        await admin.create_topic(TOPIC, partitions=1)
 
         async def full() -> bool:
             (partition,) = (await admin.describe_topic(TOPIC)).partitions
