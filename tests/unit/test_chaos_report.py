@@ -135,6 +135,8 @@ def test_exit_codes_and_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     for module in ("jepsen_like.chaos", "jepsen_like.chaos.matrix"):
         monkeypatch.setattr(sys.modules[module], "make_run", fake)
+    # What is kept with the code becomes more.
+    monkeypatch.setattr(sys.modules["jepsen_like.chaos.board"], "FOLDER", tmp_path / "nothing")
 
     def call(*arguments: str) -> tuple[int, str]:
         done = CliRunner().invoke(chaos.chaos, [*arguments, "--runs", runs])
