@@ -9,7 +9,7 @@ read, see the status. It hides leaders, forwarding, retries and threads. A comma
 (with what the state machine answered, which may be a refusal by name), *refused* (certainly not applied), *unknown*
 (a timeout or a lost leader: it may still be applied; only commands that are safe to repeat are repeated).
 
-What is *not* here: pysyncobj (`pysyncobj_engine.py`, the only file that knows it) and threads (`quorum_thread.py`).
+What is *not* here: pysyncobj (only the `pysyncobj_*.py` know it) and threads (`quorum_thread.py`).
 """
 
 from __future__ import annotations

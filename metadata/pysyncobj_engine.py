@@ -11,7 +11,7 @@ Private methods are overridden, so the version is pinned and the source of each 
 that is relied on, is compared with what this was written against. Another pysyncobj is another state machine: the node
 refuses to start on it.
 
-What is *not* here: the overrides (`pysyncobj_core.py`, the only other file that knows pysyncobj).
+What is *not* here: the overrides (`pysyncobj_core.py` and what it is put together from).
 """
 
 from __future__ import annotations

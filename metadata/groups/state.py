@@ -79,8 +79,9 @@ class GroupsState:
         return self._offsets.get(group_id, _NOTHING)
 
     def groups_of(self, topic_id: TopicId) -> list[GroupRecord]:
-        """Every group that the end of this topic concerns, and perhaps others."""
-        return [self.groups[name] for name in self._groups_of.get(topic_id, ()) if name in self.groups]
+        """Every group that the end of this topic concerns, and perhaps others, by id: a node that began from a snapshot
+        holds them in another order."""
+        return [self.groups[name] for name in sorted(self._groups_of.get(topic_id, ())) if name in self.groups]
 
     def forget_topic(self, topic_id: TopicId) -> None:
         """No group reads it or has committed in it any more."""

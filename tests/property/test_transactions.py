@@ -38,6 +38,7 @@ from metadata.groups.transaction_changes import (
 )
 from metadata.groups.transaction_records import ATTEMPTS_KEPT
 from metadata.image import ClusterImage, diff
+from metadata.image_events import MetadataEvent
 from metadata.view import ClusterView
 from raftlog.model import BrokerId
 from raftlog.transactions import Outcome, TransactionKey
@@ -110,6 +111,8 @@ class Mess:
         self.attempts: dict[str, list[bytes]] = {}
         """Name → its initialisations, the last one first; empty: one without a number."""
         self.log: list[tuple[int, int, bytes]] = []
+        self.told: list[list[MetadataEvent]] = []
+        """What each of these entries changed."""
         self.slow_view = ClusterView()
         """Takes over every entry one event at a time."""
         self.slow_view.on_events(self.cluster.image.index, diff(ClusterImage(), self.cluster.image))
@@ -202,6 +205,7 @@ class Mess:
         image.check_invariants()
         self.cluster.view.on_events(image.index, events)
         self.log.append((image.index, self.cluster.term, packed))
+        self.told.append(events)
         for event in events:
             self.slow_view.on_events(self.slow_view.index, [event])
             self._compare_slow()
@@ -384,6 +388,7 @@ def test_the_same_commands_give_the_same_image_and_the_same_answers(seed: int) -
     start = ClusterImage.from_snapshot(mess.cluster.image.snapshot())
     for _ in range(30):
         mess.step()
-    for index, term, packed in mess.log:
-        start.apply(index, term, decode(packed))
+    for (index, term, packed), told in zip(mess.log, mess.told, strict=True):
+        _, events = start.apply(index, term, decode(packed))
+        assert events == told
     assert start.snapshot() == mess.cluster.image.snapshot()

@@ -89,11 +89,14 @@ class Cluster:
     def apply(
         self, command: Command, *, term: int | None = None, session: ClientSession | None = None
     ) -> CommandResult:
-        """The state machine's answer, whatever it is."""
+        """The state machine's answer, whatever it is; a node that began from a snapshot gives the same (S7)."""
         before = dict(self.image.partitions)
-        unchanged = ClusterImage.from_snapshot(self.image.snapshot())
+        snapshot = self.image.snapshot()
+        other_node, unchanged = ClusterImage.from_snapshot(snapshot), ClusterImage.from_snapshot(snapshot)
         unchanged.index = index = self.image.index + 1
-        result, self.events = self.image.apply(index, self.term, decode(encode(command, term=term, session=session)))
+        envelope = decode(encode(command, term=term, session=session))
+        result, self.events = self.image.apply(index, self.term, envelope)
+        assert other_node.apply(index, self.term, envelope) == (result, self.events)
         self.image.check_invariants()
         for topic_partition, record in self.image.partitions.items():
             if topic_partition in before:

@@ -288,10 +288,11 @@ def test_a_deleted_topic_is_nobodys_and_its_offsets_are_gone() -> None:
 
 
 def test_what_goes_with_a_topic_is_the_same_on_every_node_s7() -> None:
-    """A node that began from a snapshot holds offsets in another order than one that saw them committed."""
+    """A node that began from a snapshot holds groups and offsets in another order than one that saw them committed."""
     cluster = two_members()
     cluster.commit("b", {3: 1})
     cluster.commit("a", {1: 1, 0: 2})
+    cluster.commit("", {0: 1}, group="console")
     copy = ClusterImage.from_snapshot(cluster.image.snapshot())
     entry = (cluster.image.index + 1, 1, Envelope(ENVELOPE_VERSION, None, None, DeleteTopic(TOPIC)))
     assert copy.apply(*entry) == cluster.image.apply(*entry)

@@ -8,7 +8,15 @@ from itertools import pairwise
 
 import pytest
 
-from metadata.commands import ChangeTransactions, CreateTopic, DeleteTopic, decode, encode
+from metadata.commands import (
+    ENVELOPE_VERSION,
+    ChangeTransactions,
+    CreateTopic,
+    DeleteTopic,
+    Envelope,
+    decode,
+    encode,
+)
 from metadata.groups import transaction_commit, transaction_diff, transaction_image
 from metadata.groups.transaction_changes import (
     CommitStaged,
@@ -213,6 +221,17 @@ def test_a_topic_that_goes_is_struck_off_what_waits_for_markers() -> None:
     cluster.refuse(commit(output(other, {0: 5})), "unknown_partition")
     cluster.do(CreateTopic("orders", TOPIC, ((BrokerId(0),),) * 4, ()))
     assert cluster.verdict(one, 0) == ABORTED
+
+
+def test_what_is_struck_off_is_the_same_on_every_node_s7() -> None:
+    """A node that began from a snapshot holds ends in another order than one that saw the commits."""
+    cluster = TransactionCluster()
+    one, other, *_ = cluster.open_block()
+    cluster.do_change(commit(output(other, {0: 5})))
+    cluster.do_change(commit(output(one, {0: 6})))
+    copy = ClusterImage.from_snapshot(cluster.image.snapshot())
+    entry = (cluster.image.index + 1, 1, Envelope(ENVELOPE_VERSION, None, None, DeleteTopic(TOPIC)))
+    assert copy.apply(*entry) == cluster.image.apply(*entry)
 
 
 def test_a_copy_that_missed_many_entries_is_brought_up_without_a_wrong_word_s13() -> None:
