@@ -121,17 +121,19 @@ def spark_kills(lines: Sequence[Mapping[str, Any]]) -> Row:
     }
 
 
-def power_failures(lines: Iterable[Mapping[str, Any]], is_now: Callable[[str], bool]) -> Row:
-    """`L`. `is_now`: of a commit, whether its product is the present one."""
+def power_failures(lines: Iterable[Mapping[str, Any]], is_now: Callable[[str, bool], bool]) -> Row:
+    """`L`. `is_now`: whether a commit's result, where nothing was lost or otherwise, is one of the present product."""
     rounds = passed = now = 0
     lost: Counter[str] = Counter()
     last = ""
     for line in lines:
         last = str(line["commit"])
         rounds += 1
-        passed += not line["acknowledged_lost"]
-        now += is_now(last) and not line["acknowledged_lost"]
-        lost["acknowledged-lost"] += len(line["acknowledged_lost"]) * is_now(last)
+        held = not line["acknowledged_lost"]
+        counts = is_now(last, held)
+        passed += held
+        now += counts and held
+        lost["acknowledged-lost"] += len(line["acknowledged_lost"]) * counts
     return {
         "cell": "L",
         "workload": "topics, settings, records",

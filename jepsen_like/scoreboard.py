@@ -86,12 +86,13 @@ def read_results(files: Iterable[Path]) -> Iterator[Outcome]:
                     raise InvalidRequest("invalid_request", told) from None
 
 
-def scores(results: Iterable[Outcome], is_now: Callable[[str], bool]) -> dict[str, Score]:
-    """By cell; results of no cell are left out. `is_now`: of a commit, whether its product is the one that is here."""
+def scores(results: Iterable[Outcome], is_now: Callable[[str, bool], bool]) -> dict[str, Score]:
+    """By cell; results of no cell are left out. `is_now`: whether a commit's result, where it is valid or not, is one
+    of the product that is here."""
     found: dict[str, Score] = {name: Score() for name in CELLS}
     for one in results:
         if one.plan.cell in found and not one.plan.planted:
-            found[one.plan.cell].add(one, now=is_now(one.commit))
+            found[one.plan.cell].add(one, now=is_now(one.commit, one.valid is True))
     return found
 
 

@@ -17,7 +17,7 @@ from raftlog.cli.output import output_option, show, table
 from ..cells import CELLS, NOT_TESTED
 from ..kept_results import CORPORA, FOLDER, PLANTED, POWER_LOSS, RUNS, SEEDS, SPARK_KILLS, lines_of
 from ..kept_results import keep as keep_lines
-from ..product import is_here
+from ..product import same_product
 from ..scoreboard import COLUMNS, Score, read_results, row, scores
 from ..scoreboard import table as as_csv
 from .running import RESULTS, runs_option
@@ -58,7 +58,7 @@ def keep(files: Sequence[Path]) -> None:
 def scores_of(files: Iterable[Path]) -> dict[str, Score]:
     """Of what there is; a line that two files have counts once."""
     results = read_results([file for file in files if file.exists()])
-    return scores({msgspec.json.encode(one): one for one in results}.values(), is_here)
+    return scores({msgspec.json.encode(one): one for one in results}.values(), same_product())
 
 
 def board_table(files: Sequence[Path], names: Iterable[str]) -> str:
@@ -74,13 +74,13 @@ def other_rows() -> list[Mapping[str, object]]:
     from ..planted.real import HUNTS
     from ..planted.stories import STORIES
     from ..simulator.shard import summarize
-    from ..simulator.shard_code import ROOTS, SameCode
+    from ..simulator.shard_code import ROOTS, same_code
 
-    same = {kind: SameCode(kind) for kind in ROOTS}
+    same = {kind: same_code(kind) for kind in ROOTS}
     shards = [str(FOLDER / SEEDS)] if (FOLDER / SEEDS).exists() else []
     hunts = read_hunts([FOLDER / PLANTED] if (FOLDER / PLANTED).exists() else [])
     return [
-        power_failures(lines_of(POWER_LOSS), is_here),
+        power_failures(lines_of(POWER_LOSS), same_product()),
         spark_kills(lines_of(SPARK_KILLS)),
         *simulated(summarize(shards, lambda kind, commit, clean: same[kind](commit, clean))),
         corpora(lines_of(CORPORA)),

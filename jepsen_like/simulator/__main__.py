@@ -21,7 +21,7 @@ from pathlib import Path
 from .schedules import draw, from_json, run, shrink
 from .seeds import RUNNERS, Verdict
 from .shard import Shard, run_shard, summarize
-from .shard_code import ROOTS, SameCode, commit_of_this_tree
+from .shard_code import ROOTS, commit_of_this_tree, same_code
 from .shrink import Shrinker
 
 COMMANDS = ("seeds", "shard", "shards", "shrink", "replay")
@@ -141,15 +141,15 @@ def _shard(arguments: argparse.Namespace) -> int:
         if not verdict.passed:
             _failed(verdict, arguments.lines)
 
-    same_code = SameCode(arguments.kind)
-    found = run_shard(shard, arguments.results, budget=arguments.budget, report=report, same_code=same_code)
+    same = same_code(arguments.kind)
+    found = run_shard(shard, arguments.results, budget=arguments.budget, report=report, same_code=same)
     _say(f"{found} violations; {arguments.results} has what was run")
     return 1 if found else 0
 
 
 def _shards(arguments: argparse.Namespace) -> int:
-    same_code = {kind: SameCode(kind) for kind in ROOTS}
-    summaries = summarize(arguments.results, lambda kind, commit, clean: same_code[kind](commit, clean))
+    same = {kind: same_code(kind) for kind in ROOTS}
+    summaries = summarize(arguments.results, lambda kind, commit, clean: same[kind](commit, clean))
     for summary in summaries:
         _say(summary)
         for seed, violation in sorted(summary.violations.items()):

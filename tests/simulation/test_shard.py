@@ -12,12 +12,13 @@ from types import FrameType
 
 import pytest
 
+from jepsen_like.same_code import STILL_HOLDS
 from jepsen_like.simulator import shard as shards
 from jepsen_like.simulator import shard_code
 from jepsen_like.simulator.__main__ import main
 from jepsen_like.simulator.seeds import RUNNERS
 from jepsen_like.simulator.shard import Shard, append, chunks, covered, run_shard, summarize
-from jepsen_like.simulator.shard_code import SameCode, commit_of_this_tree
+from jepsen_like.simulator.shard_code import commit_of_this_tree, same_code
 from jepsen_like.simulator.shrink import minimize
 
 HARMLESS = ("<module>", "__getattr__", "__set_name__")
@@ -116,24 +117,24 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(
     assert commit_of_this_tree("cluster") == f"{first}+"
     git("commit", "-qam", "second")
     assert commit_of_this_tree("quorum") != first
-    assert SameCode("quorum")(first, False) and not SameCode("cluster")(first, True)
+    assert same_code("quorum")(first, False) and not same_code("cluster")(first, True)
     write("metadata/journal.py", "# third\n")
-    assert not SameCode("quorum")(first, True)
-    assert not any(SameCode("quorum")(commit, True) for commit in ("unknown", f"{first}+", "0123456789ab", "--help"))
+    assert not same_code("quorum")(first, True)
+    assert not any(same_code("quorum")(commit, True) for commit in ("unknown", f"{first}+", "0123456789ab", "--help"))
     # A later commit says why worlds that held still do; of what was found, and of changes on top, nothing is believed.
     git("commit", "-qam", "third")
     why = json.dumps({"commit": commit_of_this_tree("quorum"), "kinds": ["quorum"], "why": "takes more than before"})
-    assert not SameCode("quorum")(first, True)
-    write(shard_code.STILL_HOLDS, f"{why}\n")
-    assert SameCode("quorum")(first, True) and not SameCode("quorum")(first, False)
-    assert not SameCode("cluster")(first, True)
+    assert not same_code("quorum")(first, True)
+    write(STILL_HOLDS, f"{why}\n")
+    assert same_code("quorum")(first, True) and not same_code("quorum")(first, False)
+    assert not same_code("cluster")(first, True)
     write("metadata/journal.py", "# fourth\n")
-    assert not SameCode("quorum")(first, True)
+    assert not same_code("quorum")(first, True)
     git("commit", "-qam", "fourth")
-    assert not SameCode("quorum")(first, True)
-    write(shard_code.STILL_HOLDS, f"{why.replace('takes more than before', ' ')}\n")
+    assert not same_code("quorum")(first, True)
+    write(STILL_HOLDS, f"{why.replace('takes more than before', ' ')}\n")
     with pytest.raises(ValueError, match="the reason why"):
-        SameCode("quorum")(first, True)
+        same_code("quorum")(first, True)
 
 
 @pytest.mark.parametrize("kind", ["quorum", "groups", "cluster", "transactions"])

@@ -48,7 +48,10 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("partitions", VOCABULARY),
     ("http_api", (*VOCABULARY, "metadata.view", "raftlog.client")),
     ("spark_source", (*VOCABULARY, "raftlog.client")),
-    ("jepsen_like.simulator", (*VOCABULARY, "metadata", "partitions", "raftlog.broker", *MEMBER)),
+    (
+        "jepsen_like.simulator",
+        (*VOCABULARY, "metadata", "partitions", "raftlog.broker", *MEMBER, "jepsen_like.same_code"),
+    ),
     ("jepsen_like.planted", (*VOCABULARY, "metadata", "partitions", "raftlog.broker", *MEMBER, "jepsen_like")),
     ("jepsen_like.chaos", (*VOCABULARY, "raftlog.cli.output", "jepsen_like")),
     ("jepsen_like", (*VOCABULARY, "raftlog.client")),

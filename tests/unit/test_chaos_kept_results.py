@@ -78,7 +78,7 @@ def test_power_failures_that_lost_something_are_no_rounds() -> None:
         {"commit": "before", "acknowledged_lost": []},
         {"commit": "here", "acknowledged_lost": ["a topic was made", "a register"]},
     ]
-    row = power_failures(lines, lambda commit: commit == "here")
+    row = power_failures(lines, lambda commit, clean: commit == "here")
     assert (row["rounds"], row["rounds_now"], row["runs"], row["anomalies_now"]) == (2, 1, 3, "acknowledged-lost=2")
 
 

@@ -28,7 +28,7 @@ def outcome(plan: RunPlan, valid: bool | None = True, seconds: float | None = No
 
 
 def nothing() -> dict[str, Score]:
-    return scores([], lambda commit: True)
+    return scores([], lambda commit, clean: True)
 
 
 def test_each_cell_once_and_then_the_least_advanced() -> None:
@@ -90,7 +90,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "sys.stdout.buffer.write(msgspec.json.encode(one))\n"
     )
     monkeypatch.setattr(sys.modules[MATRIX], "PROGRAM", (sys.executable, str(script)))
-    monkeypatch.setattr(sys.modules["jepsen_like.chaos.board"], "is_here", lambda commit: True)
+    monkeypatch.setattr(sys.modules["jepsen_like.chaos.board"], "same_product", lambda: lambda commit, clean: True)
     return tmp_path / "runs"
 
 
@@ -130,7 +130,7 @@ def test_one_at_a_time_goes_on_after_a_run_that_says_nothing(tmp_path: Path, mon
         return outcome(plan)
 
     monkeypatch.setattr(sys.modules[MATRIX], "make_run", make_run)
-    monkeypatch.setattr(sys.modules["jepsen_like.chaos.board"], "is_here", lambda commit: True)
+    monkeypatch.setattr(sys.modules["jepsen_like.chaos.board"], "same_product", lambda: lambda commit, clean: True)
     code, told = call("--cells", "R1", "--runs", str(tmp_path))
     assert code == 1 and "3 runs in a row" in told and len(made) == 5
     assert made[0] == cell("R1").plan(seed=made[0].seed, seconds=60)

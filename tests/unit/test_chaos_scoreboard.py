@@ -65,7 +65,7 @@ def test_only_what_passed_is_accumulated_and_only_this_code_counts_now() -> None
             result("R2", False, anomalies={"duplicate": 1}),
             msgspec.structs.replace(result("R2", True), plan=cell("R2").plan(seed=1, seconds=1)),
         ],
-        lambda commit: commit == "here",
+        lambda commit, clean: commit == "here",
     )
     one, two = found["R1"], found["R2"]
     assert (one.seconds, one.seconds_now, one.runs, one.passed, one.unknown) == (160.0, 60.0, 4, 2, 1)
@@ -80,7 +80,7 @@ def test_only_what_passed_is_accumulated_and_only_this_code_counts_now() -> None
 
 
 def test_the_least_advanced_is_due_first() -> None:
-    found = scores([result("R1", True, seconds=900.0), result("R2", True, seconds=9_000.0)], lambda commit: True)
+    found = scores([result("R1", True, seconds=900.0), result("R2", True, seconds=9_000.0)], lambda commit, clean: True)
     assert due(found, ["R1", "R2", "R3"]) == ["R3", "R1"]
     assert due(found, ["R1", "R2", "R3"], seconds=10_000) == ["R3", "R1", "R2"]
     assert due(found, ["R1", "R2", "R3"], seconds=600) == ["R3"]

@@ -1,0 +1,92 @@
+"""Which results still count: those whose commit has the code that is here now, or is told to hold with it.
+
+A change of the code that a result judged voids the result, unless `still_holds.jsonl` beside this file names the commit
+of the change, what kinds of results outlive it, and why. Such a line is only believed of results that held: whatever
+was found is looked for again by the code that is here now.
+
+What is *not* here: which files a result judged (`product.py` of real clusters, `simulator/shard_code.py` of worlds).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+STILL_HOLDS = "jepsen_like/still_holds.jsonl"
+COMMIT = re.compile("[0-9a-f]{7,40}")
+GIT_SECONDS = 60.0
+UNKNOWN = "unknown"
+
+
+class SameCode:
+    """Whether a commit's results count as the present code's. Each commit is looked at once."""
+
+    def __init__(self, top: Path, kind: str, paths: Callable[[], Sequence[str]]) -> None:
+        """`kind`: of results, as `still_holds.jsonl` names it. `paths`: git's, of the files that they judge."""
+        self._top = top
+        self._kind = kind
+        self._paths = paths
+        self._here: dict[str, bool] = {}
+        self._held: dict[str, bool] = {}
+
+    def __call__(self, commit: str, clean: bool) -> bool:
+        """False as well for a commit that is not known here, or that was run with changes on top. `clean`: the result
+        found nothing. Raises `ValueError` for a line of `still_holds.jsonl` without a reason."""
+        if COMMIT.fullmatch(commit) is None:
+            return False
+        if commit not in self._here:
+            self._here[commit] = is_here(self._top, commit, self._paths())
+        if self._here[commit] or not clean:
+            return self._here[commit]
+        if commit not in self._held:
+            self._held[commit] = self._still_holds(commit)
+        return self._held[commit]
+
+    def _still_holds(self, commit: str) -> bool:
+        """Whether each change of these files since then, up to the tree's own commit, is told to be harmless."""
+        paths = self._paths()
+        ancestor, _ = _git(self._top, "merge-base", "--is-ancestor", commit, "HEAD")
+        status, changes = _git(self._top, "log", "--format=%H", f"{commit}..HEAD", "--", *paths)
+        if ancestor != 0 or status != 0 or not is_here(self._top, "HEAD", paths):
+            return False
+        told = self._told()
+        return all(any(change.startswith(one) for one in told) for change in changes.split())
+
+    def _told(self) -> list[str]:
+        """Commits after which results of this kind hold as before."""
+        file = self._top / STILL_HOLDS
+        found = []
+        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+            one = json.loads(line)
+            if COMMIT.fullmatch(one["commit"]) is None or not one["why"].strip():
+                raise ValueError(f"{file}: a line needs a commit and the reason why results hold after it: {line}")
+            if self._kind in one["kinds"]:
+                found.append(str(one["commit"]))
+        return found
+
+
+def commit_of(top: Path, paths: Sequence[str]) -> str:
+    """The tree's; with a plus sign where these files differ from the commit's. `unknown` outside a repository."""
+    status, found = _git(top, "rev-parse", "--short=12", "HEAD")
+    if status != 0 or not found:
+        return UNKNOWN
+    return found if is_here(top, found, paths) else f"{found}+"
+
+
+def is_here(top: Path, commit: str, paths: Sequence[str]) -> bool:
+    """These files are that commit's."""
+    status, _ = _git(top, "diff", "--quiet", commit, "--", *paths)
+    return status == 0
+
+
+def _git(top: Path, *arguments: str) -> tuple[int, str]:
+    try:
+        asked = subprocess.run(
+            ["git", *arguments], cwd=top, capture_output=True, text=True, check=False, timeout=GIT_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 1, ""
+    return asked.returncode, asked.stdout.strip()
