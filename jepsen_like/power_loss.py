@@ -2,8 +2,8 @@
 
 Killing a process loses nothing that it wrote: the page cache belongs to the kernel. To lose what only an fsync would
 have kept, each node gets a `Volume`, an ext4 image mounted through a loop device, and `cut` shuts that file system down
-under the running processes (`EXT4_IOC_SHUTDOWN`): from that instant on every write and fsync fails, and whatever the
-page cache holds for it is dropped when it is unmounted. Mounting it again replays the file system's journal, as after a
+under its users (`EXT4_IOC_SHUTDOWN`): from that instant on nothing reaches the disk, and whatever the page cache holds
+for it is dropped when it is unmounted. Mounting it again replays the file system's journal, as after a
 power failure.
 
 What an fsync did not promise may still have reached the disk, in any order. `Survivors` says what does:
@@ -19,6 +19,11 @@ after the next mount the first must be whole and the second lost (`FaultDidNotBi
 themselves lost is counted from the sizes of their files: what they were at the instant of the cut, which the kernel
 still tells afterwards, less what is there after the mount. Holes are not counted, so it is no more than was lost.
 
+Nobody hears anything of a disk whose power failed: its computer is dark, too. So whoever uses it is stopped first
+(`hold`), every thread outside the kernel, and killed after the cut. That is no nicety: a thread that waits in an fsync
+while ext4 is shut down may be told that it succeeded although nothing reached the disk (what it waits for is neither
+running nor committing any more, which the kernel takes for done), and acknowledge that in the milliseconds it has left.
+
 It needs root, loop devices, ext4 and its shutdown call, so `missing_capability` tries all of it on a small image and
 names what is missing. Mounts of a process that died are removed by the next `Volumes`.
 
@@ -32,13 +37,16 @@ from __future__ import annotations
 import ctypes
 import enum
 import fcntl
+import glob
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -55,6 +63,10 @@ IMAGE_BYTES = 256 * 1024 * 1024
 MOUNT_OPTIONS = "loop,noatime,commit=900,errors=remount-ro"
 FOLDER_PREFIX = "raftlog-power-"
 COMMAND_SECONDS = 60.0
+HOLD_SECONDS = 5.0
+HOLD_POLL_SECONDS = 0.0002
+STANDING = frozenset("TtDZX")
+"""Of a thread, as `/proc/<pid>/stat` has it: stopped, by a tracer as well, waiting in the kernel for a disk, gone."""
 
 
 class PowerLossUnavailable(Exception):
@@ -126,9 +138,11 @@ class Volume:
             _run("umount", self.path)
             self.is_mounted = False
 
-    def cut(self, survivors: Survivors, rng: random.Random) -> None:
-        """Now. Processes go on, and every write and fsync of theirs fails. Kill them, then `restore`."""
+    def cut(self, survivors: Survivors, rng: random.Random, users: Iterable[int] = ()) -> None:
+        """Now. `users`: the processes that write there; they stand still from now on: kill them, then `restore`.
+        Raises `FaultDidNotBite` where one of them does not stop."""
         self.aim(survivors, rng)
+        hold(users)
         self.shut()
 
     def aim(self, survivors: Survivors, rng: random.Random) -> None:
@@ -140,7 +154,7 @@ class Volume:
         self._flag = NO_LOG_FLUSH if survivors is Survivors.NOTHING else LOG_FLUSH
 
     def shut(self) -> None:
-        """The cut itself."""
+        """The cut itself. Whoever uses the disk is to be held: see the module."""
         files = self.files()
         with _opened(self.path, os.O_RDONLY) as folder:
             fcntl.ioctl(folder, EXT4_IOC_SHUTDOWN, struct.pack("I", self._flag))
@@ -217,6 +231,29 @@ class Volumes:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def hold(pids: Iterable[int]) -> None:
+    """Stop these processes: none of their threads does anything more, apart from what it is doing in the kernel. One
+    that is gone is no matter. Raises `FaultDidNotBite` where one does not stop."""
+    moving = list(pids)
+    for pid in moving:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + HOLD_SECONDS
+    while moving := [pid for pid in moving if not _stands_still(pid)]:
+        if time.monotonic() > deadline:
+            raise FaultDidNotBite(f"processes {moving} did not stop within {HOLD_SECONDS:.0f} s")
+        time.sleep(HOLD_POLL_SECONDS)
+
+
+def _stands_still(pid: int) -> bool:
+    """Every thread: stopped, or in a call that it does not come back from before it stops."""
+    for stat in glob.glob(f"/proc/{pid}/task/*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError), open(stat, encoding="ascii", errors="replace") as file:
+            if file.read().rpartition(")")[2].split()[0] not in STANDING:
+                return False
+    return True
 
 
 def sizes(paths: list[str]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.commands import in_thread
-from jepsen_like.power_loss import FaultDidNotBite, Lost, Survivors
+from jepsen_like.power_loss import FaultDidNotBite, Lost, Survivors, hold
 from jepsen_like.replica_logs import last_batch
 from raftlog.client.admin import Admin
 from raftlog.errors import RaftlogError
@@ -43,7 +43,7 @@ class Outage:
 
     async def cut(self, survivors: dict[str, str], seed: int) -> None:
         """All disks, together or in this order, and then SIGKILL. Raises `FaultNotMade` where one has no disk of its
-        own."""
+        own, `FaultDidNotBite` where a node does not stand still for it."""
         for node in survivors:
             if node not in self._cluster.disks:
                 raise FaultNotMade(f"{node} has no disk of its own")
@@ -54,17 +54,23 @@ class Outage:
     def _cut(self, survivors: dict[str, str], seed: int) -> None:
         """Half of the time all go dark together: what one disk still syncs while others are dark already is what an
         acknowledgement that came too early would rest on. Else one after the other, each when it was given what it
-        keeps: those that still run go on meanwhile."""
+        keeps: those that still run go on meanwhile. Whoever is dark does nothing any more."""
         disks = {node: self._cluster.disks[node] for node in survivors}
         together = random.Random(f"{seed} together").random() < 0.5
         for node, disk in disks.items():
             disk.aim(Survivors(survivors[node]), random.Random(f"{seed} {node}"))
             if not together:
+                hold(self._processes(node))
                 disk.shut()
         if together:
+            hold(pid for node in disks for pid in self._processes(node))
             with ThreadPoolExecutor(len(disks)) as pool:
                 for shut in [pool.submit(disk.shut) for disk in disks.values()]:
                     shut.result()
+
+    def _processes(self, node: str) -> tuple[int, ...]:
+        pid = self._cluster.pid(node)
+        return () if pid is None else (pid,)
 
     async def end(self) -> None:
         """Power is back, nobody is started. Safe to call again."""

@@ -258,9 +258,10 @@ class PoweredCluster:
             raise Void(f"{made} of {changes} changes were acknowledged within {LOAD_PATIENCE_S:.0f} s") from None
 
     def _cut(self, rng: random.Random, survivors: list[Survivors], result: Result) -> None:
-        disks = list(zip(self.volumes.volumes, survivors, strict=True))
-        for volume, kept in rng.sample(disks, len(disks)):
-            volume.cut(kept, rng)
+        pids = [[node.process.pid] if node.process is not None and node.running else [] for node in self.cluster.nodes]
+        disks = list(zip(self.volumes.volumes, survivors, pids, strict=True))
+        for volume, kept, users in rng.sample(disks, len(disks)):
+            volume.cut(kept, rng, users)
         self.cluster.kill_all()
         self.cuts += 1
         lost = [volume.restore() for volume in self.volumes.volumes]

@@ -113,7 +113,7 @@ async def test_who_goes_on_is_slow_when_the_others_are_killed(tmp_path: Path, ca
 
 
 async def test_followers_lose_power_together_and_come_back_without_their_leader(
-    tmp_path: Path, calls: type[Calls], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, calls: type[Calls], monkeypatch: pytest.MonkeyPatch, held: list[set[int]]
 ) -> None:
     told: list[str] = []
     nodes: Any = Nodes(tmp_path, told)
@@ -124,8 +124,17 @@ async def test_followers_lose_power_together_and_come_back_without_their_leader(
     await fault.begin()
     assert await fault.prove() == {"slowed": {"n2": 3, "n3": 3}, "killed": {"n1": 1}}
     assert [one.pid for one in calls.made] == [2, 3]
+    assert set().union(*held) == {2, 3}, "the leader runs until it is killed"
     assert sorted(told[:4]) == ["aim n2", "aim n3", "shut n2", "shut n3"]
     assert told[4:7] == ["kill n2", "kill n3", "kill n1"] and told[-2:] == ["start n2", "start n3"]
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> list[set[int]]:
+    """Processes that were made to stand still, call by call."""
+    found: list[set[int]] = []
+    monkeypatch.setattr(power, "hold", lambda pids: found.append(set(pids)))
+    return found
 
 
 class Disk:
@@ -144,17 +153,19 @@ class Disk:
         return Lost(1, {})
 
 
-def test_disks_go_dark_together_or_one_after_the_other(tmp_path: Path) -> None:
+def test_disks_go_dark_together_or_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each under a process that stands still."""
     seen = set()
     for seed in range(20):
         told: list[str] = []
+        monkeypatch.setattr(power, "hold", lambda pids, told=told: told.append(f"hold {sorted(pids)}"))
         powered = cluster(tmp_path)
         powered.disks = {name: Disk(name, told) for name in ("n1", "n2")}
         power.Outage(powered)._cut({"n2": "parts", "n1": "nothing"}, seed)
-        assert sorted(told) == ["aim n1", "aim n2", "shut n1", "shut n2"]
-        seen.add(tuple(told[:3]))
-    one_by_one = {("aim n2", "shut n2", "aim n1")}
-    together = {("aim n2", "aim n1", "shut n2"), ("aim n2", "aim n1", "shut n1")}
+        assert sorted(one for one in told if "hold" not in one) == ["aim n1", "aim n2", "shut n1", "shut n2"]
+        seen.add(tuple(told[:4]))
+    one_by_one = {("aim n2", "hold [2]", "shut n2", "aim n1")}
+    together = {("aim n2", "aim n1", "hold [1, 2]", f"shut {node}") for node in ("n1", "n2")}
     assert one_by_one <= seen <= one_by_one | together and seen & together
 
 

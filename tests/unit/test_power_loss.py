@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +19,7 @@ import pytest
 
 from jepsen_like import power_loss
 from jepsen_like.power_loss import FaultDidNotBite, Lost, PowerLossUnavailable, Survivors, Volume, Volumes
-from tests.support import power_rounds, result_lines
+from tests.support import power_rounds, result_lines, synced_writer
 from tests.support.power_rounds import (
     Result,
     Void,
@@ -81,6 +84,49 @@ def test_a_cut_ends_every_write_at_once_and_a_mount_brings_them_back(volume: Vol
     volume.cut(Survivors.NOTHING, RNG)
     volume.restore()
     assert contents(volume) == {"again": b"z"}
+
+
+def test_whoever_writes_when_power_is_cut_is_told_nothing_that_is_not_so(volume: Volume, tmp_path: Path) -> None:
+    """Where it goes on running, one round of twenty tells it that something was synced which is lost."""
+    writers = 4
+    told = tmp_path / "told"
+    rng = random.Random(5)
+
+    def counts() -> list[int]:
+        return memoryview(told.read_bytes()).cast("Q")[:writers].tolist()
+
+    for survivors in [Survivors.NOTHING, Survivors.NAMES] * 12:
+        told.write_bytes(bytes(mmap.PAGESIZE))
+        command = [sys.executable, "-P", synced_writer.__file__, volume.data, str(told), str(writers)]
+        with subprocess.Popen(command) as writer:
+            try:
+                enough = rng.randrange(5, 15)
+                while min(counts()) < enough:
+                    assert writer.poll() is None
+                volume.cut(survivors, rng, [writer.pid])
+                synced = counts()
+            finally:
+                writer.kill()
+        assert counts() == synced, "it did not stand still"
+        volume.restore()
+        after = contents(volume)
+        for name, count in enumerate(synced):
+            records = b"".join(map(synced_writer.record, range(1, count + 1)))
+            assert after[str(name)][: len(records)] == records, f"{survivors}: what was told to be synced is lost"
+            os.remove(os.path.join(volume.data, str(name)))
+
+
+def test_who_does_not_stop_voids_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen(["sleep", "60"]) as one:
+        try:
+            with monkeypatch.context() as never:
+                never.setattr(power_loss, "HOLD_SECONDS", 0.0)
+                never.setattr(power_loss, "_stands_still", lambda pid: False)
+                with pytest.raises(FaultDidNotBite, match=f"{one.pid}.* did not stop"):
+                    power_loss.hold([one.pid])
+        finally:
+            one.kill()
+    power_loss.hold([one.pid])  # it is gone
 
 
 def test_names_may_survive_without_their_data(volume: Volume) -> None:
