@@ -30,6 +30,8 @@ from .sluggish import Sluggish
 from .targets import apart
 
 ANSWER_SECONDS = 3.0
+APART_SECONDS = 5.0
+"""A recovery election waits for three of them."""
 
 
 class Outage:
@@ -147,10 +149,12 @@ class BlackoutAndRot(Blackout):
         return evidence
 
     async def _start(self) -> None:
-        """Who has to look through more damage than others registers later, and who registers first leads: where every
-        replica is rotten its node is ready before there is a quorum."""
+        """Whose every replica is rotten starts with others enough to elect, and the rest seconds later: it must not
+        lead where all that have more are away."""
         if self._each:
-            await self._cluster.start((self._rotten,))
+            others = [node for node in self._cluster.nodes if node != self._rotten]
+            await self._cluster.start((self._rotten, *others[: len(others) // 2]))
+            await asyncio.sleep(APART_SECONDS)
         await super()._start()
 
     def _rot(self) -> Evidence:

@@ -126,7 +126,7 @@ class SlowPower(Power):
 @dataclass(frozen=True, slots=True)
 class PowerAndRot(Power):
     """When the power is back, a bit of the last batch of one of `rotten`'s replicas is the other way round; with `each`
-    of every one, and that node is started before the others."""
+    of every one, and that node is started with a bare majority, before the others."""
 
     kind = "power-rot"
     rotten: str = ""

@@ -93,7 +93,8 @@ HUNTS: Mapping[str, Hunt] = {
     ),
     # Who may lead.
     "a_cut_is_not_reported": Hunt("log", "power-rot", _AT_ONCE),
-    "marked_members_are_elected": Hunt("log", "power-rot-each", _AT_ONCE, rounds=FEW),
+    # Two replicas: it is there, and the other one is away.
+    "marked_members_are_elected": Hunt("log", "power-rot-each", {**_AT_ONCE, "replication_factor": 2}, rounds=FEW),
     "any_log_may_lead": Hunt("metadata-registers", "partition", {**_A_WHILE, "shapes": ["one"]}),
     "a_move_ends_before_it_is_in_sync": Hunt(
         "log", "move-kill", {"hold": [2, 3], "topics": 1, "partitions": 1, "replication_factor": 2}, rounds=FEW
