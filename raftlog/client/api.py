@@ -49,6 +49,21 @@ class _NotSent(Exception):
     """The request never reached the node."""
 
 
+class _Unanswered(aiohttp.ClientError):
+    """The node had the connection, and closed it without an answer."""
+
+
+async def _send_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """aiohttp sends a DELETE or PUT again by itself where the connection is lost before the answer. A change that was
+    carried out would be told as refused then, or as never sent where the node is gone."""
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _Unanswered(str(error) or type(error).__name__) from error
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
     method: str
@@ -293,7 +308,9 @@ class HttpApi:
         if call.fresh:
             if self._fresh_session is None:
                 connector = aiohttp.TCPConnector(force_close=True)
-                self._fresh_session = aiohttp.ClientSession(connector=connector, headers=headers)
+                self._fresh_session = aiohttp.ClientSession(
+                    connector=connector, headers=headers, middlewares=(_send_once,)
+                )
             return self._fresh_session
         if self._session is None:
             self._session = aiohttp.ClientSession(headers=headers)

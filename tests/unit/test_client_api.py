@@ -30,15 +30,19 @@ class Node:
         """What is asked of `/slow` is answered then."""
         self.cut = False
         """The connection is closed instead of answering."""
+        self.ends = False
+        """And nobody listens any more."""
         self.address = ""
         self._runner: web.AppRunner | None = None
+        self._site: web.TCPSite | None = None
 
     async def start(self) -> None:
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self._site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await self._site.start()
         self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def close(self) -> None:
@@ -54,6 +58,8 @@ class Node:
             await self.slow.wait()
         if self.cut:
             assert request.transport is not None
+            if self.ends and self._site is not None:
+                await self._site.stop()
             request.transport.abort()
         body = self.answer if isinstance(self.answer, bytes) else msgspec.json.encode(self.answer)
         return web.Response(body=body, status=self.status)
@@ -234,16 +240,30 @@ async def test_a_change_is_sent_once(api: HttpApi, nodes: list[Node]) -> None:
     assert await api.change("DELETE", "/x", None) is None
 
 
-async def test_a_change_whose_answer_is_lost_is_of_unknown_outcome(api: HttpApi, nodes: list[Node]) -> None:
+@pytest.mark.parametrize("method", ["POST", "PATCH", "PUT", "DELETE"])
+async def test_a_change_whose_answer_is_lost_is_of_unknown_outcome(
+    api: HttpApi, nodes: list[Node], method: str
+) -> None:
+    """Whatever HTTP says of a method: a second DELETE is told that there is nothing, which is not what became of it."""
     nodes[0].cut = True
     with pytest.raises(RetriableError) as error:
-        await api.change("POST", "/x", Who, {})
+        await api.change(method, "/x", Who, {})
     assert error.value.code == "outcome_unknown"
     assert [len(node.calls) for node in nodes] == [1, 0, 0]
     nodes[0].cut, nodes[0].hang = False, True
     with pytest.raises(RetriableError) as error:
-        await api.change("POST", "/x", Who, {}, timeout=0.1)
+        await api.change(method, "/x", Who, {}, timeout=0.1)
     assert error.value.code == "outcome_unknown"
+    assert [len(node.calls) for node in nodes] == [2, 0, 0]
+
+
+async def test_a_node_that_dies_with_a_change_in_its_hands_leaves_it_unknown(api: HttpApi, nodes: list[Node]) -> None:
+    """It cannot be reached any more, and took the request all the same: no other node is asked."""
+    nodes[0].cut = nodes[0].ends = True
+    with pytest.raises(RetriableError) as error:
+        await api.change("DELETE", "/x", None)
+    assert error.value.code == "outcome_unknown"
+    assert [len(node.calls) for node in nodes] == [1, 0, 0]
 
 
 async def test_a_change_that_certainly_did_not_happen_is_sent_again(api: HttpApi, nodes: list[Node]) -> None:
