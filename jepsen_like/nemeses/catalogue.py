@@ -112,4 +112,7 @@ RECIPES: Mapping[str, Recipe] = {
         {LINKS},
         plans.move_and_kill,
     ),
+    "left-behind": _recipe(
+        "one of two replicas is away while the other goes on, and back when that is away", set(), plans.leave_behind
+    ),
 }

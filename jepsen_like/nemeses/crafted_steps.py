@@ -38,3 +38,17 @@ class MoveAndKill(OnNodes):
     @property
     def claims(self) -> frozenset[str]:
         return process_claims(self.nodes) | {CLAIM_METADATA, CLAIM_NETWORK}
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveBehind(OnNodes):
+    """The only other replica of a partition is killed, and the leader (the second of `nodes`) when it has gone on alone
+    for a while; the first is back then, and whatever it lacks is only with the one that is away."""
+
+    kind = "left-behind"
+    topic: str = ""
+    partition: int = 0
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return process_claims(self.nodes)

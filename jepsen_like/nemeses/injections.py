@@ -11,6 +11,7 @@ from . import (
     crafted_steps,
     disks,
     files,
+    left_behind,
     membership,
     networks,
     overtaken,
@@ -52,6 +53,7 @@ INJECTIONS: Mapping[type[Any], Callable[[Any, NodeCluster], Injection]] = {
     steps.Reassign: membership.Reassigning,
     steps.Drain: membership.Draining,
     crafted_steps.MoveAndKill: overtaken.MovingAndKilling,
+    crafted_steps.LeaveBehind: left_behind.LeavingBehind,
 }
 
 

@@ -24,7 +24,7 @@ NONE_SHARE = 0.25
 AT_ONCE_MAX = 3
 MERGED = ("slow-links", "stall", "reset", "late-bytes")
 """They are in `links` together."""
-CRAFTED = ("slow-kill", "power-rot-each", "followers-forget", "move-kill")
+CRAFTED = ("slow-kill", "power-rot-each", "followers-forget", "move-kill", "left-behind")
 """For rounds, and by name: what they are made of is in the mix by itself."""
 
 

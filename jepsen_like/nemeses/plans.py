@@ -308,6 +308,20 @@ def move_and_kill(rng: Random, facts: Facts, options: Options) -> steps.Step | N
     return crafted_steps.MoveAndKill((one.leader,), "", followers, receiver, one.topic, one.partition)
 
 
+def leave_behind(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
+    """Where a partition has two replicas, and the quorum stands without either."""
+    fitting = [
+        one for one in facts.partitions
+        if one.leader in one.replicas and len(one.replicas) == 2 and len(facts.nodes) > 2
+    ]  # fmt: skip
+    if not fitting:
+        return None
+    one = choice(rng, fitting)
+    assert one.leader is not None
+    (other,) = (node for node in one.replicas if node != one.leader)
+    return crafted_steps.LeaveBehind((other, one.leader), "", one.topic, one.partition)
+
+
 def drain(rng: Random, facts: Facts, options: Options) -> steps.Step | None:
     """Where others can take its replicas."""
     most = max((len(one.replicas) for one in facts.partitions), default=0)

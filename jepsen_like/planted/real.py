@@ -95,6 +95,10 @@ HUNTS: Mapping[str, Hunt] = {
     "a_cut_is_not_reported": Hunt("log", "power-rot", _AT_ONCE),
     # Two replicas: it is there, and the other one is away.
     "marked_members_are_elected": Hunt("log", "power-rot-each", {**_AT_ONCE, "replication_factor": 2}, rounds=FEW),
+    "unclean_election": Hunt(
+        "log", "left-behind", {**_FORGOTTEN, "replication_factor": 2, "min_insync_replicas": 1}, rounds=FEW
+    ),
+    "no_floor_under_the_isr": Hunt("log", "left-behind", {**_FORGOTTEN, "replication_factor": 2}, rounds=FEW),
     "any_log_may_lead": Hunt("metadata-registers", "partition", {**_A_WHILE, "shapes": ["one"]}),
     "a_move_ends_before_it_is_in_sync": Hunt(
         "log", "move-kill", {"hold": [2, 3], "topics": 1, "partitions": 1, "replication_factor": 2}, rounds=FEW
@@ -136,7 +140,6 @@ NOT_HERE: Mapping[str, str] = {
     "counted_before_it_is_compared": _MOMENT,
     "pushes_are_appended_unchecked": _MOMENT,
     "the_isr_is_not_maximal": _MOMENT,
-    "no_floor_under_the_isr": "both followers away, the leader dead, and a quorum all that time: five nodes and luck",
     "the_floor_counts_who_may_come": _MOMENT,
     "a_proposal_ends_with_its_timeout": "a proposal that is accepted long after nobody waits for it any more",
     "a_new_leader_exposes_at_once": "a reader in the milliseconds between an election and the next fetch",
@@ -144,7 +147,6 @@ NOT_HERE: Mapping[str, str] = {
     "deleted_when_the_leader_knows": _NO_WORKLOAD.format("deletes records"),
     "the_isr_grows_with_old_starts": _NO_WORKLOAD.format("deletes records"),
     "a_restarted_leader_resumes_its_epoch": "a leader that is back before its session ends; a start takes longer",
-    "unclean_election": "all of ISR and commit set away, and a quorum without them: five nodes and luck",
     "recovery_takes_a_smaller_log": "every member of ISR and commit set damaged, and a majority never is here",
     "recovery_takes_the_first_back": "every member of ISR and commit set damaged, and a majority never is here",
     "the_commit_set_is_not_asked": "an ISR whose only member never comes back",

@@ -147,6 +147,8 @@ def keys_of(options: Mapping[str, Any]) -> tuple[str, ...]:
 def _topics(plan: RunPlan) -> list[TopicPlan]:
     partitions = int(option(plan.options, "partitions", 2))
     configs = {**RETENTION, "retention.ms": str(int(option(plan.options, "retention_ms", -1)))}
+    if "min_insync_replicas" in plan.options:
+        configs["min.insync.replicas"] = str(int(plan.options["min_insync_replicas"]))
     return [TopicPlan(f"log{number}", partitions, configs) for number in range(topic_count(plan))]
 
 

@@ -43,6 +43,11 @@ def facts(count: int, seed: int = 0, *, known: bool = True) -> Facts:
     return replace(empty, leaders=leaders, controller=nodes[-1], partitions=partitions, voters=nodes)
 
 
+def with_a_small_one(known: Facts) -> Facts:
+    """And a partition of two replicas."""
+    return replace(known, partitions=(*known.partitions, PartitionFacts("two", 0, "n1", ("n1", "n2"), 1)))
+
+
 def sees(cut: tuple[str, ...], node: str, nodes: tuple[str, ...]) -> set[str]:
     """Whom it can talk to and hear, itself too."""
     return {other for other in nodes if other == node or not {f"{node}>{other}", f"{other}>{node}"} & set(cut)}
@@ -144,7 +149,7 @@ def test_a_seed_draws_the_same_steps_and_each_has_somebody_who_makes_it(name: st
                 assert type(step) in INJECTIONS
                 assert step.targets and step.claims and step.kind
     if known:
-        assert any(step is not None for step in draws(name, facts(5), 30)), "it never does anything"
+        assert any(step is not None for step in draws(name, with_a_small_one(facts(5)), 30)), "it never does anything"
 
 
 def draws(name: str, known: Facts, count: int) -> list[steps.Step | None]:
@@ -152,8 +157,18 @@ def draws(name: str, known: Facts, count: int) -> list[steps.Step | None]:
     return [draw(rng, known, Options()) for _ in range(count) for draw in RECIPES[name].draws]
 
 
+def test_who_is_left_behind_is_the_only_other_replica() -> None:
+    step = plans.leave_behind(random.Random(1), with_a_small_one(facts(3)), Options())
+    assert isinstance(step, crafted_steps.LeaveBehind)
+    assert (step.nodes, step.topic, step.partition) == (("n2", "n1"), "two", 0)
+    assert plans.leave_behind(random.Random(1), with_a_small_one(facts(2)), Options()) is None, "no quorum without both"
+    assert plans.leave_behind(random.Random(1), facts(5), Options()) is None
+
+
 def test_every_step_has_a_nemesis_that_draws_it() -> None:
-    drawn_types = {type(step) for name in RECIPES for step in draws(name, facts(5), 40)} - {type(None)}
+    drawn_types = {type(step) for name in RECIPES for step in draws(name, with_a_small_one(facts(5)), 40)} - {
+        type(None)
+    }
     assert drawn_types == set(INJECTIONS)
 
 
