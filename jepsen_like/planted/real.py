@@ -65,7 +65,7 @@ _FORGOTTEN = {"hold": [5, 7]}
 """So that who forgot is elected and written to, and read from, before the leader is back."""
 _HANGING = {"transactions": True, "subscribe": True, "crash_every": 0, "hang_every": 60, "operation_timeout_s": 25}
 _LATE = {"late_every": 20, "stall_every": 0, "crash_every": 0}
-_SLOW_ANSWERS = {"hold": [2, 3], "aims": ["controller"]}
+_SLOW_ANSWERS = {"hold": [2, 3], "aims": ["controller"], "keys_at_once": 24}
 """Others decide without it what it was asked, and are asked again."""
 
 HUNTS: Mapping[str, Hunt] = {
@@ -105,9 +105,9 @@ HUNTS: Mapping[str, Hunt] = {
     ),
     # What is read, and asked again.
     "reads_are_local": Hunt("group-offsets", "partition", {**_A_WHILE, "shapes": ["one"], "stall_every": 0}),
-    # Few clients: what is done twice is hidden by whoever does the same beside it.
-    "retry_without_session": Hunt("topics", "slow-kill", _SLOW_ANSWERS, rounds=FEW, processes=3),
-    "answers_are_not_remembered": Hunt("topics", "slow-kill", _SLOW_ANSWERS, rounds=FEW, processes=3),
+    # Many clients, and more keys: what is done twice is hidden by whoever does the same to the same beside it.
+    "retry_without_session": Hunt("topics", "slow-kill", _SLOW_ANSWERS, rounds=FEW, processes=12),
+    "answers_are_not_remembered": Hunt("topics", "slow-kill", _SLOW_ANSWERS, rounds=FEW, processes=12),
     # What rots.
     "recovery_without_checksums": Hunt("log", "power-rot-each", _AT_ONCE, rounds=3),
     # Groups.

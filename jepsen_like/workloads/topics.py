@@ -17,7 +17,7 @@ from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, 
 from ..history import Operation
 from ..run_records import RunPlan
 from .metadata_registers import ReadEach
-from .rotation import key_at, key_count
+from .rotation import key_at, key_count, keys_at_once
 from .workload import Checker, TopicPlan, UntilOk, Workload
 
 
@@ -26,6 +26,7 @@ class TopicOperations(Generator):
     """As many of each. What was there when somebody looked last decides what is tried: little is refused."""
 
     names: int
+    at_once: int
     count: int = 0
     there: frozenset[int] = frozenset()
 
@@ -33,7 +34,7 @@ class TopicOperations(Generator):
         if not context.free:
             return PENDING, self
         process = context.random.choice(context.free)
-        name = key_at(self.count, self.names, context)
+        name = key_at(self.count, self.names, context, self.at_once)
         after = replace(self, count=self.count + 1)
         if context.random.random() < 1 / 3:
             f = "read"
@@ -52,7 +53,7 @@ class TopicOperations(Generator):
 
 
 def _operations(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
-    return TopicOperations(key_count(plan))
+    return TopicOperations(key_count(plan), keys_at_once(plan))
 
 
 def _recovery(plan: RunPlan, options: Mapping[str, Any]) -> Generator:
