@@ -10,6 +10,7 @@ run's folder. What is *not* here: what a run is worth (`Outcome`), for people (`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 import msgspec
 
 from .checkers import node_logs, replicas
+from .checkers.kafka_log import LogHistory
+from .checkers.kafka_stronger import young_since
 from .checkers.replicas import CommittedEnd, StoredLog
 from .checkers.verdict import Verdict
 from .history import Operation, read
@@ -26,6 +29,8 @@ from .workloads import workload_of
 
 ENDS = "ends"
 """The note that tells how far each partition is committed in the end."""
+STOPPED_SECONDS = 60.0
+"""After that note the nodes are stopped by then, and delete no more."""
 SERIES_MAX = 1_000
 """Points of what is measured over time, as it is written down."""
 
@@ -45,7 +50,9 @@ def judge_run(
         history = list(read(lines))
     verdicts = judge_history(plan, history) if of_rounds is None else dict(of_rounds)
     if data_folders:
-        verdicts["replicas"] = guarded(lambda: judge_replicas(data_folders, committed_ends(history)))
+        keeps_s = workload_of(plan).keeps_s
+        ends = committed_ends(history, keeps_s(plan) if keeps_s is not None else None)
+        verdicts["replicas"] = guarded(lambda: judge_replicas(data_folders, ends))
     if log_files:
         verdicts["logs"] = guarded(lambda: judge_logs(log_files))
     folder.verdict.write_bytes(msgspec.json.format(msgspec.json.encode(shown(verdicts), enc_hook=repr)))
@@ -121,15 +128,20 @@ def _thinned(told: Any) -> Any:
     return told
 
 
-def committed_ends(history: Sequence[Operation]) -> dict[tuple[str, int], CommittedEnd]:
-    """(Topic id, partition) → how far it was committed, as the run was told after its last reads."""
+def committed_ends(history: Sequence[Operation], keeps_s: float | None = None) -> dict[tuple[str, int], CommittedEnd]:
+    """(Topic id, partition) → how far it was committed, as the run was told after its last reads. `keeps_s`: as
+    `Workload.keeps_s`. Raises `InvalidRequest` for a history of a log, which it is then, that is none."""
     found = {}
     for note in history:
         if note.f == ENDS and isinstance(note.process, str) and isinstance(note.value, Mapping):
+            young: Mapping[Any, int] = {}
+            if keeps_s is not None and keeps_s != math.inf:
+                young = young_since(LogHistory(history), note.time / 1e9 + STOPPED_SECONDS - keeps_s)
             for topic_id, told in note.value.items():
                 for number, end in enumerate(told["ends"]):
                     if end is not None:
-                        found[topic_id, number] = CommittedEnd(end, bool(told["in_sync"]))
+                        start = 0 if keeps_s == math.inf else young.get(f"{told['topic']}/{number}")
+                        found[topic_id, number] = CommittedEnd(end, bool(told["in_sync"]), start)
     return found
 
 

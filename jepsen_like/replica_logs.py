@@ -14,6 +14,7 @@ from pathlib import Path
 
 from raftlog.errors import CorruptBatch
 from raftlog.record_batch import HEADER_BYTES, BatchHeader, check_crc, parse_header
+from raftlog.record_control import decode_control
 
 from .checkers.replicas import StoredBatch, StoredLog
 
@@ -46,7 +47,9 @@ def read_log(replica: Path) -> StoredLog:
             if len(batches) > BATCHES_MAX:
                 raise TooLarge(f"{replica} has more than {BATCHES_MAX} batches")
     start = int(segments[0].name[:20]) if segments else 0
-    return StoredLog(batches[0].base_offset if batches else start, batches)
+    first = next(_batches(segments[0]), None) if segments else None
+    # Where the first segment cannot be read, the log begins there all the same.
+    return StoredLog(first.base_offset if first is not None else start, batches)
 
 
 def last_batch(segment: Path) -> tuple[int, int] | None:
@@ -86,4 +89,25 @@ def _stored(header: BatchHeader, raw: bytes) -> StoredBatch:
         sound = True
     except CorruptBatch:
         sound = False
-    return StoredBatch(header.base_offset, header.end_offset, header.leader_epoch, header.crc, sound)
+    ended = _ended(header, raw) if sound and header.is_control else ()
+    return StoredBatch(
+        header.base_offset,
+        header.end_offset,
+        header.leader_epoch,
+        header.crc,
+        sound,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        ended,
+    )
+
+
+def _ended(header: BatchHeader, raw: bytes) -> tuple[tuple[int, int], ...]:
+    """Nobody's, where its CRC is right and it is no marker all the same: the replicas are compared by that."""
+    try:
+        return tuple(
+            (one.producer_id, one.producer_epoch) for one in decode_control(header, raw[HEADER_BYTES:]).entries
+        )
+    except CorruptBatch:
+        return ()

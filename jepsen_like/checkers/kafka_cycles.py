@@ -6,7 +6,9 @@ whoever else read it. There are no edges from readers to later writers: a consum
 each process, `-realtime` what returned before another was invoked.
 
 `G0` is a cycle of writes alone, `G1c` one with at least one read. One cycle is shown for each knot of operations that
-depend on one another, a shortest one.
+depend on one another: a shortest one, or of a large knot a short one. Every edge within a knot is on a cycle, so that
+one search finds one, and only so much is spent on shorter ones. It takes as long as to read the graph a few times;
+beyond its budget a search is given up.
 
 Source: Adya 1999; Elle (Kingsbury and Alvaro 2020). What is *not* here: anomalies of single records.
 """
@@ -21,6 +23,28 @@ from typing import Any
 
 from .kafka_log import Done, LogHistory, pairs
 
+STEPS_MAX = 50_000_000
+"""Edges that all searches together may look at: about a minute."""
+SHORTER_STEPS = 100_000
+"""Of them, for a shorter cycle of one knot."""
+
+
+class TooManySteps(Exception):
+    """The search for cycles was given up."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What is left to be spent."""
+
+    left: int = STEPS_MAX
+
+    def take(self, count: int) -> None:
+        """Raises `TooManySteps`."""
+        self.left -= count
+        if self.left < 0:
+            raise TooManySteps("the search for cycles was given up: the history is too large, judge a part of it")
+
 
 @dataclass(slots=True)
 class Graph:
@@ -33,6 +57,11 @@ class Graph:
         if one != other:
             self.edges.setdefault(one, {}).setdefault(other, reason)
 
+    @property
+    def size(self) -> int:
+        """Edges."""
+        return sum(map(len, self.edges.values()))
+
     def joined(self, other: Graph) -> Graph:
         both = Graph({node: dict(after) for node, after in self.edges.items()})
         for node, after in other.edges.items():
@@ -41,8 +70,9 @@ class Graph:
         return both
 
 
-def cycles(history: LogHistory, *, ww_deps: bool, timed: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and cycle. `timed`: with the order of processes and of time, too; what shows without is not told again."""
+def cycles(history: LogHistory, *, ww_deps: bool, timed: bool, budget: Budget) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and cycle. `timed`: with the order of processes and of time, too; what shows without is not told again.
+    Raises `TooManySteps`."""
     done = [one for one in history.done if one.kind != "fail"]
     numbers = {one.seq: number for number, one in enumerate(done)}
     writes = _write_order(history, numbers) if ww_deps else Graph()
@@ -54,8 +84,9 @@ def cycles(history: LogHistory, *, ww_deps: bool, timed: bool) -> Iterator[tuple
     for suffix, more in orders:
         for name, graph, wanted in (("G0", writes, "ww"), ("G1c", writes.joined(reads), "wr")):
             joined = graph.joined(more)
+            budget.take(joined.size)
             for knot in knots(joined):
-                cycle = _cycle_with(joined, knot, wanted)
+                cycle = _cycle_with(joined, knot, wanted, budget)
                 if cycle is not None and frozenset(cycle) not in told:
                     told.add(frozenset(cycle))
                     yield name + suffix, _shown(joined, cycle, done)
@@ -163,19 +194,23 @@ def _unstacked(node: int, stack: list[int], on_stack: set[int]) -> list[int]:
     return knot
 
 
-def _cycle_with(graph: Graph, knot: list[int], wanted: str) -> list[int] | None:
-    """A shortest cycle of the knot among those with an edge of this kind."""
+def _cycle_with(graph: Graph, knot: list[int], wanted: str, budget: Budget) -> list[int] | None:
+    """A short cycle of the knot among those with an edge of this kind; a shortest one where that is found soon."""
     inside, best = set(knot), None
+    enough = budget.left - SHORTER_STEPS
     for node in sorted(knot):
         for target, reason in graph.edges.get(node, {}).items():
-            if reason["type"] == wanted and target in inside:
-                way = _shortest(graph, inside, target, node)
-                if way is not None and (best is None or len(way) < len(best)):
-                    best = way
+            if reason["type"] != wanted or target not in inside:
+                continue
+            way = _shortest(graph, inside, target, node, budget)
+            if way is not None and (best is None or len(way) < len(best)):
+                best = way
+            if best is not None and (len(best) == 2 or budget.left < enough):
+                return best
     return best
 
 
-def _shortest(graph: Graph, inside: set[int], start: int, end: int) -> list[int] | None:
+def _shortest(graph: Graph, inside: set[int], start: int, end: int, budget: Budget) -> list[int] | None:
     came_from: dict[int, int] = {start: start}
     queue = deque([start])
     while queue:
@@ -185,7 +220,9 @@ def _shortest(graph: Graph, inside: set[int], start: int, end: int) -> list[int]
             while way[-1] != start:
                 way.append(came_from[way[-1]])
             return way[::-1]
-        for target in graph.edges.get(node, ()):
+        after = graph.edges.get(node, {})
+        budget.take(len(after))
+        for target in after:
             if target in inside and target not in came_from:
                 came_from[target] = node
                 queue.append(target)

@@ -21,7 +21,6 @@ from .plans import Options
 from .targets import sample
 
 NONE_SHARE = 0.25
-AT_ONCE_MAX = 3
 MERGED = ("slow-links", "stall", "reset", "late-bytes")
 """They are in `links` together."""
 CRAFTED = ("slow-kill", "power-rot-each", "followers-forget", "move-kill", "left-behind")
@@ -57,7 +56,7 @@ class MixedNemesis:
         end = loop.time() + seconds
         while (left := end - loop.time()) > 0:
             span = min(self._options.redraw, left)
-            chosen = drawn(self._rng, names)
+            chosen = drawn(self._rng, names, self._options.at_once)
             if not chosen:
                 await asyncio.sleep(span)
                 continue
@@ -66,6 +65,6 @@ class MixedNemesis:
                     group.create_task(self._members[name].disturb(cluster, span, tell))
 
 
-def drawn(rng: random.Random, names: list[str]) -> list[str]:
+def drawn(rng: random.Random, names: list[str], at_once: int) -> list[str]:
     """None, or a few."""
-    return [] if rng.random() < NONE_SHARE else sorted(sample(rng, names, rng.randrange(1, AT_ONCE_MAX + 1)))
+    return [] if rng.random() < NONE_SHARE else sorted(sample(rng, names, rng.randrange(1, at_once + 1)))

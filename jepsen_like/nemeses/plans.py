@@ -50,6 +50,8 @@ class Options:
     """Seconds after which `mixed` draws anew."""
     nemeses: tuple[str, ...] = ()
     """What `mixed` draws from; empty: all that the cluster can be given."""
+    at_once: int = 3
+    """Of them, at most."""
 
 
 def checked(given: Mapping[str, Any]) -> Options:
@@ -68,6 +70,10 @@ def checked(given: Mapping[str, Any]) -> Options:
             known[name] = _range(name, given[name])
     if "redraw" in given:
         known["redraw"] = _range("redraw", [given["redraw"]] * 2)[0]
+    if "at_once" in given:
+        if given["at_once"] not in (1, 2, 3):
+            raise _refused(f"at_once must be 1, 2 or 3, not {given['at_once']!r}")
+        known["at_once"] = given["at_once"]
     if "nemeses" in given:
         known["nemeses"] = tuple(map(str, given["nemeses"]))
     return Options(**known)

@@ -10,10 +10,15 @@
 | `assign_every` | 64 | of so many one changes what a process reads |
 | `hang_every` | 0 | of so many transactions one hangs after its reads, until others have what its member owned |
 | `poll_records` | 500 | at most, of a key |
-| `retention_ms` | -1 | of the topics; more than a run lasts, so that only a clock that leapt could take a record away |
+| `retention_past_s` | -1 | the topics keep what is younger than the run's time and so many seconds; -1: all |
 
 A third of the keys that a process assigns to itself are widened to those of which something is written that nobody has
 read. With `transactions` and `subscribe` a transaction takes the group's offsets of what it has polled along.
+
+With `retention_past_s` only a clock that leapt can take away what is younger than a run. The product promises that a
+leap of over a minute takes nothing (`partitions/retention.py`); a smaller one may be believed, and so is the clock with
+which a node starts, which is not to be wrong then. What is younger than the topics keep, and by a minute, has to be
+there in the end.
 
 A member hangs with its whole program (`hang_every`): that wants `subscribe`, clients with processes of their own, and
 an `operation_timeout_s` that is longer.
@@ -48,6 +53,8 @@ HANG_SECONDS = SESSION_MS / 1000 + 4
 """What a member has read is others' by then, and consumed."""
 RECOVERY_VALUES = 1_000_000_000
 """Values from here on are sent after the cluster was healed."""
+LEAP_BELIEVED_SECONDS = 60.0
+"""A wall clock that moved by so much is believed to be right; retention is early by that."""
 SEGMENT_BYTES = "16384"
 """A run fills many segments, so that what happens between them happens."""
 RETENTION = {"segment.bytes": SEGMENT_BYTES, "retention.ms": "-1", "retention.bytes": "-1"}
@@ -146,10 +153,22 @@ def keys_of(options: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _topics(plan: RunPlan) -> list[TopicPlan]:
     partitions = int(option(plan.options, "partitions", 2))
-    configs = {**RETENTION, "retention.ms": str(int(option(plan.options, "retention_ms", -1)))}
+    retention = _retention_seconds(plan)
+    configs = {**RETENTION, "retention.ms": "-1" if retention == math.inf else str(int(retention * 1000))}
     if "min_insync_replicas" in plan.options:
         configs["min.insync.replicas"] = str(int(plan.options["min_insync_replicas"]))
     return [TopicPlan(f"log{number}", partitions, configs) for number in range(topic_count(plan))]
+
+
+def _retention_seconds(plan: RunPlan) -> float:
+    """Of its topics; infinite where they keep all."""
+    past = option(plan.options, "retention_past_s", -1)
+    return plan.seconds + past if past >= 0 else math.inf
+
+
+def keeps_seconds(plan: RunPlan) -> float:
+    """What is younger than so many seconds, by a true clock, nothing may have deleted; infinite where all is kept."""
+    return _retention_seconds(plan) - LEAP_BELIEVED_SECONDS
 
 
 def topic_count(plan: RunPlan) -> int:
@@ -198,6 +217,7 @@ def _checkers(plan: RunPlan) -> Mapping[str, Checker]:
             kafka.check,
             transactional=transactional,
             rebalances_told=True,
+            keeps_s=keeps_seconds(plan),
             allow=frozenset({"int-send-skip"}) if transactional else frozenset(),
         ),
         "stats": functools.partial(stats.check, wanted=(f, "poll", "assign")),
@@ -212,4 +232,4 @@ def _sent_keys(operation: Operation) -> Sequence[str]:
     return [micro[1] for micro in operation.value or () if micro[0] == "send"]
 
 
-LOG = Workload("log", "log", _topics, _operations, _recovery, _last_reads, _checkers)
+LOG = Workload("log", "log", _topics, _operations, _recovery, _last_reads, _checkers, keeps_s=keeps_seconds)

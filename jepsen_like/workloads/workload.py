@@ -63,6 +63,9 @@ class Workload:
     checkers: Callable[[RunPlan], Mapping[str, Checker]]
     records: int = 0
     """That are in every partition before it begins."""
+    keeps_s: Callable[[RunPlan], float] | None = None
+    """What is younger than so many seconds, by a true clock, is in its topics for as long as the run lasts; infinite:
+    all is. None: its records are not what it is about."""
 
     def generator(self, plan: RunPlan, options: Mapping[str, Any]) -> Generator:
         """All of it."""

@@ -241,7 +241,7 @@ def test_a_cluster_without_room_is_not_drained_and_two_voters_stay() -> None:
 
 def test_mixes_are_sometimes_nothing_and_never_everything() -> None:
     rng = random.Random(3)
-    mixes = [drawn(rng, [*RECIPES]) for _ in range(400)]
+    mixes = [drawn(rng, [*RECIPES], 3) for _ in range(400)]
     assert 60 < sum(not mix for mix in mixes) < 140
     assert {len(mix) for mix in mixes} == {0, 1, 2, 3}
     assert {name for mix in mixes for name in mix} == set(RECIPES)
