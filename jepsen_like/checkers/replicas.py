@@ -84,18 +84,21 @@ def check(
     """`logs`: (topic id, partition) → node → log. `ends`: of those whose end is known; others are compared as far as
     the shortest replica goes. Unknown where no partition has two replicas to compare."""
     found: dict[str, list[dict[str, Any]]] = {}
-    compared = batches = damaged = 0
+    compared = batches = damaged = numbered = 0
     for place, replicas in sorted(logs.items()):
         where = {"topic_id": place[0], "partition": place[1]}
         known = ends.get(place)
         limit = known.end if known is not None else min((log.end for log in replicas.values()), default=0)
         damaged += sum(not batch.sound for log in replicas.values() for batch in log.batches)
         batches += sum(len(log.batches) for log in replicas.values())
+        numbered += sum(batch.producer_id >= 0 for log in replicas.values() for batch in log.batches)
         compared += len(replicas) > 1
         for name, told in _judged(replicas, limit, known):
             found.setdefault(name, []).append({**where, **told})
     anomalies = {name: listed[:TOLD_MAX] for name, listed in found.items()}
-    measured = {"partitions": len(logs), "compared": compared, "batches": batches, "damaged": damaged}
+    measured = {
+        "partitions": len(logs), "compared": compared, "batches": batches, "damaged": damaged, "numbered": numbered,
+    }  # fmt: skip
     return Verdict(not anomalies if compared else None, anomalies, measured)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -169,6 +170,44 @@ def test_a_read_from_the_future_is_a_cycle_with_time() -> None:
     assert "G1c-realtime" in names(*parts)
     assert "G1c-process" in names(polled(0, (0, "a")), sent(0, (0, "a")))
     assert "G1c" not in names(*parts)
+
+
+def knot(count: int) -> list[list[Operation]]:
+    """Each transaction polls what the next one sends, and the last what the first did; and many more of the others."""
+    begun = [Operation(0, one, "invoke", "txn", [["send", KEY, one], ["poll"]]) for one in range(count)]
+    ended = [
+        Operation(0, one, "ok", "txn", [["send", KEY, [one, one]], ["poll", {KEY: [[(one + 1) % count] * 2]}]])
+        for one in range(count)
+    ]
+    return [begun, ended]
+
+
+def test_a_large_knot_takes_seconds_and_shows_one_cycle() -> None:
+    began = time.process_time()
+    verdict = check(numbered(*knot(5_000)))
+    assert time.process_time() - began < 10
+    (cycle,) = verdict.anomalies["G1c"]
+    assert len(cycle["cycle_indices"]) == 5_001 and verdict.valid is False
+
+
+def test_a_knot_with_many_short_ways_shows_a_short_cycle() -> None:
+    """Everybody reads of everybody: 5,000 transactions would be 25 million edges; 300 are 90,000."""
+    count = 300
+    begun, _ = knot(count)
+    everything = [[one, one] for one in range(count)]
+    ended = [
+        Operation(0, one, "ok", "txn", [["send", KEY, [one, one]], ["poll", {KEY: everything}]]) for one in range(count)
+    ]
+    (cycle,) = check(numbered(begun, ended)).anomalies["G1c"]
+    assert len(cycle["cycle_indices"]) == 3
+
+
+def test_a_search_that_is_given_up_is_no_pass() -> None:
+    sound = [sent(0, (0, "a"), (1, "b")), polled(1, (0, "a"), (1, "b"))]
+    assert check(numbered(*sound)).valid
+    verdict = check(numbered(*sound), steps=1)
+    assert verdict.valid is None and "given up" in verdict.measured["reason"]
+    assert check(numbered(*sound, polled(2, (2, "x"))), steps=1).valid is False
 
 
 # --- Measures ---------------------------------------------------------------------------------------------------------

@@ -84,7 +84,8 @@ ABC = ((0, 2, 7), (2, 3, 8), (3, 6, 9))
 
 def test_replicas_that_agree_below_the_committed_end_are_sound_s4() -> None:
     verdict = compared(6, n1=log(*ABC), n2=log(*ABC), n3=log(*ABC))
-    assert verdict.valid and verdict.measured == {"partitions": 1, "compared": 1, "batches": 9, "damaged": 0}
+    assert verdict.valid
+    assert verdict.measured == {"partitions": 1, "compared": 1, "batches": 9, "damaged": 0, "numbered": 0}
     assert compared(3, n1=log(*ABC), n2=log(*ABC[:2], (3, 4, 1))).valid, "above it each goes on as it likes"
     assert compared(6, n1=log(*ABC), n2=log(*ABC[1:], start=2)).valid, "retention has come further on one of them"
     assert compared(6, in_sync=False, n1=log(*ABC), n2=log(*ABC[:2])).valid, "one that is behind lacks nothing yet"

@@ -245,6 +245,8 @@ def test_mixes_are_sometimes_nothing_and_never_everything() -> None:
     assert 60 < sum(not mix for mix in mixes) < 140
     assert {len(mix) for mix in mixes} == {0, 1, 2, 3}
     assert {name for mix in mixes for name in mix} == set(RECIPES)
+    assert {len(drawn(rng, [*RECIPES], 1)) for _ in range(100)} == {0, 1}
+    assert plans.checked({"at_once": 1}).at_once == 1 and plans.checked({}).at_once == 3
 
 
 # --- Files ------------------------------------------------------------------------------------------------------------
