@@ -46,7 +46,7 @@ def numbered(*parts: list[Operation]) -> list[Operation]:
     ]
 
 
-def names(*parts: list[Operation], **options: bool) -> set[str]:
+def names(*parts: list[Operation], **options: Any) -> set[str]:
     return set(check(numbered(*parts), **options).anomalies)
 
 
