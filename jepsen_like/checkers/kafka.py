@@ -4,8 +4,8 @@ Two measures. **Jepsen's**, for its own cases: it allows `int-send-skip` and `G0
 poll that skips or goes back where processes subscribe (a group moved a partition), and `G1c` where write dependencies
 are on. **Ours** allows only the third, holds cycles to the order of processes and of time, and asks for more
 (`kafka_stronger.py`). Our own workload is judged without write dependencies: writes of two transactions may lie in one
-order in one key and in the other in another, as nothing is locked, so that `G0` is no anomaly of a log. And a `G1c`
-with such edges is none either: without them each is one.
+order in one key and in the other in another, as nothing is locked, so that `G0` is no anomaly of a log. A `G1c` with
+such edges may be none either; without them each is one.
 
 What is *not* here: the anomalies (`kafka_records.py`, `kafka_orders.py`, `kafka_cycles.py`, `kafka_stronger.py`).
 """
