@@ -5,7 +5,8 @@
     python -m jepsen_like check cases.json --model kafka --format json --case G1a/basic
 
 One line of JSON: `{"valid": true | false | "unknown", "anomalies": {...}}`. Exit code 0 valid, 1 invalid, 2 unknown (a
-checker that gives up has not passed anything), 3 a file or a call that cannot be made sense of.
+checker that gives up has not passed anything), 3 a file or a call that cannot be made sense of. Whatever bytes a file
+has, there is one line: where nothing was judged it is `{"valid": "unknown", "anomalies": {}, "error": "..."}`.
 
 What is *not* here: simulated clusters (`python -m jepsen_like.simulator`), planted bugs (`... .planted`).
 """
@@ -14,15 +15,16 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
+import math
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
-
-import msgspec
+from typing import Any, NoReturn
 
 from raftlog.errors import InvalidRequest
 
 from .checkers import kafka, linearizability
+from .checkers.kafka_log import WORK
 from .checkers.models import MODELS, model
 from .checkers.verdict import Verdict
 from .history_formats import FORMATS, MAX_FILE_BYTES, Loaded, load
@@ -39,8 +41,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def check(loaded: Loaded, name: str, kind: str, *, steps: int = linearizability.STEPS_MAX) -> Verdict:
-    """Raises `InvalidRequest` where the history is none of this model's."""
+    """Raises `InvalidRequest` where the history is none of this model's, or has no operation at all: of nothing
+    nothing can be said, and a file in another format than was named must not pass. One of faults alone is valid."""
+    if not loaded.operations:
+        raise InvalidRequest("invalid_request", f"there is no operation in it, read as {kind}")
     if name == "kafka":
+        if not any(one.f in WORK for one in loaded.operations):
+            first = f"but {loaded.operations[0].f:.40}: it is no log's history"
+            raise InvalidRequest("invalid_request", f"there is no {', '.join(WORK)} in it, {first}")
         ww_deps = bool(loaded.options.get("ww_deps", False))
         transactional = any(one.f == "txn" for one in loaded.operations)
         return kafka.check(loaded.operations, ww_deps=ww_deps, strict=kind != "json", transactional=transactional)
@@ -60,17 +68,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--steps", type=int, default=linearizability.STEPS_MAX, help="of a search, before it gives up"
     )
     chosen = parser.parse_args(arguments)
+    code, told = _judged(chosen)
+    if "error" in told:
+        _say(f"{chosen.file}: {told['error']}")
+    sys.stdout.write(json.dumps(_plain(told), separators=(",", ":")) + "\n")
+    return code
+
+
+def _judged(chosen: argparse.Namespace) -> tuple[int, dict[str, Any]]:
+    """Exit code, and what to print."""
     try:
         loaded = load(_read(chosen.file), chosen.format, chosen.case)
-        verdict = check(loaded, chosen.model, chosen.format, steps=chosen.steps)
     except (InvalidRequest, OSError) as error:
-        _say(f"{chosen.file}: {error}")
-        return EXIT_USAGE
-    except (RecursionError, MemoryError) as error:
-        _say(f"{chosen.file}: the checker gave up: {error!r}")
-        verdict = Verdict(None)
-    sys.stdout.write(msgspec.json.encode(verdict.shown, enc_hook=_shown).decode() + "\n")
-    return EXIT_UNKNOWN if verdict.valid is None else EXIT_VALID if verdict.valid else EXIT_INVALID
+        return _not_judged(EXIT_USAGE, str(error))
+    except MemoryError as error:
+        return _not_judged(EXIT_UNKNOWN, f"it is too large for this machine's memory: {error!r}")
+    except Exception as error:  # noqa: BLE001  whatever it is, no verdict may come of it
+        # Readers refuse what they know to be wrong with words of their own. What else they stumble over is the file's
+        # still, and a traceback's exit code would say "invalid" of a system that nobody has looked at.
+        return _not_judged(EXIT_USAGE, f"it cannot be read as {chosen.format}: {error!r:.300}")
+    try:
+        verdict = check(loaded, chosen.model, chosen.format, steps=chosen.steps)
+    except InvalidRequest as error:
+        return _not_judged(EXIT_USAGE, str(error))
+    except Exception as error:  # noqa: BLE001  as above
+        # A checker that crashes, for whatever reason, has found nothing and passed nothing.
+        return _not_judged(EXIT_UNKNOWN, f"the checker gave up: {error!r:.300}")
+    return EXIT_UNKNOWN if verdict.valid is None else EXIT_VALID if verdict.valid else EXIT_INVALID, verdict.shown
+
+
+def _not_judged(code: int, why: str) -> tuple[int, dict[str, Any]]:
+    return code, {**Verdict(None).shown, "error": why}
 
 
 def _read(name: str) -> bytes:
@@ -84,9 +112,27 @@ def _read(name: str) -> bytes:
     return raw
 
 
-def _shown(value: object) -> object:
-    """What JSON has no word for."""
-    return sorted(map(repr, value)) if isinstance(value, frozenset | set) else repr(value)
+SHOWN_NESTING_MAX = 150
+"""Deeper than what checkers compare, and far from Python's own limit."""
+
+
+def _plain(value: Any, depth: int = 0) -> Any:
+    """The value in JSON's words, as near as may be: values of histories may be what it has none for."""
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if depth == SHOWN_NESTING_MAX:
+        return "..."
+    if isinstance(value, dict):
+        return {_key(key, depth + 1): _plain(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one, depth + 1) for one in value]
+    if isinstance(value, frozenset | set):
+        return sorted(map(repr, value))
+    return repr(value)
+
+
+def _key(key: Any, depth: int) -> str:
+    return key if isinstance(key, str) else json.dumps(_plain(key, depth))
 
 
 def _say(text: str) -> None:

@@ -92,9 +92,9 @@ class _Reader:
                         raise self._error(position, f"{text} closes nothing")
                     return _CLOSED
                 case "text":
-                    return _ESCAPE.sub(_unescaped, text[1:-1])
+                    return self._whole(_ESCAPE.sub(_unescaped, text[1:-1]), position)
                 case "char":
-                    return _character(text[1:])
+                    return self._whole(_character(text[1:]), position)
                 case "tag":
                     continue  # the value that follows it is what counts
                 case "discard":
@@ -125,6 +125,15 @@ class _Reader:
             return frozenset(items) if opening == "#{" else tuple(items)
         except TypeError:
             raise self._error(position, "a map is the key of a map, or in a set") from None
+
+    def _whole(self, text: str, position: int) -> str:
+        """Java writes a character beyond 16 bits as two escapes; half of one is no text, and could not be shown."""
+        if text.isascii():
+            return text
+        try:
+            return text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise self._error(position, "half a character (a surrogate without its other half)") from None
 
     def _word(self, word: str, position: int) -> Any:
         if word[0] == ":" and len(word) > 1:

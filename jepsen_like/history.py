@@ -34,7 +34,7 @@ class Operation(msgspec.Struct, frozen=True, rename={"kind": "type"}, omit_defau
     time: int = 0
     node: str = ""
     error: Any = None
-    rebalanced: tuple[Any, ...] = ()
+    rebalanced: tuple[int | str, ...] = ()
     """Partitions that a group took from or gave to this process while the operation ran."""
 
 

@@ -14,6 +14,7 @@ nothing, and a compare-and-set that fails has compared (`cas-failed`).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -56,18 +57,22 @@ def load(raw: bytes, kind: str, case: str = "") -> Loaded:
 
 # --- Jepsen's text log ------------------------------------------------------------------------------------------------
 
-_LINE = re.compile(r"INFO\s+jepsen\.util\s+-\s+(\d+)\t:(invoke|ok|fail|info)\t:(\w+)\t(.*)")
+# Between tabs, or blanks where somebody had them expanded.
+_LINE = re.compile(r"INFO\s+jepsen\.util\s+-\s+(\d+)\s+:(invoke|ok|fail|info)\s+:(\w+)\s+(.*)")
 _TIMED_OUT = ":timed-out"
+PROCESS_DIGITS_MAX = 18
 
 
 def _etcd_log(text: str) -> Iterator[Operation]:
     index = 0
-    for line in text.splitlines():
+    for number, line in enumerate(text.splitlines(), start=1):
         match = _LINE.fullmatch(line.rstrip())
         if match is None:
             continue  # what the nemesis did, and other talk
+        if len(match[1]) > PROCESS_DIGITS_MAX:
+            raise InvalidRequest("invalid_request", f"line {number}: a process of {len(match[1])} digits")
         process, kind, f, shown = int(match[1]), _kind(match[2]), match[3], match[4]
-        value = None if shown == _TIMED_OUT else _one(shown)
+        value = None if shown == _TIMED_OUT else _one(shown, number)
         if kind == "fail" and f == "cas":
             yield Operation(index, process, "ok", "cas", ("failed", value))
         else:
@@ -75,10 +80,13 @@ def _etcd_log(text: str) -> Iterator[Operation]:
         index += 1
 
 
-def _one(text: str) -> Any:
-    values = edn.read_all(text)
+def _one(text: str, line: int) -> Any:
+    try:
+        values = edn.read_all(text)
+    except InvalidRequest as error:
+        raise InvalidRequest("invalid_request", f"line {line}, in its value: {error.detail}") from None
     if len(values) != 1:
-        raise InvalidRequest("invalid_request", f"{text[:40]!r} is not one value")
+        raise InvalidRequest("invalid_request", f"line {line}: {text[:40]!r} is not one value")
     return values[0]
 
 
@@ -103,10 +111,22 @@ def _from_map(position: int, value: Any) -> Operation:
     if not isinstance(value, dict) or "type" not in value or "process" not in value or "f" not in value:
         raise InvalidRequest("invalid_request", f"operation {position} is no map with :process, :type and :f")
     process, index, time = value["process"], value.get("index", position), value.get("time", 0)
-    if not isinstance(process, int | str) or not isinstance(index, int) or not isinstance(time, int | float):
-        raise InvalidRequest("invalid_request", f"operation {position}: process, index or time is of another kind")
-    kind = _kind(str(value["type"]))
+    if not _is_number(index) or not (isinstance(process, str) or _is_number(process)):
+        raise InvalidRequest("invalid_request", f"operation {position}: its index or its process is no number")
+    if not (_is_number(time) or (isinstance(time, float) and math.isfinite(time))):
+        raise InvalidRequest("invalid_request", f"operation {position}: its time is no number of nanoseconds")
+    if not isinstance(value["type"], str) or not isinstance(value["f"], str):
+        raise InvalidRequest("invalid_request", f"operation {position}: its type or its f is no name")
+    try:
+        kind = _kind(value["type"])
+    except InvalidRequest as error:
+        raise InvalidRequest("invalid_request", f"operation {position}: its type: {error.detail}") from None
     return Operation(index, process, kind, str(value["f"]), value.get("value"), int(time), error=value.get("error"))
+
+
+def _is_number(value: Any) -> bool:
+    """Python takes true for 1."""
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _kind(text: str) -> Kind:
@@ -114,7 +134,7 @@ def _kind(text: str) -> Kind:
         case "invoke" | "ok" | "fail" | "info":
             return text
         case _:
-            raise InvalidRequest("invalid_request", f"{text!r} is none of invoke, ok, fail, info")
+            raise InvalidRequest("invalid_request", f"{text[:40]!r} is none of invoke, ok, fail, info")
 
 
 # --- Cases of a log ---------------------------------------------------------------------------------------------------
@@ -132,23 +152,37 @@ def _json_case(raw: bytes, case: str) -> Loaded:
     options = decoded.get("options") or {}
     if not isinstance(options, dict):
         raise InvalidRequest("invalid_request", "its `options` are no object")
+    if not isinstance(options.get("ww_deps", False), bool):
+        raise InvalidRequest("invalid_request", "its option `ww_deps` is neither true nor false")
     operations = [_from_object(position, one) for position, one in enumerate(decoded["history"])]
     return Loaded(operations, options)
 
 
 def _pick(cases: Any, case: str) -> Any:
-    known = [one.get("id") for one in cases if isinstance(one, dict)] if isinstance(cases, list) else []
-    if case not in known:
-        raise InvalidRequest("invalid_request", f"case {case!r} is none of the file's {len(known)}: give its id")
-    return cases[known.index(case)]
+    known = [one for one in cases if isinstance(one, dict)] if isinstance(cases, list) else []
+    for one in known:
+        if one.get("id") == case:
+            return one
+    raise InvalidRequest("invalid_request", f"case {case!r} is none of the file's {len(known)}: give its id")
 
 
 def _from_object(position: int, value: Any) -> Operation:
     if not isinstance(value, dict):
         raise InvalidRequest("invalid_request", f"operation {position} is no object")
-    rebalances = value.get("rebalance_log") or value.get("rebalance-log") or ()
-    keys = tuple(key for one in rebalances if isinstance(one, dict) for key in one.get("keys", ()))
-    return msgspec.structs.replace(_from_map(position, value), rebalanced=keys)
+    return msgspec.structs.replace(_from_map(position, value), rebalanced=_rebalanced(position, value))
+
+
+def _rebalanced(position: int, value: dict[str, Any]) -> tuple[int | str, ...]:
+    rebalances = value.get("rebalance_log") or value.get("rebalance-log") or []
+    if not isinstance(rebalances, list) or not all(isinstance(one, dict) for one in rebalances):
+        raise InvalidRequest("invalid_request", f"operation {position}: its rebalance log is no list of objects")
+    keys: list[int | str] = []
+    for one in rebalances:
+        named = one.get("keys") or []
+        if not isinstance(named, list) or not all(isinstance(key, int | str) for key in named):
+            raise InvalidRequest("invalid_request", f"operation {position}: a rebalance's keys are no list of names")
+        keys += named
+    return tuple(keys)
 
 
 _PARSERS: dict[str, Callable[[str], Iterator[Operation]]] = {"etcd-log": _etcd_log, "edn": _edn, "kv-edn": _kv_edn}

@@ -14,6 +14,7 @@ Source: Jepsen's workload for Kafka (jepsen.tests.kafka). What is *not* here: wh
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -136,9 +137,18 @@ def keys_of(operation: Operation) -> list[Key]:
 
 def _key(key: Any, operation: Operation) -> Key:
     """Keys of a JSON object are text, also where they are numbers elsewhere in the same history."""
-    if not isinstance(key, Hashable):
-        raise _wrong(operation, f"has {key!r:.60} for a key")
+    if not _is_hashable(key):
+        raise _wrong(operation, f"has {reprlib.repr(key)} for a key")
     return str(key) if isinstance(key, int) else key
+
+
+def _is_hashable(value: Any) -> bool:
+    """Whatever its type says: a tuple may hold a map."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def _is_work(operation: Operation) -> bool:
@@ -152,10 +162,12 @@ def _done(seq: int, operation: Operation) -> Done:
             done.sends.setdefault(_key(micro[1], operation), []).append(_pair(micro[2], operation))
         elif micro[0] == "poll" and len(micro) == 2 and isinstance(micro[1], Mapping):
             for key, found in micro[1].items():
+                if not isinstance(found, Sequence) or isinstance(found, str):
+                    raise _wrong(operation, f"has {reprlib.repr(found)} where a list of offsets and values should be")
                 polled = done.polls.setdefault(_key(key, operation), [])
                 polled += [_pair(one, operation) for one in found]
         elif tuple(micro) != ("poll",):
-            raise _wrong(operation, f"has {micro!r:.60}")
+            raise _wrong(operation, f"has {reprlib.repr(micro)}")
     return done
 
 
@@ -167,7 +179,7 @@ def _micro_operations(operation: Operation) -> Sequence[Any]:
         raise _wrong(operation, "is no list of sends and polls")
     for micro in value:
         if not isinstance(micro, Sequence) or isinstance(micro, str) or not micro:
-            raise _wrong(operation, f"has {micro!r:.60}")
+            raise _wrong(operation, f"has {reprlib.repr(micro)}")
     return value
 
 
@@ -176,8 +188,8 @@ def _pair(value: Any, operation: Operation) -> Pair:
         pair: Any = (None, value)
     else:
         pair = tuple(value)
-    if len(pair) != 2 or not isinstance(pair[0], int | None) or not isinstance(pair[1], Hashable):
-        raise _wrong(operation, f"has {value!r:.60} where an offset and a value should be")
+    if len(pair) != 2 or not isinstance(pair[0], int | None) or not _is_hashable(pair[1]):
+        raise _wrong(operation, f"has {reprlib.repr(value)} where an offset and a value should be")
     return pair[0], pair[1]
 
 

@@ -19,7 +19,9 @@ What is *not* here: the search (`linearizability.py`).
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -87,8 +89,40 @@ MODELS = ("cas-register", "multi-register", "mutex", "kv", "set")
 
 
 def _not_of(name: str, call: Call) -> InvalidRequest:
-    shown = f"{call.invocation.f} {call.invocation.value!r}"
+    shown = f"{call.invocation.f} {reprlib.repr(call.invocation.value)}"  # bounded, however deep and long it is
     return InvalidRequest("invalid_request", f"operation {call.called}: a {name} does not {shown:.80}")
+
+
+NESTING_MAX = 100
+
+
+def _compared(value: Any, call: Call, depth: int = 0) -> Hashable:
+    """The value as one that states can hold and compare: a list is a tuple, whichever format it came in.
+
+    Raises `InvalidRequest` for a map, and for what is nested too deep.
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    if depth == NESTING_MAX:
+        raise _not_compared(call, f"something that is nested deeper than {NESTING_MAX}")
+    if isinstance(value, Sequence):
+        return tuple(_compared(one, call, depth + 1) for one in value)
+    if isinstance(value, AbstractSet):
+        return frozenset(_compared(one, call, depth + 1) for one in value)
+    raise _not_compared(call, "a map")
+
+
+def _not_compared(call: Call, what: str) -> InvalidRequest:
+    return InvalidRequest(
+        "invalid_request",
+        f"operation {call.called}, a {call.invocation.f:.40}, or its completion: it holds {what}, where a value should "
+        "be: text, a number, nil, or a list of these",
+    )
+
+
+def _is_list(value: Any) -> bool:
+    """Text is a sequence of characters, which nobody means."""
+    return isinstance(value, Sequence) and not isinstance(value, str)
 
 
 def _answer_of(call: Call) -> tuple[Any, bool]:
@@ -126,12 +160,12 @@ def _register_call_etcd(call: Call) -> tuple[Hashable, Step]:
     f, asked = call.invocation.f, call.invocation.value
     answer, answered = _answer_of(call)
     if f == "read":
-        return None, Step(f, None, answer, answered)
+        return None, Step(f, None, _compared(answer, call), answered)
     if f == "write":
-        return None, Step(f, asked, None, answered)
-    if f == "cas" and isinstance(asked, Sequence) and len(asked) == 2:
+        return None, Step(f, _compared(asked, call), None, answered)
+    if f == "cas" and _is_list(asked) and len(asked) == 2:
         failed = isinstance(answer, tuple) and answer[:1] == ("failed",)
-        return None, Step("cas-failed" if failed else "cas", tuple(asked), None, answered)
+        return None, Step("cas-failed" if failed else "cas", _compared(asked, call), None, answered)
     raise _not_of("cas-register", call)
 
 
@@ -166,17 +200,17 @@ _READ_OR_WRITE = {"read": "read", "r": "read", "write": "write", "w": "write"}
 
 def _micro_operations(f: str, value: Any, call: Call) -> tuple[tuple[str, Hashable, Hashable], ...]:
     if isinstance(value, Mapping) and f in _READ_OR_WRITE:
-        return tuple((_READ_OR_WRITE[f], key, one) for key, one in value.items())
+        return tuple((_READ_OR_WRITE[f], key, _compared(one, call)) for key, one in value.items())
     if value is None:
         return ()
     found = []
-    if not isinstance(value, Sequence) or isinstance(value, str):
+    if not _is_list(value):
         raise _not_of("multi-register", call)
     for one in value:
-        if isinstance(one, Sequence) and len(one) == 3 and one[0] in _READ_OR_WRITE:
-            found.append((_READ_OR_WRITE[one[0]], one[1], one[2]))
-        elif isinstance(one, Sequence) and len(one) == 2 and f in _READ_OR_WRITE:
-            found.append((_READ_OR_WRITE[f], one[0], one[1]))
+        if _is_list(one) and len(one) == 3 and isinstance(one[0], str) and one[0] in _READ_OR_WRITE:
+            found.append((_READ_OR_WRITE[one[0]], _compared(one[1], call), _compared(one[2], call)))
+        elif _is_list(one) and len(one) == 2 and f in _READ_OR_WRITE:
+            found.append((_READ_OR_WRITE[f], _compared(one[0], call), _compared(one[1], call)))
         else:
             raise _not_of("multi-register", call)
     return tuple(found)
@@ -214,15 +248,20 @@ def _restarts(step: Step, look: Step) -> bool:
 
 def _kv_call(call: Call) -> tuple[Hashable, Step]:
     asked = call.invocation.value
-    if call.invocation.f not in {"get", "put", "append"} or not isinstance(asked, Sequence) or len(asked) != 2:
+    if call.invocation.f not in {"get", "put", "append"} or not _is_list(asked) or len(asked) != 2:
         raise _not_of("kv", call)
-    key, text = asked
+    key, text = _compared(asked[0], call), asked[1]
     answer, answered = _answer_of(call)
     if call.invocation.f != "get":
         if not isinstance(text, str):
             raise _not_of("kv", call)
         return key, Step(call.invocation.f, text, None, answered)
-    found = answer[1] if isinstance(answer, Sequence) and len(answer) == 2 else None
+    if answer is not None and not (_is_list(answer) and len(answer) == 2 and isinstance(answer[1], str | None)):
+        raise InvalidRequest(
+            "invalid_request",
+            f"operation {call.called}: a get was answered {reprlib.repr(answer)}, which is no key with a text or nil",
+        )
+    found = None if answer is None else answer[1]
     return key, Step("get", None, "" if found is None else found, answered)
 
 
@@ -237,7 +276,7 @@ def _set_call(call: Call) -> tuple[Hashable, Step]:
     f = call.invocation.f
     answer, answered = _answer_of(call)
     if f == "add":
-        return None, Step(f, call.invocation.value, None, answered)
-    if f == "read" and (not answered or isinstance(answer, Sequence | frozenset | set)):
-        return None, Step(f, None, frozenset(answer) if answered else None, answered)
+        return None, Step(f, _compared(call.invocation.value, call), None, answered)
+    if f == "read" and (not answered or _is_list(answer) or isinstance(answer, AbstractSet)):
+        return None, Step(f, None, frozenset(_compared(one, call) for one in answer or ()), answered)
     raise _not_of("set", call)

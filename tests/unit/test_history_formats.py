@@ -78,6 +78,11 @@ def test_a_text_log() -> None:
     ]
 
 
+def test_a_text_log_whose_tabs_were_expanded() -> None:
+    (one,) = load(b"INFO  jepsen.util - 3   :invoke :cas    [1 2]\n", "etcd-log").operations
+    assert (one.process, one.kind, one.f, one.value) == (3, "invoke", "cas", (1, 2))
+
+
 @pytest.mark.parametrize("text", ["[{0}\n {1}]", "({0} ; and\n {1})", "{0}\n{1}"])
 def test_edn_in_a_vector_a_list_or_by_itself(text: str) -> None:
     maps = "{:type :invoke, :f :read, :process 0}", "{:type :ok, :f :read, :process 0, :value 4, :index 9}"
