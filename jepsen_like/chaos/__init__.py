@@ -28,6 +28,7 @@ from typing import Any
 import rich_click as click
 
 from raftlog.cli.output import output_option, show, table
+from raftlog.errors import InvalidRequest
 
 from ..cells import LOOPBACK, NAMESPACES, ROUNDS_A_RUN, cell
 from ..run_records import RunFolder, RunPlan
@@ -35,7 +36,17 @@ from .board import board, keep
 from .corpora import corpora
 from .matrix import matrix
 from .planted import planted
-from .running import EXIT_INVALID, EXIT_VALID, default_layout, exit_code, layout_of, make_run, runs_option, told
+from .running import (
+    EXIT_INVALID,
+    EXIT_VALID,
+    check_plan,
+    default_layout,
+    exit_code,
+    layout_of,
+    make_run,
+    runs_option,
+    told,
+)
 
 
 @click.group()
@@ -90,14 +101,18 @@ def run(
     from ..interpreter import RunFailed
 
     seed = random.randrange(1, 2**31) if seed is None else seed
-    if cell_name:
-        plan = cell(cell_name).plan(seed=seed, seconds=seconds, rate=rate, rounds=rounds or ROUNDS_A_RUN)
-        layout = layout or layout_of(cell_name)
-    else:
-        plan = RunPlan(
-            cell="", workload=workload, nemesis=nemesis, nodes=nodes, seconds=seconds, rate=rate, seed=seed,
-            options=_options(options), rounds=rounds, planted=planted,
-        )  # fmt: skip
+    try:
+        if cell_name:
+            plan = cell(cell_name).plan(seed=seed, seconds=seconds, rate=rate, rounds=rounds or ROUNDS_A_RUN)
+            layout = layout or layout_of(cell_name)
+        else:
+            plan = RunPlan(
+                cell="", workload=workload, nemesis=nemesis, nodes=nodes, seconds=seconds, rate=rate, seed=seed,
+                options=_options(options), rounds=rounds, planted=planted,
+            )  # fmt: skip
+        check_plan(plan)
+    except InvalidRequest as error:
+        raise click.UsageError(error.detail) from None
     try:
         found = make_run(plan, layout or default_layout(), runs)
     except RunFailed as error:

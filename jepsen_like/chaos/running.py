@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 import msgspec
 import rich_click as click
 
+from raftlog.errors import InvalidRequest
+
 from ..cells import LOOPBACK, NAMESPACES, cell
 from ..json_lines import append_line
 from ..run_records import Outcome, RunFolder, RunPlan
@@ -41,13 +43,10 @@ def runs_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def make_run(plan: RunPlan, layout: str, runs: Path, *, keep: bool = True) -> Outcome:
     """Its outcome; its page is written. `keep`: it is appended to the results. Raises `RunFailed`."""
     from ..interpreter import RunFailed
-    from ..nemeses.nemesis import make
     from ..report.page import write_report
     from ..runner import folder_name, run
-    from ..workloads import workload_of
 
-    workload_of(plan)
-    make(plan.nemesis, seed=plan.seed, origin_ns=0, options=plan.options)
+    check_plan(plan)
     folder = RunFolder(runs / folder_name(plan, datetime.datetime.now(datetime.UTC)))
     with _progress(plan) as tell:
         try:
@@ -63,6 +62,22 @@ def make_run(plan: RunPlan, layout: str, runs: Path, *, keep: bool = True) -> Ou
     if found.valid is False and not plan.planted:
         click.echo(what_was_found(folder), err=True)
     return found
+
+
+def check_plan(plan: RunPlan) -> None:
+    """Raises `InvalidRequest` for one that cannot be run: names and options that there are not."""
+    from ..nemeses.nemesis import make
+    from ..run_options import check_options
+    from ..workloads import workload_of
+
+    workload_of(plan)
+    check_options(plan.options)
+    make(plan.nemesis, seed=plan.seed, origin_ns=0, options=plan.options)
+    if plan.planted:
+        from ..planted.bugs import BUGS
+
+        if plan.planted not in BUGS:
+            raise InvalidRequest("invalid_config", f"there is no planted bug {plan.planted!r}: see docs/faults.md")
 
 
 def what_was_found(folder: RunFolder) -> str:

@@ -10,6 +10,7 @@ What is *not* here: drawing (`plots.py`), choosing operations (`excerpts.py`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,15 +65,20 @@ def render(folder: RunFolder) -> str:
     """See `write_report`."""
     if not folder.plan.exists() or not folder.history.exists():
         raise InvalidRequest("invalid_request", f"{folder.path} is no folder of a run: it has no plan or no history")
-    plan = msgspec.json.decode(folder.plan.read_bytes(), type=RunPlan)
-    with folder.history.open("rb") as lines:
+    with _naming(folder.plan):
+        plan = msgspec.json.decode(folder.plan.read_bytes(), type=RunPlan)
+    with _naming(folder.history), folder.history.open("rb") as lines:
         history = list(read(lines))
-    faults = sorted(read_faults(folder.faults), key=lambda one: one.began) if folder.faults.exists() else []
-    verdict = msgspec.json.decode(folder.verdict.read_bytes()) if folder.verdict.exists() else {}
+    with _naming(folder.faults):
+        faults = sorted(read_faults(folder.faults), key=lambda one: one.began) if folder.faults.exists() else []
+    with _naming(folder.verdict):
+        verdict = msgspec.json.decode(folder.verdict.read_bytes(), type=dict) if folder.verdict.exists() else {}
+    with _naming(folder.outcome):
+        outcome = msgspec.json.decode(folder.outcome.read_bytes(), type=Outcome) if folder.outcome.exists() else None
     operations, seconds = series.ended(history), series.length(history)
     return _template("run.html.j2").render(
         plan=plan,
-        outcome=msgspec.json.decode(folder.outcome.read_bytes(), type=Outcome) if folder.outcome.exists() else None,
+        outcome=outcome,
         checkers=verdict.get("checkers", {}),
         anomalies=list(_anomalies(verdict, history)),
         faults=_faults(faults),
@@ -85,6 +91,17 @@ def render(folder: RunFolder) -> str:
         logs=_logs(folder),
         options=msgspec.json.encode(plan.options).decode(),
     )
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """A file of the folder that cannot be read is told by its name. Raises `InvalidRequest`."""
+    try:
+        yield
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidRequest("invalid_request", f"{file} is damaged: {error}") from None
+    except InvalidRequest as error:
+        raise InvalidRequest("invalid_request", f"{file} is damaged: {error.detail}") from None
 
 
 def render_simulated(kind: str, seed: int, seconds: float, *, trace: str, violation: str, lines: Sequence[str]) -> str:

@@ -146,9 +146,9 @@ def test_exit_codes_and_board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert call("run", "--seed", "4") == (1, "Error: the machine is busy\n"), "it could not be run"
     code, told = call("run", "--cell", "R12", "--seed", "11", "--option", "x=1", "-o", "json")
     assert code == 0 and made[-1].options == {"nemeses": ["bitflip", "kill"]} and '"cell": "R12"' in told
-    assert call("run", "--seed", "1", "--option", "hold=[1, 2]", "--option", "shapes=one")[0] == 0
-    assert made[-1].options == {"hold": [1, 2], "shapes": "one"}
-    assert call("run", "--cell", "R99")[0] == 1
+    assert call("run", "--seed", "1", "--option", "hold=[1, 2]", "--option", 'shapes=["one"]')[0] == 0
+    assert made[-1].options == {"hold": [1, 2], "shapes": ["one"]}
+    assert call("run", "--cell", "R99")[0] == 2
     code, told = call("board")
     assert code == 0 and "Never tested: Byzantine nodes" in told
     assert re.search(r"R12 .* 12 +21000 +- +- +1 ", told)
