@@ -17,13 +17,13 @@ from .nemeses.plans import Options
 SWITCHES = frozenset({"transactions", "subscribe"})
 NUMBERS = frozenset(
     {
-        "assign_every", "crash_every", "elements", "hang_every", "key_writes", "last_reads_s", "late_every",
-        "operation_timeout_s", "partitions", "poll_records", "recovery_s", "replication_factor", "retention_ms",
-        "stall_every", "topics",
+        "assign_every", "crash_every", "elements", "hang_every", "key_writes", "keys_at_once", "last_reads_s",
+        "late_every", "min_insync_replicas", "operation_timeout_s", "partitions", "poll_records", "recovery_s",
+        "replication_factor", "retention_past_s", "stall_every", "topics",
     }
 )  # fmt: skip
 OF_NEMESES = frozenset(one.name for one in dataclasses.fields(Options))
-LISTS = OF_NEMESES - {"redraw"}
+LISTS = OF_NEMESES - {"redraw", "at_once"}
 
 
 def check_options(given: Mapping[str, Any]) -> None:

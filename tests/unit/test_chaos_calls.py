@@ -27,7 +27,7 @@ from raftlog.errors import InvalidRequest
         (("--option", "hodl=[1,2]"), "there is no option 'hodl'; there are aims,"),
         (("--option", "aims=5"), "option aims must be a list, not 5"),
         (("--option", "hold=[2,1]"), "hold must be two rising numbers"),
-        (("--option", 'retention_ms="x"'), "option retention_ms must be a number, not 'x'"),
+        (("--option", 'retention_past_s="x"'), "option retention_past_s must be a number, not 'x'"),
         (("--option", 'transactions="no"'), "option transactions must be true or false, not 'no'"),
     ],
 )
