@@ -22,7 +22,7 @@ import msgspec
 from raftlog.errors import InvalidRequest
 
 from .cells import CELLS, REFERENCES, Cell
-from .run_records import Outcome
+from .run_records import Outcome, RunPlan
 
 COLUMNS = (
     "cell", "workload", "fault", "nodes", "target_s", "seconds", "seconds_now", "target_rounds", "rounds", "rounds_now",
@@ -88,12 +88,19 @@ def read_results(files: Iterable[Path]) -> Iterator[Outcome]:
 
 def scores(results: Iterable[Outcome], is_now: Callable[[str, bool], bool]) -> dict[str, Score]:
     """By cell; results of no cell are left out. `is_now`: whether a commit's result, where it is valid or not, is one
-    of the product that is here."""
+    of the product that is here. A run with other options than its cell has by now is none of now."""
     found: dict[str, Score] = {name: Score() for name in CELLS}
     for one in results:
         if one.plan.cell in found and not one.plan.planted:
-            found[one.plan.cell].add(one, now=is_now(one.commit, one.valid is True))
+            now = _is_as_wanted(one.plan) and is_now(one.commit, one.valid is True)
+            found[one.plan.cell].add(one, now=now)
     return found
+
+
+def _is_as_wanted(plan: RunPlan) -> bool:
+    """It has what its cell asks for."""
+    wanted, given = msgspec.to_builtins((CELLS[plan.cell].options, plan.options))
+    return all(given.get(name) == value for name, value in wanted.items())
 
 
 def table(found: Mapping[str, Score], others: Iterable[Mapping[str, object]] = ()) -> str:

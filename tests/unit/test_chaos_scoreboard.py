@@ -79,6 +79,15 @@ def test_only_what_passed_is_accumulated_and_only_this_code_counts_now() -> None
     assert len(lines) == len(CELLS) + 1 and lines[0] == ",".join(COLUMNS)
 
 
+def test_a_run_with_other_options_than_its_cell_has_is_none_of_now() -> None:
+    today = result("R8", True, seconds=50.0)
+    other = {**today.plan.options, "retention_past_s": 3_600}
+    before = msgspec.structs.replace(today, plan=msgspec.structs.replace(today.plan, options=other))
+    read = msgspec.json.decode(msgspec.json.encode(today), type=type(today))
+    found = scores([today, before, read], lambda commit, clean: True)["R8"]
+    assert (found.seconds, found.seconds_now) == (150.0, 100.0)
+
+
 def test_the_least_advanced_is_due_first() -> None:
     found = scores([result("R1", True, seconds=900.0), result("R2", True, seconds=9_000.0)], lambda commit, clean: True)
     assert due(found, ["R1", "R2", "R3"]) == ["R3", "R1"]
