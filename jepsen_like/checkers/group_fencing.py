@@ -51,6 +51,7 @@ def check(history: Sequence[Operation]) -> Verdict:
         if taken is not None:
             told = {"index": call.invocation.index, "process": call.invocation.process}
             found.append({"key": key, "offset": offset, "commit": told, "assigned_to": taken.process})
+            found[-1]["proof"] = [call.invocation.index, taken.ended]
     if not assignments or not commits:
         return Verdict(None, {}, {"reason": "there is no assignment, or no commit"})
     measured = {"commits": len(commits), "assignments": sum(map(len, assignments.values()))}

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from .kafka_log import Done, LogHistory, pairs
+from .kafka_log import Done, LogHistory, pairs, proof
 
 STEPS_MAX = 50_000_000
 """Edges that all searches together may look at: about a minute."""
@@ -234,4 +234,5 @@ def _shown(graph: Graph, cycle: list[int], done: list[Done]) -> dict[str, Any]:
     at = cycle.index(max(cycle))
     turned = [*cycle[at:], *cycle[:at], cycle[at]]
     steps = [graph.edges[one][other] for one, other in pairwise(turned)]
-    return {"cycle_indices": [done[number].operation.index for number in turned], "steps": steps}
+    told = {"cycle_indices": [done[number].operation.index for number in turned], "steps": steps}
+    return told | proof(*(done[number] for number in turned))

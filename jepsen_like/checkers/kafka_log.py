@@ -51,12 +51,19 @@ class Done:
         return {"index": one.index, "process": one.process, "type": one.kind, "f": one.f}
 
 
+def proof(*proving: Done) -> dict[str, list[int]]:
+    """The part of an anomaly that names the operations which prove it, each once."""
+    return {"proof": list(dict.fromkeys(done.operation.index for done in proving))}
+
+
 class KeyLog:
     """The order of one key."""
 
-    def __init__(self, offsets: Mapping[int, dict[Value, None]]) -> None:
+    def __init__(self, offsets: Mapping[int, dict[Value, Done]]) -> None:
         self.offsets = {offset: list(offsets[offset]) for offset in sorted(offsets)}
         """Every value that was seen at an offset, in the order in which it was heard of."""
+        self.told = offsets
+        """Offset → value → the first operation that told of it there."""
         self.dense = [values[0] for values in self.offsets.values()]
         """One value an offset. Where there are more, any: whoever must be right looks at `first` and `last`."""
         self.index: dict[Value, int] = {}
@@ -110,14 +117,14 @@ class LogHistory:
     def log(self, key: Key) -> KeyLog:
         return self.logs.get(key) or KeyLog({})
 
-    def _offsets(self) -> dict[Key, dict[int, dict[Value, None]]]:
-        found: dict[Key, dict[int, dict[Value, None]]] = {}
+    def _offsets(self) -> dict[Key, dict[int, dict[Value, Done]]]:
+        found: dict[Key, dict[int, dict[Value, Done]]] = {}
         for done in self.done:
             heard = [done.polls, done.sends] if self.proven(done) else [done.polls]
             for part in heard:
                 for key, offset, value in pairs(part):
                     if offset is not None:
-                        found.setdefault(key, {}).setdefault(offset, {})[value] = None
+                        found.setdefault(key, {}).setdefault(offset, {}).setdefault(value, done)
         return found
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from .kafka_log import Done, Key, KeyLog, LogHistory, Pair, Value, keys_of
+from .kafka_log import Done, Key, KeyLog, LogHistory, Pair, Value, keys_of, proof
 
 Found: TypeAlias = tuple[str, dict[str, Any]]
 """An anomaly's name, and the anomaly."""
@@ -59,9 +59,9 @@ def _within(done: Done, history: LogHistory) -> Iterator[Found]:
             for (_, one), (_, other) in pairwise(found):
                 told = _step(key, log, one, other)
                 if told["delta"] > 1:
-                    yield f"int-{what}-skip", {**told, "op": done.told}
+                    yield f"int-{what}-skip", {**told, "op": done.told, **proof(done)}
                 elif told["delta"] < 1:
-                    yield f"int-nonmonotonic-{what}", {**told, "op": done.told}
+                    yield f"int-nonmonotonic-{what}", {**told, "op": done.told, **proof(done)}
 
 
 def _polls_since(done: Done, positions: dict[Key, tuple[Value, Done]], history: LogHistory) -> Iterator[Found]:
@@ -95,4 +95,4 @@ def _step(key: Key, log: KeyLog, one: Value, other: Value) -> dict[str, Any]:
 
 def _between(key: Key, log: KeyLog, last: Value, before: Done, found: list[Pair], done: Done) -> dict[str, Any]:
     told = _step(key, log, last, found[0][1])
-    return {**told, "ops": [before.told, done.told], "ops_seq": [before.seq, done.seq]}
+    return {**told, "ops": [before.told, done.told], "ops_seq": [before.seq, done.seq], **proof(before, done)}

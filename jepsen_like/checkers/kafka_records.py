@@ -19,14 +19,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .kafka_log import LogHistory, pairs
+from .kafka_log import Done, LogHistory, pairs, proof
 
 
 def inconsistent_offsets(history: LogHistory) -> Iterator[dict[str, Any]]:
     for key, log in history.logs.items():
         for index, (offset, values) in enumerate(log.offsets.items()):
             if len(values) > 1:
-                yield {"key": key, "offset": offset, "index": index, "values": values}
+                told = {"key": key, "offset": offset, "index": index, "values": values}
+                yield told | proof(*(log.told[offset][value] for value in values))
 
 
 def duplicates(history: LogHistory) -> Iterator[dict[str, Any]]:
@@ -37,7 +38,8 @@ def duplicates(history: LogHistory) -> Iterator[dict[str, Any]]:
                 places.setdefault(value, []).append(offset)
         for value, offsets in places.items():
             if len(offsets) > 1:
-                yield {"key": key, "value": value, "count": len(offsets), "offsets": offsets}
+                told = {"key": key, "value": value, "count": len(offsets), "offsets": offsets}
+                yield told | proof(*(log.told[offset][value] for offset in offsets))
 
 
 def aborted_reads(history: LogHistory) -> Iterator[dict[str, Any]]:
@@ -46,7 +48,8 @@ def aborted_reads(history: LogHistory) -> Iterator[dict[str, Any]]:
             for key, _, value in pairs(done.polls):
                 writer = history.writer.get(key, {}).get(value)
                 if writer is not None and writer.kind == "fail":
-                    yield {"key": key, "value": value, "writer": writer.told, "reader": done.told}
+                    told = {"key": key, "value": value, "writer": writer.told, "reader": done.told}
+                    yield told | proof(writer, done)
 
 
 def precommitted_reads(history: LogHistory) -> Iterator[dict[str, Any]]:
@@ -54,7 +57,7 @@ def precommitted_reads(history: LogHistory) -> Iterator[dict[str, Any]]:
         sent = {(key, value) for key, _, value in pairs(done.sends)}
         for key, _, value in pairs(done.polls):
             if (key, value) in sent:
-                yield {"key": key, "value": value, "op": done.told}
+                yield {"key": key, "value": value, "op": done.told, **proof(done)}
 
 
 def lost_writes(history: LogHistory) -> Iterator[dict[str, Any]]:
@@ -69,26 +72,27 @@ def lost_writes(history: LogHistory) -> Iterator[dict[str, Any]]:
                     last = max((v for v in seen if v in log.first), key=lambda v: log.first[v])
                     yield {
                         "key": key, "value": value, "index": position, "max_read_index": bound,
-                        "writer": writer.told, "max_read": seen[last].told,
+                        "writer": writer.told, "max_read": seen[last].told, **proof(writer, seen[last]),
                     }  # fmt: skip
 
 
 def unseen(history: LogHistory) -> Iterator[dict[str, Any]]:
-    missing: dict[Any, list[Any]] = {}
+    missing: dict[Any, list[tuple[Any, Done]]] = {}
     for done in history.done:
         if done.kind == "ok":
             for key, _, value in pairs(done.sends):
                 if value not in history.read_ok.get(key, ()):
-                    missing.setdefault(key, []).append(value)
-    for key, values in missing.items():
-        yield {"key": key, "count": len(values), "values": values[:10]}
+                    missing.setdefault(key, []).append((value, done))
+    for key, waiting in missing.items():
+        told = {"key": key, "count": len(waiting), "values": [value for value, _ in waiting[:10]]}
+        yield told | proof(*(done for _, done in waiting[:10]))
 
 
 def unexpected(history: LogHistory) -> Iterator[dict[str, Any]]:
     for done in history.done:
         for key, offset, value in pairs(done.polls):
             if value not in history.tried.get(key, ()):
-                yield {"key": key, "value": value, "offset": offset, "reader": done.told}
+                yield {"key": key, "value": value, "offset": offset, "reader": done.told, **proof(done)}
 
 
 def unseen_over_time(history: LogHistory) -> list[tuple[int, dict[Any, int]]]:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from .kafka_log import Done, Key, LogHistory, keys_of, pairs
+from .kafka_log import Done, Key, LogHistory, keys_of, pairs, proof
 
 HOLES_TOLD_MAX = 20
 """Of one key."""
@@ -45,7 +45,8 @@ def real_time_inversions(history: LogHistory) -> Iterator[dict[str, Any]]:
             offsets = [offset for offset, _ in sends if offset is not None]
             if offsets and key in known and known[key][0] >= min(offsets):
                 offset, earlier = known[key]
-                yield {"key": key, "offsets": [offset, min(offsets)], "ops": [earlier.told, done.told]}
+                told = {"key": key, "offsets": [offset, min(offsets)], "ops": [earlier.told, done.told]}
+                yield told | proof(earlier, done)
             if offsets and done.kind == "ok" and (key not in highest or highest[key][0] < max(offsets)):
                 highest[key] = (max(offsets), done)
 
@@ -54,8 +55,10 @@ def offset_holes(history: LogHistory) -> Iterator[dict[str, Any]]:
     """Below the lowest offset that anybody saw nothing is judged: where the log begins is `lost_beginnings`' matter."""
     for key, log in history.logs.items():
         offsets = list(log.offsets)
-        holes = [{"key": key, "from": one + 1, "to": other - 1} for one, other in pairwise(offsets) if other != one + 1]
-        yield from holes[:HOLES_TOLD_MAX]
+        holes = [(one, other) for one, other in pairwise(offsets) if other != one + 1]
+        for one, other in holes[:HOLES_TOLD_MAX]:
+            beside = (next(iter(log.told[offset].values())) for offset in (one, other))
+            yield {"key": key, "from": one + 1, "to": other - 1, **proof(*beside)}
 
 
 def lost_beginnings(history: LogHistory, keeps_s: float, *, dense: bool) -> Iterator[dict[str, Any]]:
@@ -68,7 +71,7 @@ def lost_beginnings(history: LogHistory, keeps_s: float, *, dense: bool) -> Iter
             all_of_it = dense and keeps_s == math.inf
             kept = 0 if all_of_it else _young(appended.get(key, {}), since)
             if kept is not None and offset > kept:
-                yield {"key": key, "offset": offset, "expected": kept, "reader": reader.told}
+                yield {"key": key, "offset": offset, "expected": kept, "reader": reader.told, **proof(reader)}
 
 
 def young_since(history: LogHistory, second: float) -> dict[Key, int]:

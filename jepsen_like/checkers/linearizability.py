@@ -33,6 +33,8 @@ STEPS_MAX = 20_000_000
 REMEMBERED_MAX = 1_000_000
 """Positions of all parts together: about a hundred megabytes."""
 SLICE_STEPS = 50_000
+PLACED_SHOWN = 3
+"""Calls that came last before the one that cannot be placed: they made the state that it contradicts."""
 
 
 def check(history: Sequence[Operation], model: Model, *, steps: int = STEPS_MAX) -> Verdict:
@@ -75,10 +77,12 @@ def _explained(part: Hashable, search: Search, history: Sequence[Operation]) -> 
     """The first completion that cannot be placed, and how far an order goes before it."""
     position = search.stuck_at
     culprit = history[position]
+    placed = [history[at].index for at in search.best_order]
     told: dict[str, Any] = {
         "op": {"index": culprit.index, "process": culprit.process, "f": culprit.f, "value": culprit.value},
         "position": position,
-        "placed": [history[at].index for at in search.best_order],
+        "placed": placed,
+        "proof": [*placed[-PLACED_SHOWN:], culprit.index],
     }
     return told if part is None else {"key": part, **told}
 
@@ -166,8 +170,9 @@ class Search:
                 self._seen.add(position)
                 self._place(entry)
                 looked = self._looked(here.looked)
+                self._path.append(_Choice(entry, after, [], looked))
                 others = self._candidates(after)
-                self._path.append(_Choice(entry, after, others if self._leads_on(after, looked) else [], looked))
+                self._path[-1].others = others if self._leads_on(after, looked) else []
         return True
 
     def _looked(self, looked: int) -> int:

@@ -39,46 +39,57 @@ def check(history: Sequence[Operation]) -> Verdict:
         seen = Counter(read.completion.value)
         for name, told in (*_records(seen, moves), *_chains(seen, moves, _positions(done, read))):
             found.setdefault(name, []).append({"read": read.completion.index, **told})
+            found[name][-1]["proof"] = sorted({read.completion.index, *told["proof"]})
     return Verdict(not found, found, {"moves": len(moves), "reads": len(reads)})
 
 
 def _records(seen: Counter[Any], moves: dict[Any, Call]) -> list[tuple[str, dict[str, Any]]]:
     found: list[tuple[str, dict[str, Any]]] = []
     for number, call in moves.items():
-        told = {"number": number, "cas": call.invocation.index}
+        told = {"number": number, "cas": call.invocation.index, "proof": [call.invocation.index]}
         if call.kind == "ok" and number not in seen:
             found.append(("position-without-record", told))
         if call.kind == "fail" and number in seen:
             found.append(("record-without-position", told))
-    found += [("record-twice", {"number": number}) for number, count in seen.items() if count > 1]
-    found += [("unexpected-record", {"number": number}) for number in seen if number not in moves]
+    for number, count in seen.items():
+        named = [moves[number].invocation.index] if number in moves else []
+        if count > 1:
+            found.append(("record-twice", {"number": number, "proof": named}))
+        if not named:
+            found.append(("unexpected-record", {"number": number, "proof": []}))
     return found
 
 
-def _chains(seen: Counter[Any], moves: dict[Any, Call], positions: dict[Any, Any]) -> list[tuple[str, dict[str, Any]]]:
-    by_name: dict[Any, list[tuple[int, Any]]] = {}
+def _chains(
+    seen: Counter[Any], moves: dict[Any, Call], positions: dict[Any, tuple[Any, int]]
+) -> list[tuple[str, dict[str, Any]]]:
+    by_name: dict[Any, list[tuple[int, Any, int]]] = {}
     for number in seen:
         if number in moves:
             name, (came_from, to) = moves[number].invocation.value[:2]
-            by_name.setdefault(name, []).append((to, came_from))
+            by_name.setdefault(name, []).append((to, came_from, moves[number].invocation.index))
     found: list[tuple[str, dict[str, Any]]] = []
     for name in sorted({*by_name, *positions}):
         at: Any = None
-        for to, came_from in sorted(by_name.get(name, ()), key=lambda move: move[0]):
+        last: list[int] = []
+        for to, came_from, index in sorted(by_name.get(name, ()), key=lambda move: move[0]):
             if came_from != at:
-                found.append(("broken-chain", {"name": name, "at": at, "from": came_from, "to": to}))
-            at = to
-        if name in positions and positions[name] != at:
-            found.append(("broken-chain", {"name": name, "at": at, "position": positions[name]}))
+                found.append(
+                    ("broken-chain", {"name": name, "at": at, "from": came_from, "to": to, "proof": [*last, index]})
+                )
+            at, last = to, [index]
+        if name in positions and positions[name][0] != at:
+            position, index = positions[name]
+            found.append(("broken-chain", {"name": name, "at": at, "position": position, "proof": [*last, index]}))
     return found
 
 
-def _positions(done: list[Call], read: Call) -> dict[Any, Any]:
-    """Name → where it was, by reads that are later than every move, as the records were read then."""
+def _positions(done: list[Call], read: Call) -> dict[Any, tuple[Any, int]]:
+    """Name → where it was, and which read told: one later than every move, as the records were read then."""
     last = max(call.called for call in done if call.invocation.f == "cas")
     found = {}
     for call in done:
         if call.invocation.f == "read" and call.kind == "ok" and call.called > last and call.completion is not None:
             name, position = call.completion.value[:2]
-            found[name] = position
+            found[name] = (position, call.completion.index)
     return found

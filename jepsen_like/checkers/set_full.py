@@ -68,7 +68,7 @@ def check(history: Sequence[Operation], *, linearizable: bool = True) -> Verdict
     make it invalid. Unknown where no element ever became stable. Raises `InvalidRequest` for what is no such history.
     """
     elements: dict[Any, _Element] = {}
-    failed: set[Any] = set()
+    failed: dict[Any, int] = {}
     reads: list[tuple[Call, Counter[Any]]] = []
     for call in calls(history):
         f, asked = call.invocation.f, call.invocation.value
@@ -85,7 +85,7 @@ def check(history: Sequence[Operation], *, linearizable: bool = True) -> Verdict
         _read_has_not(element, reads)
     outcomes = Counter(element.outcome for element in elements.values())
     for element in elements.values():
-        _judged(element, found)
+        _judged(element, found, history)
     anomalies = {name: listed[:TOLD_MAX] for name, listed in found.items() if listed}
     valid: bool | None = not (anomalies.keys() - (set() if linearizable else {"stale"}))
     if valid and not outcomes["stable"]:
@@ -93,9 +93,9 @@ def check(history: Sequence[Operation], *, linearizable: bool = True) -> Verdict
     return Verdict(valid, anomalies, {**outcomes, **_latencies(elements.values()), "reads": len(reads)})
 
 
-def _added(call: Call, asked: Any, elements: dict[Any, _Element], failed: set[Any]) -> None:
+def _added(call: Call, asked: Any, elements: dict[Any, _Element], failed: dict[Any, int]) -> None:
     if call.kind == "fail":
-        failed.add(asked)
+        failed[asked] = call.invocation.index
         return
     element = elements.setdefault(asked, _Element(asked, call.called))
     if call.kind == "ok" and call.completion is not None and (element.known is None or call.returned < element.known):
@@ -112,18 +112,20 @@ def _read_has(
     call: Call,
     seen: Counter[Any],
     elements: dict[Any, _Element],
-    failed: set[Any],
+    failed: dict[Any, int],
     found: dict[str, list[dict[str, Any]]],
 ) -> None:
     assert call.completion is not None
+    index = call.completion.index
     for value, count in seen.items():
         element = elements.get(value)
         if element is None or call.returned < element.tried:
+            named = [index, failed[value]] if element is None and value in failed else [index]
             why = "its addition failed" if element is None and value in failed else "nobody had added it"
-            found["unexpected"].append({"element": value, "read": call.completion.index, "why": why})
+            found["unexpected"].append({"element": value, "read": index, "why": why, "proof": named})
             continue
         if count > 1:
-            found["duplicated"].append({"element": value, "read": call.completion.index, "count": count})
+            found["duplicated"].append({"element": value, "read": index, "count": count, "proof": [index]})
         if element.known is None or call.returned < element.known:
             element.known, element.known_time = call.returned, call.completion.time
         if call.called > element.present:
@@ -142,8 +144,11 @@ def _read_has_not(element: _Element, reads: list[tuple[Call, Counter[Any]]]) -> 
             return
 
 
-def _judged(element: _Element, found: dict[str, list[dict[str, Any]]]) -> None:
-    times = {"element": element.value, "known_at": element.known_time}
+def _judged(element: _Element, found: dict[str, list[dict[str, Any]]], history: Sequence[Operation]) -> None:
+    """What made it known, the latest read that had it, and the latest that did not, prove it."""
+    places = (element.known, element.present, element.absent)
+    named = sorted({history[place].index for place in places if place is not None and place >= 0})
+    times = {"element": element.value, "known_at": element.known_time, "proof": named}
     if element.outcome == "lost":
         last = element.present_time if element.present >= 0 else None
         found["lost"].append({**times, "last_present_at": last, "absent_at": element.absent_time})

@@ -28,16 +28,27 @@ def check(history: Sequence[Operation], *, wanted: Iterable[str] = ()) -> Verdic
     """`wanted`: what has to have succeeded at least once; nothing named: whatever was invoked, but for `crash`."""
     counts: Counter[tuple[str, str]] = Counter()
     found: dict[str, list[dict[str, Any]]] = {}
+    first: dict[str, int] = {}
     for operation in history:
         if not isinstance(operation.process, int):
             continue
         counts[operation.f, operation.kind] += 1
+        first.setdefault(operation.f, operation.index)
         for key, name in (("exception", "client-exception"), ("client", "client-stuck")):
             if isinstance(operation.error, dict) and key in operation.error:
-                told = {"index": operation.index, "process": operation.process, "f": operation.f}
+                told = {
+                    "index": operation.index,
+                    "process": operation.process,
+                    "f": operation.f,
+                    "proof": [operation.index],
+                }
                 found.setdefault(name, []).append({**told, "error": operation.error[key]})
     judged = set(wanted) or {f for f, _ in counts if f != "crash"}
-    never = [{"f": f, "invoked": counts[f, "invoke"]} for f in sorted(judged) if not counts[f, "ok"]]
+    never = [
+        {"f": f, "invoked": counts[f, "invoke"], **({"proof": [first[f]]} if f in first else {})}
+        for f in sorted(judged)
+        if not counts[f, "ok"]
+    ]
     if never:
         found["never-ok"] = never
     measured = {f: {kind: counts[f, kind] for kind in ("ok", "fail", "info")} for f in sorted({f for f, _ in counts})}
@@ -55,15 +66,17 @@ def recovery(
     healed = max((one.time for one in history if one.f == HEALED), default=None)
     if healed is None:
         return Verdict(None, {}, {"reason": "the history does not tell when the cluster was healed"})
-    tried: set[str] = set()
+    tried: dict[str, int] = {}
     first: dict[str, int] = {}
     for operation in history:
         if operation.f in kinds and isinstance(operation.process, int):
-            tried.update(parts(operation))
+            tried.update(dict.fromkeys(parts(operation), operation.index))
             if operation.kind == "ok" and operation.time >= healed:
                 for part in parts(operation):
                     first.setdefault(part, operation.time)
     missing = sorted(tried - first.keys())
     seconds = None if missing or not first else round((max(first.values()) - healed) / 1e9, 3)
-    anomalies = {"not-recovered": [{"part": part} for part in missing[:TOLD_MAX]]} if missing else {}
+    anomalies = (
+        {"not-recovered": [{"part": part, "proof": [tried[part]]} for part in missing[:TOLD_MAX]]} if missing else {}
+    )
     return Verdict(not missing, anomalies, {"recovery_s": seconds})

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..history import Operation
-from .kafka_log import Done, Key, LogHistory, Value, pairs
+from .kafka_log import Done, Key, LogHistory, Value, pairs, proof
 from .verdict import Verdict
 
 
@@ -51,16 +51,18 @@ def _torn(prepared: LogHistory, history: Sequence[Operation]) -> Iterator[dict[s
             continue
         missing = [
             (key, value) for key, value in sent
-            if value not in prepared.read_ok.get(key, ()) and past.get(key, -1) > done.seq
+            if value not in prepared.read_ok.get(key, ()) and key in past and past[key][0] > done.seq
         ]  # fmt: skip
         if missing:
-            yield {"op": done.told, "seen": seen[:10], "missing": missing[:10]}
+            readers = [prepared.read_ok[key][value] for key, value in seen[:10]]
+            later = [one for key, _ in missing[:10] for one in past[key][1:]]
+            yield {"op": done.told, "seen": seen[:10], "missing": missing[:10], **proof(done, *readers, *later)}
 
 
-def _read_past(prepared: LogHistory, history: Sequence[Operation]) -> dict[Key, int]:
-    """Key → the latest invocation whose value was acknowledged and read."""
+def _read_past(prepared: LogHistory, history: Sequence[Operation]) -> dict[Key, tuple[int, Done, Done]]:
+    """Key → the latest invocation whose value was acknowledged and read, with its completion and its reader."""
     invoked: dict[int | str, int] = {}
-    past: dict[Key, int] = {}
+    past: dict[Key, tuple[int, Done, Done]] = {}
     by_seq = {done.seq: done for done in prepared.done}
     for seq, operation in enumerate(history):
         if operation.kind == "invoke":
@@ -68,8 +70,9 @@ def _read_past(prepared: LogHistory, history: Sequence[Operation]) -> dict[Key, 
         done = by_seq.get(seq)
         if done is not None and done.kind == "ok":
             for key, _, value in pairs(done.sends):
-                if value in prepared.read_ok.get(key, ()):
-                    past[key] = max(past.get(key, -1), invoked.get(operation.process, -1))
+                reader, began = prepared.read_ok.get(key, {}).get(value), invoked.get(operation.process, -1)
+                if reader is not None and (key not in past or past[key][0] < began):
+                    past[key] = (began, done, reader)
     return past
 
 
@@ -93,7 +96,7 @@ def _twice(members: list[Done]) -> Iterator[dict[str, Any]]:
         for key, _, value in pairs(done.polls):
             before = by_value.setdefault((key, value), done)
             if before is not done:
-                yield {"key": key, "value": value, "ops": [before.told, done.told]}
+                yield {"key": key, "value": value, "ops": [before.told, done.told], **proof(before, done)}
 
 
 def _polls_are_untold(done: Done) -> bool:
@@ -103,14 +106,16 @@ def _polls_are_untold(done: Done) -> bool:
 
 def _by_none(prepared: LogHistory, members: list[Done], unknown: list[Done]) -> Iterator[dict[str, Any]]:
     """`unknown` may have committed what they polled."""
-    consumed: dict[Key, set[Value]] = {}
+    consumed: dict[Key, dict[Value, Done]] = {}
     for done in members:
         for key, _, value in pairs(done.polls):
-            consumed.setdefault(key, set()).add(value)
+            consumed.setdefault(key, {}).setdefault(value, done)
     perhaps = {(key, value) for done in unknown for key, _, value in pairs(done.polls)}
     for key, values in consumed.items():
         dense = prepared.log(key).dense
         last = max((position for position, value in enumerate(dense) if value in values), default=-1)
         for value in dense[:last]:
             if value not in values and (key, value) not in perhaps:
-                yield {"key": key, "value": value}
+                writer = prepared.writer.get(key, {}).get(value)
+                told = {"key": key, "value": value}
+                yield told | proof(*([writer] if writer is not None else []), values[dense[last]])

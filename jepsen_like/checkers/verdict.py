@@ -14,7 +14,8 @@ from typing import Any
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """See the module. `anomalies` has every anomaly by its name, the allowed ones, too; `measured` is what is told
-    and not judged."""
+    and not judged. An anomaly that operations prove names them by their `index` in the history, under `proof`, beside
+    whatever else it tells; what is found on disks and in logs has none."""
 
     valid: bool | None
     anomalies: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)

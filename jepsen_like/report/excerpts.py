@@ -1,12 +1,13 @@
 """The operations that prove an anomaly, with what happened around them. Pure.
 
-A checker names operations by their number in the history (`index`), at any depth of what it tells. Around each of them
+A checker names operations by their `index` in the history, under `proof`, and nothing else that it tells is read: other
+numbers, Jepsen's `index` of a record among them, are none of operations. Around each of them
 a few lines before and after are shown, those of other processes too, and both ends of it. What is *not* here: the page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,19 +68,9 @@ def _excerpt(one: Mapping[str, Any], history: Sequence[Operation], at: Mapping[i
     return Excerpt(msgspec.json.format(msgspec.json.encode(one, enc_hook=repr)).decode(), stretches)
 
 
-def indexes(told: Any) -> Iterator[int]:
-    """All numbers of operations in what a checker tells."""
-    if isinstance(told, Mapping):
-        for name, value in told.items():
-            if name == "index" and isinstance(value, int):
-                yield value
-            elif name == "indexes" and isinstance(value, list | tuple):
-                yield from (one for one in value if isinstance(one, int))
-            else:
-                yield from indexes(value)
-    elif isinstance(told, list | tuple):
-        for value in told:
-            yield from indexes(value)
+def indexes(told: Mapping[str, Any]) -> list[int]:
+    """Numbers of the operations that prove an anomaly; empty where none does."""
+    return list(told.get("proof", ()))
 
 
 def _other_end(history: Sequence[Operation], position: int) -> int | None:

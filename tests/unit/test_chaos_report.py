@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> RunFolder:
         Fault(kind="pause", targets=("n2",), began=6 * SECOND, ended=6 * SECOND, error="nothing to see in /proc"),
     ]
     made.faults.write_bytes(b"".join(msgspec.json.encode(fault) + b"\n" for fault in faults))
-    lost = {"key": "log0/0", "value": 3, "op": {"index": 8, "process": 0}}
+    lost = {"key": "log0/0", "value": 3, "index": 0, "proof": [8]}
     checkers = {
         "kafka": {"valid": False, "anomalies": {"lost-write": [lost], "int-poll-skip": []}, "measured": {}},
         "logs": {"valid": "unknown", "anomalies": {}, "measured": {"reason": "the checker failed: KeyError()"}},
@@ -114,9 +114,9 @@ def test_series() -> None:
         assert points and all(value == pytest.approx(100.0) for _, value in points)
 
 
-def test_operations_are_found_wherever_a_checker_names_them() -> None:
-    assert list(indexes({"a": [{"index": 3}], "indexes": [4, 5], "index": "none"})) == [3, 4, 5]
-    shown = excerpts([{"ops": [{"index": 1}, {"index": 60}, {"index": 999}]}], history())
+def test_only_operations_that_a_checker_names_as_proof_are_marked() -> None:
+    assert indexes({"a": [{"index": 3}], "proof": [4, 5], "index": 6}) == [4, 5] and indexes({"index": 6}) == []
+    shown = excerpts([{"proof": [1, 60, 999]}], history())
     assert [len(stretch) for stretch in shown[0].lines] == [6, 8]
     assert [line.index for stretch in shown[0].lines for line in stretch if line.proves] == [1, 2, 59, 60]
 

@@ -63,7 +63,7 @@ def test_recovery_is_from_the_last_heal_until_everything_was_written_to_s10() ->
     verdict = recovery(*before, healed, *after)
     assert verdict.valid and verdict.measured == {"recovery_s": 3.5}
     stuck = recovery(*before, healed, after[0])
-    assert stuck.valid is False and stuck.anomalies == {"not-recovered": [{"part": "b"}]}
+    assert stuck.valid is False and stuck.anomalies == {"not-recovered": [{"part": "b", "proof": [0]}]}
     assert recovery(*before).valid is None
 
 

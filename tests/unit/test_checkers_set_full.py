@@ -54,7 +54,9 @@ def test_each_anomaly_is_found_where_it_is(name: str, lines: list[tuple[int, Kin
 
 def test_times_tell_when_it_was_known_and_when_it_was_not_there() -> None:
     lost = set_full.check(history(*add(1), *read(1), *read())).anomalies["lost"]
-    assert lost == [{"element": 1, "known_at": 1_000_000, "last_present_at": 2_000_000, "absent_at": 4_000_000}]
+    assert lost == [
+        {"element": 1, "known_at": 1_000_000, "proof": [1, 2, 4], "last_present_at": 2_000_000, "absent_at": 4_000_000}
+    ]
     stale = set_full.check(history(*add(1), *read(), *read(1)))
     assert stale.measured["stable_after_ms_max"] == 1
 

@@ -83,7 +83,7 @@ def test_what_the_group_passed_over_was_moved_without_being_consumed_s13() -> No
     members = subscribed(0)
     history = numbered(sends, members, txn(0, poll(a=[[0, 1]])), txn(0, poll(a=[[2, 3]])))
     verdict = transactions.check(history, consumes=True)
-    assert verdict.valid is False and verdict.anomalies["consumed-by-none"] == [{"key": A, "value": 2}]
+    assert verdict.valid is False and verdict.anomalies["consumed-by-none"] == [{"key": A, "value": 2, "proof": [1, 7]}]
     asked = [["poll"], ["send", B, 7]]
     killed = [Operation(0, 1, "invoke", "txn", asked), Operation(0, 1, "info", "txn", asked)]
     told = transactions.check(numbered(history, subscribed(1), killed), consumes=True)
