@@ -30,6 +30,7 @@ import msgspec
 import structlog
 
 from http_api.app import build_app, start_api
+from metadata.quorum_limits import QuorumLimits
 from metadata.quorum_node import QuorumIdentity
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
 from metadata.view import BrokerChanged, MetadataEvent
@@ -194,6 +195,7 @@ class Node:
             on_events=self.broker.on_events,
             on_fatal=self.on_fatal,
             on_leader=self._on_quorum_leader,
+            limits=QuorumLimits(snapshot_entries=config.metadata_snapshot_entries),
             tls=self._tls.dial_quorum if self._tls else None,
             redirect=self._overridden,
         )

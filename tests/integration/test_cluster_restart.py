@@ -249,3 +249,23 @@ def test_the_nodes_of_a_parent_that_was_killed_stop_in_order(tmp_path: Path) -> 
     assert is_marked_clean(node)
     LocalDisk(data_folder(node)).lock("lock").close()
     assert not is_ready(node.api)
+
+
+async def test_snapshots_of_the_metadata_are_as_frequent_as_is_set() -> None:
+    """S7: what is in the snapshot alone is there after a kill."""
+    with running_cluster(1, metadata_snapshot_entries="10") as cluster:
+        node = cluster.nodes[0]
+        names = {f"topic-{number}" for number in range(15)}
+        async with Admin(cluster.bootstrap) as admin:
+            for name in sorted(names):
+                await admin.create_topic(name, 1, 1)
+            snapshot = os.path.join(data_folder(node), "quorum", "snapshot")
+            await eventually(lambda: _exists(snapshot), "a snapshot is written")
+            await asyncio.to_thread(cluster.kill_node, 0)
+            await asyncio.to_thread(cluster.start)
+            await asyncio.to_thread(cluster.wait_ready, PATIENCE_S)
+            assert {topic.name for topic in await admin.list_topics()} == names
+
+
+async def _exists(path: str) -> bool:
+    return os.path.exists(path)

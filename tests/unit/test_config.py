@@ -141,6 +141,7 @@ def test_a_file_says_what_differs() -> None:
         ("fsync_threads = 0", r">= 1.*\$.fsync_threads"),
         ("worker_threads = 65", r"<= 64.*\$.worker_threads"),
         ("retention_check_ms = 0", r"\$.retention_check_ms"),
+        ("metadata_snapshot_entries = 9", r"\$.metadata_snapshot_entries"),
         ("fetch_cache_bytes = -1", r"\$.fetch_cache_bytes"),
         ('data_folder = ""', r"\$.data_folder"),
         ('log_level = "loud"', r"\$.log_level"),
