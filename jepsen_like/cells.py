@@ -72,6 +72,8 @@ def _mix(*nemeses: str) -> dict[str, Any]:
 _NETWORK = ("partition", "partition-one-way", "partition-leaders")
 _ALL_OF_METADATA = _mix("kill", "pause", *_NETWORK, "power", "power-all", "pause-kill")
 _EVERY_30_S = {"redraw": 30}
+_OFTEN = {"hold": [1, 4], "quiet": [1, 4], "redraw": 15}
+"""A file of each kind in ten minutes."""
 _ROUND_S = 5.0
 """About what operations and fault of a round take."""
 _AT_ONCE = {"topics": 1, "hold": [0, 1]}
@@ -103,9 +105,9 @@ CELLS: Mapping[str, Cell] = {
         Cell("R11m", "metadata-registers", "mixed", _ROUND_S, "the same, of the metadata", reference="J3",
              options=_AMNESIA, rounds=100),
         Cell("R12", "log", "mixed", 21_000, "bits flipped in every kind of file, and kills", reference="J3, J4",
-             options=_mix("bitflip", "kill")),
+             options={**_mix("bitflip", "kill"), **_OFTEN}),
         Cell("R13", "log", "mixed", 21_000, "files cut, and kills", reference="J3-J5",
-             options=_mix("truncate", "kill")),
+             options={**_mix("truncate", "kill"), **_OFTEN}),
         Cell("R14", "log", "rollback", 3_000, "files as they were", reference="J3"),
         Cell("R15", "log", "mixed", 3_600, "full disk, failing and slow fsyncs, read-only disk",
              options=_mix("disk-full", "fsync-error", "slow-fsync", "read-only")),

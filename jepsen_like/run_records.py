@@ -77,7 +77,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     operations: dict[str, int]
     """`ok`, `fail`, `info`."""
     faults: dict[str, int]
-    """By kind, those with proof."""
+    """By kind, those with proof; of damaged files also by theirs, as `bitflip:segment`."""
     void: dict[str, int]
     """By kind, those without."""
     valid: bool | None
@@ -87,6 +87,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """From the last heal until every partition was written to again."""
     rounds: int = 0
     """That were made, whose fault is proved, and in which nothing was wrong."""
+    left_out: tuple[str, ...] = ()
+    """What `mixed` would have drawn from as well, had the cluster what it needs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,16 @@ from .history_file import HistoryFile
 from .interpreter import RunFailed, interpret
 from .judging import judge_run, valid
 from .nemeses.injection import HealFailed
+from .nemeses.mixed import left_out
 from .nemeses.nemesis import MIXED, NONE, make
+from .nemeses.plans import checked
 from .product import commit_of_the_product
 from .rounds import Rounds, nemeses_of
 from .run_records import Fault, Nemesis, Outcome, RunFolder, RunPlan, Worked
 
 PREPARED_SECONDS = 120.0
+RESTS_SECONDS_MAX = 150.0
+"""A mix without any fault for so long has broken nothing, as it is drawn anew every 30 s."""
 POLL_SECONDS = 0.05
 LOG_BYTES_MAX = 64 * 1024 * 1024
 """Kept of a node's log: its end."""
@@ -65,6 +69,9 @@ async def run(plan: RunPlan, folder: RunFolder, *, layout: str, tell: Tell = lam
             await until_in_sync(cluster.bootstrap)
         except (NodeEnded, NotWell) as error:
             raise RunFailed(f"the cluster did not come up, before anything was done to it: {error}") from error
+        without = left_out(checked(plan.options), cluster.capabilities) if plan.nemesis == MIXED else {}
+        for name, lacking in without.items():
+            tell(f"the mix goes without {name}: this cluster lacks {', '.join(lacking)}")
         of_rounds: Mapping[str, Verdict] | None = None
         if plan.rounds:
             rounds = Rounds(plan=plan, folder=folder, cluster=cluster, origin_ns=origin_ns, tell=tell)
@@ -76,7 +83,7 @@ async def run(plan: RunPlan, folder: RunFolder, *, layout: str, tell: Tell = lam
         codes = await cluster.stop()
         tell("judging")
         verdicts = await asyncio.to_thread(_judged, plan, folder, cluster, of_rounds)
-    result = outcome(plan, started, worked, verdicts, codes)
+    result = outcome(plan, started, worked, verdicts, codes, left_out=tuple(without))
     folder.outcome.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
     return result
 
@@ -196,11 +203,16 @@ def _keep(source: Path, target: Path) -> None:
 
 
 def outcome(
-    plan: RunPlan, started: str, worked: Worked, verdicts: Mapping[str, Verdict], codes: Mapping[str, int | None]
+    plan: RunPlan,
+    started: str,
+    worked: Worked,
+    verdicts: Mapping[str, Verdict],
+    codes: Mapping[str, int | None],
+    left_out: tuple[str, ...] = (),
 ) -> Outcome:
-    """In one line. `codes`: of the nodes' orderly stops."""
+    """In one line. `codes`: of the nodes' orderly stops. `left_out`: as `Outcome.left_out`."""
     judged = _valid(plan, worked, valid(verdicts), codes)
-    bitten = Counter(fault.kind for fault in worked.faults if fault.evidence)
+    bitten = Counter(_counted_as(fault) for fault in worked.faults if fault.evidence)
     void = Counter(fault.kind for fault in worked.faults if not fault.evidence)
     anomalies = Counter(
         {name: len(found) for one in verdicts.values() for name, found in one.anomalies.items() if found}
@@ -221,7 +233,14 @@ def outcome(
         anomalies={name: number for name, number in anomalies.items() if number},
         recovery_s=_recovery(verdicts),
         rounds=worked.rounds if judged else 0,
+        left_out=left_out,
     )
+
+
+def _counted_as(fault: Fault) -> str:
+    """A kind of file has to be damaged to show what becomes of it: a bit in another one shows nothing of it."""
+    what = fault.evidence.get("what")
+    return f"{fault.kind}:{what}" if what else fault.kind
 
 
 def _valid(plan: RunPlan, worked: Worked, judged: bool | None, codes: Mapping[str, int | None]) -> bool | None:
@@ -232,7 +251,8 @@ def _valid(plan: RunPlan, worked: Worked, judged: bool | None, codes: Mapping[st
     bitten = {fault.kind for fault in worked.faults if fault.evidence}
     without_proof = {fault.kind for fault in worked.faults} - bitten
     # The mix may draw nothing for a short while, or once what this cluster has nothing for.
-    nothing = plan.nemesis not in (NONE, MIXED) and not bitten
+    may_rest = plan.nemesis == NONE or (plan.nemesis == MIXED and worked.seconds < RESTS_SECONDS_MAX)
+    nothing = not bitten and not may_rest
     failed = worked.not_healed or set(codes.values()) - {0} or worked.rounds < plan.rounds
     return None if failed or without_proof or nothing else judged
 

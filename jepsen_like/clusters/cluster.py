@@ -35,7 +35,11 @@ VOTER_COUNTS = (5, 3, 1)
 
 T = TypeVar("T")
 
-SMALL_LOGS: Mapping[str, str] = {"retention_check_ms": "5000", "scrub_bytes_per_second": "16777216"}
+SMALL_LOGS: Mapping[str, str] = {
+    "retention_check_ms": "5000",
+    "scrub_bytes_per_second": "16777216",
+    "metadata_snapshot_entries": "50",
+}
 """Settings under which rare code runs often."""
 
 

@@ -9,7 +9,7 @@ What is *not* here: doing it (`files.py`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from raftlog.ports import Random
 
@@ -44,6 +44,11 @@ def chosen(what: str, files: Mapping[str, int], rng: Random, *, growing: bool = 
     if not found:
         return None
     return found[-1] if what in {"journal", "hard-state"} else choice(rng, found)
+
+
+def first_there(kinds: Iterable[str], files: Mapping[str, int]) -> str | None:
+    """The first of these kinds of which there is one; None where there is none of any."""
+    return next((what for what in kinds if fitting(what, files)), None)
 
 
 def fitting(what: str, files: Mapping[str, int], *, growing: bool = False) -> list[str]:

@@ -50,10 +50,12 @@ class Damaging:
         self._undo: list[tuple[Path, int, bytes]] = []
         """File, position, what was there."""
         self._refused = ""
+        self._what = ""
 
     async def begin(self) -> None:
         step, cluster = self._step, self._cluster
-        if not (isinstance(step, steps.Flip) and step.running):
+        self._what = await in_thread(_first_there, cluster, step)
+        if not (isinstance(step, steps.Flip) and step.running and self._what in damage.PARTITION_FILES):
             await cluster.kill((step.node,))
         self._evidence = await in_thread(self._damage)
         try:
@@ -74,7 +76,7 @@ class Damaging:
                 await in_thread(self._put_back)
             await self._start_or_put_back()
             return {}
-        if self._step.what in damage.PARTITION_FILES:
+        if self._what in damage.PARTITION_FILES:
             return {"found": await self._verify()} if self._undo else {}
         # A voter that started with less than it had promised is not taken back by those who remember.
         if self._undo and not await is_taken_back(self._cluster, node):
@@ -93,9 +95,9 @@ class Damaging:
     def _damage(self) -> Evidence:
         step = self._step
         folder = self._cluster.data_folder(step.node)
-        name = damage.chosen(step.what, sizes_below(folder), self._rng)
+        name = damage.chosen(self._what, sizes_below(folder), self._rng)
         if name is None:
-            raise FaultNotMade(f"{step.node} has no {step.what} yet")
+            raise FaultNotMade(f"{step.node} has no {self._what} any more")
         path = folder / name
         size = path.stat().st_size
         if isinstance(step, steps.Truncate):
@@ -106,11 +108,11 @@ class Damaging:
             if path.stat().st_size != size - count:
                 raise FaultNotMade(f"{path} is as long as it was")
         else:
-            at = damage.bits(step.what, size, step.bits, self._rng)
+            at = damage.bits(self._what, size, step.bits, self._rng)
             for byte, bit in at:
                 self._flip(path, byte, bit)
             changed = {"bits": [list(place) for place in at]}
-        return {"file": name, "size": size, **changed}
+        return {"what": self._what, "file": name, "size": size, **changed}
 
     def _flip(self, path: Path, byte: int, bit: int) -> None:
         self._remember(path, byte, 1)
@@ -154,6 +156,7 @@ class RollingBack:
         self._new = cluster.folder / f"{step.node}.new"
         self._evidence: Evidence = {}
         self._refused = ""
+        self._what = ""
 
     async def begin(self) -> None:
         await in_thread(self._copy)
@@ -178,9 +181,10 @@ class RollingBack:
 
     def _copy(self) -> None:
         folder = self._cluster.data_folder(self._step.node)
-        name = damage.chosen(self._step.what, sizes_below(folder), self._rng, growing=True)
+        self._what = _first_there(self._cluster, self._step)
+        name = damage.chosen(self._what, sizes_below(folder), self._rng, growing=True)
         if name is None:
-            raise FaultNotMade(f"{self._step.node} has no {self._step.what} yet")
+            raise FaultNotMade(f"{self._step.node} has no {self._what} any more")
         self._path = folder / name
         if self._path.stat().st_size > COPY_BYTES_MAX:
             raise FaultNotMade(f"{name} is larger than is copied here")
@@ -198,11 +202,19 @@ class RollingBack:
         _copy_file(self._old, self._path)
         if self._path.read_bytes() != old:
             raise FaultNotMade(f"{name} is not what it was before")
-        return {"file": name, "bytes_now": len(old), "bytes_before": len(new)}
+        return {"what": self._what, "file": name, "bytes_now": len(old), "bytes_before": len(new)}
 
     def _forget(self) -> None:
         self._old.unlink(missing_ok=True)
         self._new.unlink(missing_ok=True)
+
+
+def _first_there(cluster: NodeCluster, step: steps.Flip | steps.Truncate | steps.RollBack) -> str:
+    """The kind of file that is damaged. Raises `FaultNotMade` where there is none."""
+    what = damage.first_there(step.files, sizes_below(cluster.data_folder(step.node)))
+    if what is None:
+        raise FaultNotMade(f"{step.node} has no {' or '.join(dict.fromkeys(step.files))} yet")
+    return what
 
 
 def sizes_below(folder: Path) -> dict[str, int]:

@@ -41,14 +41,14 @@ class MixedNemesis:
         self._options = options
         self._rng = random.Random(f"{seed} {MIXED}")
         self._members = {
-            name: RecipeNemesis(name, recipe, seed, origin_ns, options)
-            for name, recipe in RECIPES.items()
-            if name in (options.nemeses or set(RECIPES) - {*MERGED, *CRAFTED})
+            name: RecipeNemesis(name, RECIPES[name], seed, origin_ns, options) for name in members(options)
         }
 
     async def disturb(self, cluster: RealCluster, seconds: float, tell: Tell) -> None:
-        """See `Nemesis`. Raises `HealFailed`, and `InvalidRequest` where the cluster can be given none of them."""
-        able = as_breakable(cluster, self.name, self.needs).capabilities
+        """See `Nemesis`. Raises `HealFailed`, and `InvalidRequest` where the cluster cannot be given one that was asked
+        for by name, or none of all."""
+        named = frozenset().union(*(RECIPES[name].needs for name in self._options.nemeses))
+        able = as_breakable(cluster, ", ".join((self.name, *self._options.nemeses)), named).capabilities
         names = [name for name, member in self._members.items() if member.needs <= able]
         if not names:
             raise InvalidRequest("invalid_request", "this cluster can be given none of the nemeses of the mix")
@@ -63,6 +63,18 @@ class MixedNemesis:
             async with asyncio.TaskGroup() as group:
                 for name in chosen:
                     group.create_task(self._members[name].disturb(cluster, span, tell))
+
+
+def members(options: Options) -> tuple[str, ...]:
+    """What is drawn from, whatever a cluster can be given."""
+    return tuple(name for name in RECIPES if name in (options.nemeses or set(RECIPES) - {*MERGED, *CRAFTED}))
+
+
+def left_out(options: Options, able: frozenset[str]) -> dict[str, tuple[str, ...]]:
+    """Of a mix of everything, what such a cluster cannot be given: name → what it lacks. Those that were asked for by
+    name are not left out but refused."""
+    lacking = {name: tuple(sorted(RECIPES[name].needs - able)) for name in members(options)}
+    return {} if options.nemeses else {name: needs for name, needs in lacking.items() if needs}
 
 
 def drawn(rng: random.Random, names: list[str], at_once: int) -> list[str]:

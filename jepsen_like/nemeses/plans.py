@@ -17,7 +17,7 @@ from raftlog.errors import InvalidRequest
 from raftlog.ports import Random
 
 from . import crafted_steps, steps
-from .damage import FILES, PARTITION_FILES
+from .damage import FILES
 from .steps import Facts
 from .targets import AIMS, CONTROLLER, LEADER_SHAPES, ONE_WAY_SHAPES, SHAPES, aim, choice, sample, shape
 
@@ -257,22 +257,29 @@ def slow_sync(rng: Random, facts: Facts, options: Options) -> steps.Step:
 
 def flip(rng: Random, facts: Facts, options: Options) -> steps.Step:
     """Of what is read while a node runs, half of the time while it does."""
-    what = choice(rng, options.files or tuple(FILES))
-    running = what in PARTITION_FILES and rng.random() < 0.5
+    running = rng.random() < 0.5
     node = choice(rng, facts.minority)
-    return steps.Flip(node, what, _seed(rng), bits=choice(rng, (1, 2, 8)), running=running)
+    return steps.Flip(node, _files(rng, options), _seed(rng), bits=choice(rng, (1, 2, 8)), running=running)
 
 
 def truncate(rng: Random, facts: Facts, options: Options) -> steps.Step:
-    what = choice(rng, options.files or tuple(FILES))
-    return steps.Truncate(choice(rng, facts.minority), what, _seed(rng), bytes=choice(rng, TRUNCATED_BYTES))
+    files = _files(rng, options)
+    return steps.Truncate(choice(rng, facts.minority), files, _seed(rng), bytes=choice(rng, TRUNCATED_BYTES))
+
+
+def _files(rng: Random, options: Options) -> tuple[str, ...]:
+    """All kinds in any order: a node may not have those that come first yet. Records lie in segments, so these more
+    often come early."""
+    kinds = options.files or (*FILES, "segment", "segment")
+    return sample(rng, kinds, len(kinds))
 
 
 def roll_back(rng: Random, facts: Facts, options: Options) -> steps.Step:
     """Of a partition only: an old journal is whole, and no checksum tells it from a new one. A voter that forgot its
     vote so is what a replaced disk is, and has its own procedure."""
-    what = choice(rng, options.files or ("segment", "segment", "checkpoint", "epoch-history"))
-    return steps.RollBack(choice(rng, facts.minority), what, _seed(rng), age=round(rng.uniform(*options.hold), 2))
+    kinds = options.files or ("segment", "segment", "checkpoint", "epoch-history")
+    files, age = sample(rng, kinds, len(kinds)), round(rng.uniform(*options.hold), 2)
+    return steps.RollBack(choice(rng, facts.minority), files, _seed(rng), age=age)
 
 
 # --- Membership -------------------------------------------------------------------------------------------------------

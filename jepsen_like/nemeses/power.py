@@ -84,6 +84,11 @@ class Outage:
             except FaultDidNotBite as error:
                 self._without_proof.append(str(error))
 
+    @property
+    def was_cut(self) -> bool:
+        """The power came back to some disk, whether or not that took anything from it."""
+        return bool(self.lost or self._without_proof)
+
     def proof(self) -> Evidence:
         """Bytes that were written and are gone. Raises `FaultNotMade`."""
         if self._without_proof:
@@ -254,4 +259,4 @@ class Forgetting:
         await self._sluggish.end()
         await self._outage.end()
         await self._cluster.start(self._step.targets)
-        return self._outage.proof() if self._outage.lost else {}
+        return self._outage.proof() if self._outage.was_cut else {}

@@ -268,12 +268,12 @@ class Strobe(ClockFault):
 
 @dataclass(frozen=True, slots=True)
 class OnFile:
-    """What is done to one file of a node whose process was killed. `what` names the kind of file (`damage.py`), `seed`
-    draws which one and where."""
+    """What is done to one file of a node whose process was killed. `files` are kinds of files (`damage.py`): the first
+    of which the node has one; `seed` draws which one and where."""
 
     kind: ClassVar[str]
     node: str
-    what: str
+    files: tuple[str, ...]
     seed: int
 
     @property
@@ -287,7 +287,7 @@ class OnFile:
 
 @dataclass(frozen=True, slots=True)
 class Flip(OnFile):
-    """Some bits of it; with `running` while the node runs."""
+    """Some bits of it; with `running` while the node runs, if it is of a partition."""
 
     kind = "bitflip"
     bits: int = 1

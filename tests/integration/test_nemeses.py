@@ -109,13 +109,13 @@ async def test_the_power_of_a_disk_fails(in_namespaces: NodeCluster) -> None:
         steps.SlowPower(NODES, "all", ("nothing", "names", "parts"), 3, 100),
         steps.PowerAndRot(NODES, "all", ("nothing", "names", "parts"), 3, rotten="n1"),
         steps.PowerAndRot(NODES, "all", ("nothing", "names", "parts"), 3, rotten="n1", each=True),
-        steps.Flip("n1", "segment", 5, bits=2, running=True),
-        *(steps.Flip("n1", what, 5, bits=2) for what in ("segment", "index", "checkpoint", "journal", "hard-state")),
-        steps.Flip("n1", "voters", 5, bits=2),
-        *(steps.Truncate("n1", what, 5, bytes=61) for what in ("segment", "time-index", "epoch-history", "journal")),
-        steps.RollBack("n1", "segment", 5, age=1.0),
+        steps.Flip("n1", ("segment",), 5, bits=2, running=True),
+        *(steps.Flip("n1", (what,), 5, bits=2) for what in ("segment", "index", "checkpoint", "journal", "hard-state")),
+        steps.Flip("n1", ("voters",), 5, bits=2),
+        *(steps.Truncate("n1", (what,), 5, bytes=61) for what in ("segment", "time-index", "epoch-history", "journal")),
+        steps.RollBack("n1", ("segment",), 5, age=1.0),
     ],
-    ids=lambda step: f"{step.kind}-{getattr(step, 'what', getattr(step, 'aim', ''))}",
+    ids=lambda step: f"{step.kind}-{','.join(getattr(step, 'files', ())) or getattr(step, 'aim', '')}",
 )
 async def test_nodes_come_back_from_what_needs_a_start(in_namespaces: NodeCluster, step: Step) -> None:
     await bites(in_namespaces, step, hold=1.0)

@@ -152,6 +152,21 @@ def test_what_a_run_is_worth(
     assert sum(found.faults.values()) == faults.count(BITTEN) and sum(found.void.values()) == faults.count(VOID)
 
 
+def test_a_file_that_was_damaged_counts_by_its_kind() -> None:
+    faults = [
+        Fault(kind="bitflip", targets=("n1",), began=1, ended=2, evidence={"what": what, "file": "x"})
+        for what in ("segment", "index", "segment")
+    ]
+    found = outcome(cell("R12").plan(seed=1, seconds=10), "now", Worked(10.0, faults, {"ok": 1}), FINE, {"n1": 0})
+    assert found.faults == {"bitflip:segment": 2, "bitflip:index": 1} and found.valid
+
+
+def test_a_mix_that_broke_nothing_for_long_shows_nothing() -> None:
+    plan = cell("R12").plan(seed=1, seconds=10)
+    short, long = (outcome(plan, "now", Worked(s, [], {"ok": 1}), FINE, {"n1": 0}) for s in (60.0, 600.0))
+    assert short.valid is True and long.valid is None
+
+
 def test_operations_are_counted_when_they_end() -> None:
     from jepsen_like.history import Operation
 

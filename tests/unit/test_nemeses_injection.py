@@ -15,7 +15,7 @@ from jepsen_like.clusters.links import Links
 from jepsen_like.nemeses import nemesis as nemesis_module
 from jepsen_like.nemeses import steps
 from jepsen_like.nemeses.injection import Evidence, FaultNotMade, HealFailed, carry_out
-from jepsen_like.nemeses.mixed import MixedNemesis
+from jepsen_like.nemeses.mixed import MixedNemesis, left_out
 from jepsen_like.nemeses.nemesis import NAMES, make
 from jepsen_like.nemeses.plans import Options
 from jepsen_like.nemeses.steps import Facts
@@ -273,6 +273,20 @@ async def test_nothing_is_done_to_a_cluster_that_cannot_be_given_it() -> None:
     theirs: RealCluster = Theirs()  # type: ignore[assignment]
     with pytest.raises(InvalidRequest, match="breaks only clusters of"):
         await make("kill", seed=1, origin_ns=0).disturb(theirs, 1.0, lambda fault: None)
+
+
+async def test_what_is_asked_for_by_name_is_not_left_out(scripted: list[steps.Step]) -> None:
+    asked = make("mixed", seed=1, origin_ns=0, options={"nemeses": ["kill", "read-only"]})
+    with pytest.raises(InvalidRequest, match="mixed, kill, read-only needs what this cluster lacks: disks, read-only"):
+        await asked.disturb(cluster("links"), 1.0, lambda fault: None)
+    assert not scripted
+
+
+def test_what_a_mix_of_everything_goes_without_is_named() -> None:
+    without = left_out(Options(), frozenset({"links", "strace"}))
+    assert without["clock"] == ("faketime",) and without["read-only"] == ("disks", "read-only")
+    assert not {"kill", "partition", "slow-fsync", "bitflip"} & set(without)
+    assert left_out(Options(nemeses=("clock",)), frozenset()) == {}, "that is refused"
 
 
 def test_names_that_do_not_exist_are_refused() -> None:

@@ -280,6 +280,20 @@ def test_only_files_of_the_kind_that_have_bytes_are_chosen() -> None:
     assert not any("node.json" in names(what) for what in damage.FILES)
 
 
+def test_of_the_kinds_that_are_drawn_the_first_that_is_there_is_damaged() -> None:
+    assert damage.first_there(("producers", "checkpoint", "index", "segment"), FILES) == "index"
+    assert damage.first_there(("producers", "checkpoint"), FILES) is None
+    first = set()
+    for seed in range(200):
+        for draw in (plans.flip, plans.truncate):
+            step = draw(random.Random(seed), facts(3), Options())
+            assert isinstance(step, steps.OnFile) and set(step.files) == set(damage.FILES)
+            first.add(damage.first_there(step.files, FILES))
+    assert first == {"segment", "index", "epoch-history", "journal", "hard-state", "snapshot"}, "each has its turn"
+    asked = plans.truncate(random.Random(1), facts(3), Options(files=("voters",)))
+    assert isinstance(asked, steps.OnFile) and asked.files == ("voters",)
+
+
 @settings(max_examples=100, deadline=None)
 @given(SEEDS, st.integers(1, 5000), st.integers(1, 20), st.sampled_from([*damage.FILES]))
 def test_flips_change_exactly_so_many_bits_and_twice_is_none(seed: int, size: int, count: int, what: str) -> None:

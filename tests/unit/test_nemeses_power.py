@@ -13,7 +13,7 @@ from jepsen_like.nemeses import crafted_steps, files, power, sluggish, steps
 from jepsen_like.nemeses.injection import FaultNotMade
 from jepsen_like.nemeses.power import Blackout, BlackoutAndRot, Forgetting
 from jepsen_like.nemeses.sluggish import KillingWhileSlow, Sluggish
-from jepsen_like.power_loss import Lost
+from jepsen_like.power_loss import FaultDidNotBite, Lost
 from jepsen_like.replica_logs import last_batch, read_log
 from raftlog.record_batch import encode, stamp
 
@@ -100,6 +100,9 @@ class Nodes:
     async def cut(self, links: tuple[str, ...]) -> None:
         self.told.append(f"cut {' '.join(links)}")
 
+    async def heal(self) -> None:
+        self.told.append("heal")
+
 
 async def test_who_goes_on_is_slow_when_the_others_are_killed(tmp_path: Path, calls: type[Calls]) -> None:
     told: list[str] = []
@@ -127,6 +130,21 @@ async def test_followers_lose_power_together_and_come_back_without_their_leader(
     assert set().union(*held) == {2, 3}, "the leader runs until it is killed"
     assert sorted(told[:4]) == ["aim n2", "aim n3", "shut n2", "shut n3"]
     assert told[4:7] == ["kill n2", "kill n3", "kill n1"] and told[-2:] == ["start n2", "start n3"]
+
+
+async def test_who_kept_all_its_memory_has_forgotten_nothing(
+    tmp_path: Path, calls: type[Calls], monkeypatch: pytest.MonkeyPatch, held: list[set[int]]
+) -> None:
+    def nothing_lost() -> Lost:
+        raise FaultDidNotBite("n2 lost nothing")
+
+    nodes: Any = Nodes(tmp_path, [])
+    nodes.disks["n2"].restore = nothing_lost
+    monkeypatch.setattr(power, "ANSWER_SECONDS", 0.0)
+    fault = Forgetting(steps.AmnesiaInTheMiddle((), ("n2",), ("n1",), "", 0.0, "nothing", 3, 100), nodes)
+    await fault.begin()
+    with pytest.raises(FaultNotMade, match="n2 lost nothing"):
+        await fault.heal()
 
 
 @pytest.fixture
