@@ -310,8 +310,8 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     transactional_id_expiration_minutes: Annotated[int, msgspec.Meta(ge=1, le=10 * 525_600)] = 10_080
     """How long a `transactional_id` is kept with which nothing is begun or ended."""
     metadata_snapshot_entries: Annotated[int, msgspec.Meta(ge=10, le=10_000_000)] = 10_000
-    """Of the metadata quorum, after which the node writes a snapshot and begins its journal anew; it does so anyway when
-    the journal has 16 MiB. Fewer: a shorter start, and snapshots more often."""
+    """Of the metadata quorum, after which the node writes a snapshot and begins its journal anew; it does so anyway
+    when the journal has 16 MiB. Fewer: a shorter start, and snapshots more often."""
     fetch_cache_bytes: _Bytes = 64 * MIB
     """Recently appended batches kept in memory for readers at the end of the log, over all partitions."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

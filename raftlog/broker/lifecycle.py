@@ -139,6 +139,9 @@ def _check_descriptors() -> None:
 class Node:
     """One node of the cluster in this process."""
 
+    _recovered = False
+    """Every log was, so that closing them makes them clean."""
+
     def __init__(self, config: NodeConfig, folder: str, stalls: LoopStalls | None = None) -> None:
         """`stalls` measures the running loop, if anybody does."""
         self._config = config
@@ -156,8 +159,6 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._fatal: BaseException | None = None
-        self._recovered = False
-        """Every log was, so that closing them makes them clean."""
         self._random = random.Random()
         self._worker = ThreadWorker(self._loop, config.worker_threads)
         self._log_worker = ThreadWorker(self._loop, config.fsync_threads, name="fsync")

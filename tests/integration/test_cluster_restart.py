@@ -259,13 +259,9 @@ async def test_snapshots_of_the_metadata_are_as_frequent_as_is_set() -> None:
         async with Admin(cluster.bootstrap) as admin:
             for name in sorted(names):
                 await admin.create_topic(name, 1, 1)
-            snapshot = os.path.join(data_folder(node), "quorum", "snapshot")
-            await eventually(lambda: _exists(snapshot), "a snapshot is written")
+            snapshot = Path(data_folder(node), "quorum", "snapshot")
+            await eventually(lambda: asyncio.to_thread(snapshot.exists), "a snapshot is written")
             await asyncio.to_thread(cluster.kill_node, 0)
             await asyncio.to_thread(cluster.start)
             await asyncio.to_thread(cluster.wait_ready, PATIENCE_S)
             assert {topic.name for topic in await admin.list_topics()} == names
-
-
-async def _exists(path: str) -> bool:
-    return os.path.exists(path)
