@@ -70,7 +70,8 @@ def other_rows() -> list[Mapping[str, object]]:
     """What no cell of a real cluster is: seeds, planted bugs, corpora, power failures of a whole cluster."""
     from ..hunting import HUNT_SECONDS, found_bugs, read_hunts
     from ..other_rows import corpora, hunted, planted, power_failures, simulated, spark_kills
-    from ..planted.catalogue import BUGS, load_detections
+    from ..planted.bugs import SIMULATED
+    from ..planted.catalogue import load_detections
     from ..planted.real import HUNTS
     from ..planted.stories import STORIES
     from ..simulator.shard import summarize
@@ -84,7 +85,7 @@ def other_rows() -> list[Mapping[str, object]]:
         spark_kills(lines_of(SPARK_KILLS)),
         *simulated(summarize(shards, lambda kind, commit, clean: same[kind](commit, clean))),
         corpora(lines_of(CORPORA)),
-        planted(list(BUGS), load_detections(), STORIES),
+        planted([bug.name for bug in SIMULATED], load_detections(), STORIES),
         hunted(list(HUNTS), found_bugs(hunts), HUNT_SECONDS),
     ]
 

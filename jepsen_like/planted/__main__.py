@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..simulator.schedules import AnySchedule, draw, run, shrink
 from ..simulator.shrink import Shrinker
+from .bugs import SIMULATED
 from .catalogue import BUGS, SECONDS, load_detections, save_detections, search
 from .patches import plant, save_pins
 from .stories import STORIES
@@ -67,7 +68,7 @@ def _pin(parsed: argparse.Namespace) -> int:
 
 def _search(parsed: argparse.Namespace) -> int:
     missed = 0
-    for name in parsed.names or BUGS:
+    for name in parsed.names or [bug.name for bug in SIMULATED]:
         found = search(BUGS[name], first=parsed.first, seeds=parsed.seeds)
         if found is None:
             missed += 1

@@ -8,7 +8,7 @@ from .client_bugs import CLIENT_BUGS
 from .disk_bugs import DISK_BUGS
 from .election_bugs import ELECTION_BUGS
 from .group_bugs import GROUP_BUGS
-from .log_bugs import LOG_BUGS
+from .log_bugs import CLOCK_BUGS, LOG_BUGS
 from .patches import Planted
 from .quorum_bugs import ENGINE_BUGS
 from .replication_bugs import REPLICATION_BUGS
@@ -17,5 +17,6 @@ from .voters_bugs import VOTERS_BUGS
 
 OF_THE_QUORUM = (*ENGINE_BUGS, *VOTERS_BUGS, *DISK_BUGS, *CLIENT_BUGS)
 OF_CLUSTERS = (*REPLICATION_BUGS, *ELECTION_BUGS, *LOG_BUGS)
+SIMULATED = (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *TRANSACTION_BUGS)
 
-BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *TRANSACTION_BUGS)}
+BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*SIMULATED, *CLOCK_BUGS)}

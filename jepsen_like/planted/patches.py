@@ -26,6 +26,8 @@ SHORT = "quorum simulation"
 CLUSTER = "cluster simulation"
 GROUPS = "group simulation"
 TRANSACTIONS = "transaction simulation"
+REAL = "real clusters"
+"""Alone: no simulated world has what it wants."""
 
 PINS = Path(__file__).with_name("pins.json")
 

@@ -110,6 +110,10 @@ HUNTS: Mapping[str, Hunt] = {
     "answers_are_not_remembered": Hunt("topics", "slow-kill", _SLOW_ANSWERS, rounds=FEW, processes=12),
     # What rots.
     "recovery_without_checksums": Hunt("log", "power-rot-each", _AT_ONCE, rounds=3),
+    # What a clock takes.
+    "any_clock_is_believed": Hunt(
+        "log", "clock", {"hold": [8, 12], "quiet": [1, 3], "retention_past_s": 60}, rounds=0, seconds=90.0
+    ),
     # Groups.
     "offset_lowered_by_a_late_commit": Hunt("group-offsets", "pause", {"hold": [1, 2], "stall_every": 0}),
     # Few members: what one has lost comes back to it.

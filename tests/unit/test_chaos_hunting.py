@@ -18,6 +18,7 @@ from jepsen_like.json_lines import append_line
 from jepsen_like.nemeses.catalogue import RECIPES
 from jepsen_like.nemeses.nemesis import NONE, make
 from jepsen_like.planted.bugs import BUGS
+from jepsen_like.planted.patches import REAL
 from jepsen_like.planted.real import HUNTS, NOT_HERE
 from jepsen_like.rounds import nemeses_of
 from jepsen_like.run_records import Outcome, RunPlan
@@ -32,6 +33,7 @@ def test_every_planted_bug_is_hunted_or_has_a_reason() -> None:
     assert set(BUGS) - set(HUNTS) - set(NOT_HERE) == set(), told
     assert not set(HUNTS) & set(NOT_HERE) and set(HUNTS) <= set(BUGS)
     assert all(NOT_HERE.values())
+    assert {name for name, bug in BUGS.items() if bug.found_by == REAL} <= set(HUNTS), "nobody else looks for them"
 
 
 @pytest.mark.parametrize("bug", HUNTS)
