@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import rich_click as click
+from click.core import ParameterSource
 
 from raftlog.cli.output import output_option, show, table
 from raftlog.errors import InvalidRequest
@@ -103,6 +104,7 @@ def run(
     seed = random.randrange(1, 2**31) if seed is None else seed
     try:
         if cell_name:
+            _refuse_beside_cell(context)
             plan = cell(cell_name).plan(seed=seed, seconds=seconds, rate=rate, rounds=rounds or ROUNDS_A_RUN)
             layout = layout or layout_of(cell_name)
         else:
@@ -168,6 +170,17 @@ def abilities() -> None:
 
     rows = [(name, "no" if lacks else "yes", lacks or means) for name, means, lacks in capabilities()]
     click.echo(table(("Ability", "Here", "For"), rows))
+
+
+def _refuse_beside_cell(context: click.Context) -> None:
+    """A run of a cell with something else in it would be counted as one of the cell. Raises `InvalidRequest`."""
+    given = [
+        f"--{name.removesuffix('s') if name == 'options' else name}"
+        for name in ("workload", "nemesis", "nodes", "options", "planted")
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise InvalidRequest("invalid_request", f"--cell says what is run; leave out {', '.join(given)}, or --cell")
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:

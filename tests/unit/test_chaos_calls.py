@@ -21,6 +21,7 @@ from raftlog.errors import InvalidRequest
     ("arguments", "told"),
     [
         (("--cell", "NOPE"), "there is no cell 'NOPE'"),
+        (("--cell", "R1", "--option", "hold=[0, 1]", "--nodes", "5"), "leave out --nodes, --option"),
         (("--nemesis", "nope"), "there is no nemesis 'nope'"),
         (("--workload", "nope"), "workload 'nope' is none of"),
         (("--planted", "nope"), "there is no planted bug 'nope'"),
