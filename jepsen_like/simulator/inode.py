@@ -47,10 +47,30 @@ class Inode:
         self.pending.clear()
 
     def fsync_last_write(self) -> None:
-        """What was written before stays as it is: at a power loss it may go, and leave a hole."""
+        """What was written before stays as it is: at a power loss it may go, and leave a hole. Where the file was cut
+        before, it is cut for good: its length is in the journal, which has an order."""
         position, data = self.pending.pop()
         assert data is not None
+        pending, self.pending = self.pending, []
+        for before, written in pending:
+            if written is None:
+                _truncate(self.durable, before)
+                self._keep_pending(before, None)
+            else:
+                self.pending.append((before, written))
+        self._keep_pending(position, position + len(data))
         _write(self.durable, position, data)
+
+    def _keep_pending(self, start: int, end: int | None) -> None:
+        """Only what lies outside of `[start, end)`, or before `start`: the rest is no longer what the file has."""
+        kept: list[tuple[int, bytes | None]] = []
+        for position, written in self.pending:
+            assert written is not None
+            parts = [(position, written[: max(0, start - position)])]
+            if end is not None:
+                parts.append((max(position, end), written[max(0, end - position) :]))
+            kept += [(place, part) for place, part in parts if part]
+        self.pending = kept
 
     def forget(self) -> None:
         """An fsync failed: the pages are marked clean, and what they held is gone."""

@@ -141,3 +141,24 @@ def test_a_stable_write_whose_fsync_fails_is_forgotten() -> None:
     with pytest.raises(DiskFailed):
         file.pwritev_stable([b"new"], 3)
     assert disk.read("f") == b"old"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_cut_before_a_stable_write_never_takes_it_away(seed: int) -> None:
+    """Neither when the file is fsynced afterwards nor when power fails: a file's length is journalled in order."""
+    for fails in (False, True):
+        disk = SimDisk()
+        file = disk.open("f", create=True)
+        disk.fsync_directory("")
+        file.pwritev_stable([b"o" * 900], 0)
+        file.pwritev([b"p" * 600], 900)
+        file.truncate(300)
+        file.pwritev([b"q" * 100], 300)
+        file.pwritev_stable([b"n" * 100], 350)
+        if fails:
+            disk.power_loss(random.Random(seed))
+        else:
+            file.fsync()
+        content = disk.read("f")
+        assert content[:300] == b"o" * 300 and content[350:] == b"n" * 100
+        assert content[300:350] in ((b"q" * 50, bytes(50)) if fails else (b"q" * 50,))
