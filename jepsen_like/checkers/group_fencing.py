@@ -7,7 +7,8 @@
 Operations are `poll`, whose answer names the keys that the process got (`{"assigned": [...]}`), and `commit`: `[key,
 offset]`. A poll takes time, and an assignment takes place somewhere in it. So an assignment is after another only where
 its poll began when that of the other had ended, and a commit is after it where it began when the poll had ended: what
-may have been otherwise is not judged.
+may have been otherwise is not judged. Neither is a commit of an offset that was committed before: it changes nothing,
+and a member that knows so does not even send it.
 
 Offsets that are lost or go back: `keyed.py`.
 """
@@ -45,8 +46,11 @@ def check(history: Sequence[Operation]) -> Verdict:
             for key in completion.value.get("assigned", ()):
                 assignments.setdefault(key, []).append(one)
     found = []
+    first = _first_commits(history)
     for call in commits:
         key, offset = call.invocation.value[:2]
+        if first[key, offset] < call.invocation.index:
+            continue
         taken = _taken_since(assignments.get(key, []), call.invocation)
         if taken is not None:
             told = {"index": call.invocation.index, "process": call.invocation.process}
@@ -56,6 +60,16 @@ def check(history: Sequence[Operation]) -> Verdict:
         return Verdict(None, {}, {"reason": "there is no assignment, or no commit"})
     measured = {"commits": len(commits), "assignments": sum(map(len, assignments.values()))}
     return Verdict(not found, {"fenced-commit": found} if found else {}, measured)
+
+
+def _first_commits(history: Sequence[Operation]) -> dict[tuple[Any, Any], int]:
+    """(Key, offset) → where somebody first began to commit it, whatever became of that."""
+    found: dict[tuple[Any, Any], int] = {}
+    for one in history:
+        if one.f == "commit" and one.kind == "invoke":
+            key, offset = one.value[:2]
+            found.setdefault((key, offset), one.index)
+    return found
 
 
 def _taken_since(assignments: list[_Assignment], commit: Operation) -> _Assignment | None:

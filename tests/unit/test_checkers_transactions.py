@@ -163,6 +163,14 @@ def test_the_owner_commits_and_whoever_was_it_before_does_not_s8() -> None:
     assert group_fencing.check(numbered(given(0, A), given(1, A), given(0, A), commit(0, A, 3))).valid
 
 
+def test_a_commit_of_what_was_committed_before_changes_nothing() -> None:
+    """The client knows, and does not ask: it is answered while all nodes stand still."""
+    again = numbered(given(0, A), commit(0, A, 3), given(1, A), commit(0, A, 3))
+    assert group_fencing.check(again).valid
+    lower = numbered(given(0, A), commit(0, A, 3), given(1, A), commit(0, A, 2))
+    assert group_fencing.check(lower).valid is False
+
+
 def test_what_may_have_been_the_other_way_round_is_not_judged() -> None:
     mine, others, begun = given(0, A), given(1, A), commit(0, A, 3)
     overlapping = numbered([others[0]], mine, [others[1]], begun)
