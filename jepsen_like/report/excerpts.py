@@ -47,6 +47,8 @@ class Excerpt:
     """What the checker says of it, as JSON."""
     lines: Sequence[Sequence[Line]]
     """Stretches of the history."""
+    proving: frozenset[int] = frozenset()
+    """Indexes of the operations that are marked, from both ends."""
 
 
 def excerpts(found: Sequence[Mapping[str, Any]], history: Sequence[Operation]) -> list[Excerpt]:
@@ -65,7 +67,8 @@ def _excerpt(one: Mapping[str, Any], history: Sequence[Operation], at: Mapping[i
     stretches = [
         [_line(history[place], place in proving) for place in stretch] for stretch in _stretches(proving, history)
     ]
-    return Excerpt(msgspec.json.format(msgspec.json.encode(one, enc_hook=repr)).decode(), stretches)
+    marked = frozenset(history[place].index for place in proving)
+    return Excerpt(msgspec.json.format(msgspec.json.encode(one, enc_hook=repr)).decode(), stretches, marked)
 
 
 def indexes(told: Mapping[str, Any]) -> list[int]:

@@ -19,15 +19,17 @@ import msgspec
 
 from raftlog.errors import InvalidRequest
 
-from ..history import Operation, read
+from ..history import Call, Operation, calls, read
 from ..run_records import Fault, Outcome, RunFolder, RunPlan, read_faults
-from . import plots, series
+from . import plots, series, timeline, timeline_svg
 from .excerpts import Excerpt, excerpts
 
 if TYPE_CHECKING:
     import jinja2
 
 TEMPLATES = Path(__file__).parent
+TIMELINES_MAX = 3
+"""Of one kind of anomaly."""
 LOG_LINES_MAX = 40
 """Of a node, that are shown: those that somebody should look at."""
 TELLING = (b"INVARIANT", b"Traceback", b'"level":"error"', b'"level": "error"', b'"level":"critical"')
@@ -42,6 +44,16 @@ class Anomaly:
     name: str
     count: int
     excerpts: Sequence[Excerpt]
+    timelines: Sequence[Drawn | None]
+    """Of the first excerpts, those that have one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A timeline, and what it is."""
+
+    shown: timeline.Timeline
+    svg: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +88,15 @@ def render(folder: RunFolder) -> str:
     with _naming(folder.outcome):
         outcome = msgspec.json.decode(folder.outcome.read_bytes(), type=Outcome) if folder.outcome.exists() else None
     operations, seconds = series.ended(history), series.length(history)
+    known = calls(history)
+    anomalies = list(_anomalies(verdict, history, known, faults, seconds))
     return _template("run.html.j2").render(
         plan=plan,
         outcome=outcome,
         checkers=verdict.get("checkers", {}),
-        anomalies=list(_anomalies(verdict, history)),
+        anomalies=anomalies,
+        patterns=timeline_svg.PATTERNS,
+        whole=_whole(plan, anomalies, known, faults, seconds),
         faults=_faults(faults),
         void=sum(not fault.evidence for fault in faults),
         throughput=plots.throughput(operations, faults, seconds),
@@ -128,11 +144,32 @@ def _template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def _anomalies(verdict: Mapping[str, Any], history: Sequence[Operation]) -> Iterator[Anomaly]:
+def _anomalies(
+    verdict: Mapping[str, Any],
+    history: Sequence[Operation],
+    known: Sequence[Call],
+    faults: Sequence[Fault],
+    seconds: float,
+) -> Iterator[Anomaly]:
+    colours = plots.colours(faults)
     for checker, told in verdict.get("checkers", {}).items():
         for name, found in told["anomalies"].items():
             if found:
-                yield Anomaly(checker, name, len(found), excerpts(found, history))
+                shown = excerpts(found, history)
+                around = [timeline.around(one.proving, known, faults, seconds) for one in shown[:TIMELINES_MAX]]
+                yield Anomaly(checker, name, len(found), shown, [_drawn(one, colours) for one in around])
+
+
+def _whole(
+    plan: RunPlan, anomalies: Sequence[Anomaly], known: Sequence[Call], faults: Sequence[Fault], seconds: float
+) -> Drawn | None:
+    proving = frozenset(index for anomaly in anomalies for one in anomaly.excerpts for index in one.proving)
+    whole = timeline.of_run(proving, known, faults, seconds, clients=plan.processes)
+    return _drawn(whole, plots.colours(faults), row=15)
+
+
+def _drawn(shown: timeline.Timeline | None, colours: Mapping[str, str], row: float = 11) -> Drawn | None:
+    return None if shown is None else Drawn(shown, timeline_svg.draw(shown, colours, row=row))
 
 
 def _faults(faults: Sequence[Fault]) -> list[ShownFault]:
