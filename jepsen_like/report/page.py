@@ -23,6 +23,7 @@ from ..history import Call, Operation, calls, read
 from ..run_records import Fault, Outcome, RunFolder, RunPlan, read_faults
 from . import plots, series, timeline, timeline_svg
 from .excerpts import Excerpt, excerpts
+from .unseen import TOTAL, unseen
 
 if TYPE_CHECKING:
     import jinja2
@@ -88,7 +89,7 @@ def render(folder: RunFolder) -> str:
     with _naming(folder.outcome):
         outcome = msgspec.json.decode(folder.outcome.read_bytes(), type=Outcome) if folder.outcome.exists() else None
     operations, seconds = series.ended(history), series.length(history)
-    known = calls(history)
+    known, waiting = calls(history), unseen(history)
     anomalies = list(_anomalies(verdict, history, known, faults, seconds))
     return _template("run.html.j2").render(
         plan=plan,
@@ -102,6 +103,8 @@ def render(folder: RunFolder) -> str:
         throughput=plots.throughput(operations, faults, seconds),
         quantiles=plots.quantiles(operations, faults, seconds),
         latency=plots.latency(operations, faults, seconds),
+        unseen=plots.unseen(waiting, operations, faults, seconds) if waiting else "",
+        left_unseen=int(waiting[TOTAL][-1][1]) if waiting else 0,
         drawn=min(len(operations), plots.POINTS_MAX),
         operations=len(operations),
         logs=_logs(folder),

@@ -7,13 +7,14 @@ what is drawn (`series.py`).
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from raftlog.errors import InvalidRequest
 
 from ..run_records import Fault
 from . import series
+from . import unseen as unseen_records
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ QUANTILE_COLOURS = {0.5: "#0969da", 0.95: "#8250df", 0.99: "#bf3989", 1.0: "#cf2
 FAULT_COLOURS = (
     "#0969da", "#bf8700", "#8250df", "#1a7f37", "#cf222e", "#bf3989", "#0e7c86", "#9a6700", "#57606a", "#6639ba",
 )  # fmt: skip
+LINE_STYLES = ("-", "--", ":", "-.")
 POINTS_MAX = 4_000
 """Drawn one by one; of more, so many evenly."""
 INSTANT_S = 0.3
@@ -76,6 +78,27 @@ def quantiles(operations: Sequence[series.Ended], faults: Sequence[Fault], secon
             axes.plot(*_apart(points), color=QUANTILE_COLOURS[quantile], linewidth=1.2, marker=".", markersize=4,
                       label=label)  # fmt: skip
         _milliseconds(axes)
+
+    return _drawn(draw, operations, faults, seconds)
+
+
+def unseen(
+    lines: Mapping[str, unseen_records.Points],
+    operations: Sequence[series.Ended],
+    faults: Sequence[Fault],
+    seconds: float,
+) -> str:
+    """Records that nobody had read yet. Those of all keys first."""
+
+    def draw(axes: Axes) -> None:
+        for number, (name, points) in enumerate(lines.items()):
+            # By dashes, too: there are more lines than colours that anybody tells apart.
+            style, colour = LINE_STYLES[number % len(LINE_STYLES)], FAULT_COLOURS[number % len(FAULT_COLOURS)]
+            whole = name == unseen_records.TOTAL
+            axes.plot(*_apart(points), color=INK if whole else colour, linewidth=1.8 if whole else 1.0,
+                      linestyle="-" if whole else style, drawstyle="steps-post", label=name)  # fmt: skip
+        axes.set_ylabel("records")
+        axes.set_ylim(bottom=0)
 
     return _drawn(draw, operations, faults, seconds)
 
