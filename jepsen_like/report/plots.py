@@ -141,6 +141,9 @@ def _shade(axes: Axes, faults: Sequence[Fault]) -> None:
 
 
 def _milliseconds(axes: Axes) -> None:
+    if not axes.dataLim.y1 > 0:
+        # Of nothing there is no logarithm: a run in which nothing ended, or nothing succeeded.
+        axes.set_ylim(1, 1000)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -76,7 +77,11 @@ def test_the_page_tells_the_verdict_and_proves_it(folder: RunFolder) -> None:
     assert "Cell R1." in text and "seed 42" in text and "0123456789ab" in text
     assert "38 ok, 1 fail" in text and "1 kill" in text and "void, without proof</dt><dd>1 pause" in text
     assert "1 lost-write" in text and "the checker failed: KeyError()" in text
-    assert page.count("<svg") == 3 and "<script" not in page and "http:" not in text and "https:" not in text
+    assert "<script" not in page and "http:" not in text and "https:" not in text
+    # Three plots; the whole run's timeline, and that of the one excerpt.
+    assert page.count("<svg xmlns:xlink") == 3 and page.count('<svg class="timeline"') == 2
+    assert page.count('class="bar ok proves"') == 2 and page.count('id="hatched"') == 1
+    assert "nobody had read" not in page, "nobody polled"
     # The operation that proves it from both ends, with its neighbours.
     proving = re.findall(r'class="proves"><td class="number">(\d+)', page)
     assert proving == ["7", "8"]
@@ -90,6 +95,28 @@ def test_a_run_that_did_not_end_has_no_verdict(folder: RunFolder) -> None:
         file.unlink()
     page = render(folder)
     assert "did not end" in page and "has no verdict" in page and ">valid<" not in page and "None was made." in page
+
+
+def test_a_log_s_page_has_what_nobody_had_read(folder: RunFolder) -> None:
+    def with_polls(values: Sequence[int]) -> str:
+        lines = history()
+        found = {"log0/0": [[value, value] for value in values]}
+        lines.append(Operation(len(lines), 0, "invoke", "poll", [["poll"]], 12 * SECOND, "n1"))
+        lines.append(Operation(len(lines), 0, "ok", "poll", [["poll", found]], 13 * SECOND, "n1"))
+        with folder.history.open("wb") as file:
+            write(file, lines)
+        return render(folder)
+
+    assert "In the end all were read." in with_polls(range(40))
+    page = with_polls(range(38))
+    assert "In the end 2 were never read." in page and page.count("<svg xmlns:xlink") == 4
+
+
+def test_a_run_without_any_operation_has_a_page(folder: RunFolder) -> None:
+    with folder.history.open("wb") as file:
+        write(file, history()[:1])
+    page = render(folder)
+    assert '<svg class="timeline"' not in page and "nobody had read" not in page
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
