@@ -105,6 +105,8 @@ class Timeline:
     """Of those, how many are in no bar."""
     columns: int = 0
     """That a window is cut into; 0: each bar is one operation."""
+    unmarked: int = 0
+    """Operations that prove something and are no bars of their own: there are too many, and one of so many is."""
 
 
 def around(proving: Set[int], calls: Sequence[Call], faults: Sequence[Fault], seconds: float) -> Timeline | None:
@@ -145,7 +147,8 @@ def of_run(
     for call in calls:
         own.get(_number(call) % clients, []).append(call)
     columns = min(COLUMNS_MAX, CELLS_MAX // len(own))
-    alone = {call.called for call in [one for one in calls if proves(one, proving)][:PROVING_MAX]}
+    those = [call.called for call in calls if proves(call, proving)]
+    alone = set(those[:: max(1, -(-len(those) // PROVING_MAX))])
     lanes = []
     for number, of in own.items():
         together = _together([call for call in of if call.called not in alone], window, columns, seconds)
@@ -153,7 +156,9 @@ def of_run(
             Lane(f"client {number}", [*together, *(_bar(one, proving, seconds) for one in of if one.called in alone)])
         )
     shown = sum(len(of) for of in own.values())
-    return Timeline([window], lanes, _spans(faults, [window]), len(calls), len(calls) - shown, columns)
+    return Timeline(
+        [window], lanes, _spans(faults, [window]), len(calls), len(calls) - shown, columns, len(those) - len(alone)
+    )
 
 
 def proves(call: Call, proving: Set[int]) -> bool:

@@ -25,6 +25,8 @@ BREAK = 14.0
 NARROWEST = 0.3
 """A window's part of the width, by that of the longest."""
 TICK_EVERY = 80.0
+TICKS_LEAST = 2.5
+"""Whatever a window's width: one alone tells no length."""
 FAULT_ROW, AXIS = 11.0, 26.0
 BAR_LEAST = 1.0
 """However short an operation was."""
@@ -94,7 +96,7 @@ def panels(windows: Sequence[Window]) -> list[Panel]:
 def ticks(panel: Panel) -> list[tuple[float, str]]:
     """Round numbers of seconds within a window, with as many digits as tell them apart."""
     length = panel.window.ended - panel.window.began
-    rough = length * TICK_EVERY / panel.width
+    rough = length * min(TICK_EVERY / panel.width, 1 / TICKS_LEAST)
     size = 10.0 ** math.floor(math.log10(rough))
     step = next(size * times for times in (1, 2, 5, 10) if size * times >= rough * 0.999)
     digits = max(0, -math.floor(math.log10(step) + 1e-9))

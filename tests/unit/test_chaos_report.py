@@ -109,7 +109,7 @@ def test_a_log_s_page_has_what_nobody_had_read(folder: RunFolder) -> None:
 
     assert "In the end all were read." in with_polls(range(40))
     page = with_polls(range(38))
-    assert "In the end 2 were never read." in page and page.count("<svg xmlns:xlink") == 4
+    assert "Never read until the end: 2." in page and page.count("<svg xmlns:xlink") == 4
 
 
 def test_a_run_without_any_operation_has_a_page(folder: RunFolder) -> None:
