@@ -39,6 +39,7 @@ from .producer_replay import LiveProducers, ProducerReplay
 from .producer_snapshots import ReplayedState
 from .recovered import Recovered, Recovery
 from .recovery import recover
+from .replica_distrust import distrust
 from .retention import retained_start
 
 __all__ = ["LogDamaged", "LogJob", "LogSlice", "PartitionLog", "Recovery", "ReplayedState"]
@@ -128,13 +129,24 @@ class PartitionLog(LogCompaction):
         shared: bool,
     ) -> Steps[tuple[PartitionLog, Recovery]]:
         """The same, from barrier to barrier (`durable.py`)."""
-        recovered = yield from recover(disk, path, config, clean_shutdown=clean_shutdown, shared=shared)
-        log = cls(disk, path, config, recovered, cache or FetchCache(OWN_CACHE_BYTES), producers)
-        log.read_cleaner_checkpoint()
-        while (replay := log.producer_replay()) is not None:
-            replay.run()
-            log.producers.replayed(replay)
-        return log, recovered.recovery
+        cache = cache or FetchCache(OWN_CACHE_BYTES)
+        distrusted: set[Offset] = set()
+        while True:
+            recovered = yield from recover(disk, path, config, clean_shutdown=clean_shutdown, shared=shared)
+            log = cls(disk, path, config, recovered, cache, producers)
+            log.read_cleaner_checkpoint()
+            try:
+                while (replay := log.producer_replay()) is not None:
+                    replay.run()
+                    log.producers.replayed(replay)
+                return log, recovered.recovery
+            except LogDamaged as error:
+                # An index vouched for this segment, so recovery did not read it. Without one it finds the same (S9).
+                log.close(clean=False)
+                if error.base_offset in distrusted:
+                    raise
+                distrusted.add(error.base_offset)
+                distrust(disk, path, distrusted)
 
     # --- What it holds ---
 

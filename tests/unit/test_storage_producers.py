@@ -17,7 +17,8 @@ from partitions.segment import Segment, SegmentFile
 from raftlog.config import TopicConfig
 from raftlog.model import LeaderEpoch, Offset
 from raftlog.record_batch import BatchHeader, Control
-from tests.support.storage import PATH, append, batch, settle
+from tests.support.damaged_log import CONFIG, flip, make
+from tests.support.storage import PATH, append, batch, read_batches, settle
 
 HEADERS = [batch(offset, epoch=offset // 4).header for offset in range(12)]
 EPOCHS = LeaderEpochHistory(EpochStart(LeaderEpoch(epoch), Offset(4 * epoch)) for epoch in range(3))
@@ -242,3 +243,37 @@ def test_a_snapshot_from_before_the_log_was_emptied_is_not_taken(disk: SimDisk) 
     log.truncate_to(Offset(10))
     work = log.producer_replay()
     assert work is not None and not work.snapshots
+
+
+@pytest.mark.parametrize("where", [0, 75], ids=["header", "payload"])
+def test_damage_that_the_replay_meets_at_a_start_is_found_by_recovery(where: int) -> None:
+    """S9, S10: an index vouches for the segment, so recovery does not read it; the replay of producers does, and the
+    replica could not be opened any more, at this start and at all later ones."""
+    damaged = make(clean=False)
+    for name in damaged.names(".producers"):
+        damaged.disk.remove(name)
+    second = damaged.names()[1]
+    damaged.change(second, flip(len(damaged.batches[0].data) + where))
+    state = State()
+    log, recovery = PartitionLog.open(damaged.disk, PATH, CONFIG, clean_shutdown=False, producers=state)
+    if where:
+        assert not recovery.cut_or_quarantined, "the replay looks at headers: the scrubber finds it"
+        return
+    end = damaged.base(second) + 2
+    assert recovery.cut_or_quarantined and recovery.stable_end_offset == log.log_end_offset == end
+    assert read_batches(log, 0) == damaged.before(end) and damaged.set_aside()
+    assert state.replayed == list(range(0, end, 2)) and not log.producers.stale
+    log.close(clean=False)
+    again, recovery = PartitionLog.open(damaged.disk, PATH, CONFIG, clean_shutdown=False, producers=State())
+    assert again.log_end_offset == end and recovery.cut_or_quarantined, "nobody was told of the loss yet"
+
+
+def test_a_segment_that_is_damaged_whatever_recovery_does_ends_the_start(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(replay: ProducerReplay) -> None:
+        raise LogDamaged("again", Offset(0), 0)
+
+    monkeypatch.setattr(ProducerReplay, "run", damaged)
+    with pytest.raises(LogDamaged, match="again"):
+        PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, producers=State())
