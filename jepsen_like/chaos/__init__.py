@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import rich_click as click
-from click.core import ParameterSource
 
 from raftlog.cli.output import output_option, show, table
 from raftlog.errors import InvalidRequest
@@ -177,7 +176,7 @@ def _refuse_beside_cell(context: click.Context) -> None:
     given = [
         f"--{name.removesuffix('s') if name == 'options' else name}"
         for name in ("workload", "nemesis", "nodes", "options", "planted")
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if (source := context.get_parameter_source(name)) is not None and source.name == "COMMANDLINE"
     ]
     if given:
         raise InvalidRequest("invalid_request", f"--cell says what is run; leave out {', '.join(given)}, or --cell")
