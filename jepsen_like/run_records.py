@@ -8,6 +8,7 @@
       outcome.json    the line that the scoreboard adds up: `Outcome`
       clients/        what client processes printed
       nodes/<name>/   what each node logged, and what is kept of its disk where replicas diverged
+      world.log       of a simulated world: what it told of itself (`simulated_runs.py`)
       report.html     all of it, for people
 
 A fault without proof is *void*: what a run shows about it is nothing. Times are nanoseconds of the monotonic clock of
@@ -129,6 +130,10 @@ class RunFolder:
     @property
     def outcome(self) -> Path:
         return self.path / "outcome.json"
+
+    @property
+    def world(self) -> Path:
+        return self.path / "world.log"
 
     @property
     def report(self) -> Path:

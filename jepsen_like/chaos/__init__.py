@@ -140,26 +140,14 @@ def report(folder: Path) -> None:
 @click.pass_context
 def simulate(context: click.Context, seed: int, kind: str, seconds: float, runs: Path) -> None:
     """A simulated world: the same seed and code do the same, to the last byte. Prints where its page is."""
-    from ..report.page import render_simulated
-    from ..simulator.seeds import RUNNERS
+    from ..report.page import write_report
+    from ..simulated_runs import run_simulated
 
-    verdict = RUNNERS[kind](seed, seconds)
-    page = runs / f"simulated-{kind}-{seed}.html"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    lines = [str(verdict), *verdict.lines]
-    page.write_text(
-        render_simulated(kind, seed, verdict.seconds, trace=verdict.trace, violation=_violation(verdict), lines=lines),
-        encoding="utf-8",
-    )
+    folder = RunFolder(runs / f"simulated-{kind}-seed{seed}")
+    verdict = run_simulated(kind, seed, seconds, folder)
     click.echo(str(verdict))
-    click.echo(page)
+    click.echo(write_report(folder))
     context.exit(EXIT_VALID if verdict.passed else EXIT_INVALID)
-
-
-def _violation(verdict: Any) -> str:
-    if verdict.passed:
-        return ""
-    return verdict.violation or "it did not come back in time: see what the world told"
 
 
 @chaos.command()

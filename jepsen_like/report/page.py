@@ -1,8 +1,8 @@
 """The page: verdict first, then what was run, the faults with their proofs, plots, and each anomaly with the operations
 that prove it.
 
-It is made of what the folder has; a folder without an outcome (a run that was interrupted) says so. A simulated world
-has no folder: its page has the seed, the verdict and what the world told. One file, no script, nothing from elsewhere.
+It is made of what the folder has; a folder without an outcome (a run that was interrupted) says so. A simulated world's
+has what the world told beside that. One file, no script, nothing from elsewhere.
 
 What is *not* here: drawing (`plots.py`), choosing operations (`excerpts.py`).
 """
@@ -35,6 +35,7 @@ LOG_LINES_MAX = 40
 """Of a node, that are shown: those that somebody should look at."""
 TELLING = (b"INVARIANT", b"Traceback", b'"level":"error"', b'"level": "error"', b'"level":"critical"')
 LINE_CHARACTERS = 600
+WORLD_LINES_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,7 @@ def render(folder: RunFolder) -> str:
         drawn=min(len(operations), plots.POINTS_MAX),
         operations=len(operations),
         logs=_logs(folder),
+        world=_world(folder),
         options=msgspec.json.encode(plan.options).decode(),
     )
 
@@ -121,13 +123,6 @@ def _naming(file: Path) -> Iterator[None]:
         raise InvalidRequest("invalid_request", f"{file} is damaged: {error}") from None
     except InvalidRequest as error:
         raise InvalidRequest("invalid_request", f"{file} is damaged: {error.detail}") from None
-
-
-def render_simulated(kind: str, seed: int, seconds: float, *, trace: str, violation: str, lines: Sequence[str]) -> str:
-    """The page of a simulated world. `lines`: what the world told of itself."""
-    return _template("simulated.html.j2").render(
-        kind=kind, seed=seed, seconds=seconds, trace=trace, violation=violation, lines=lines
-    )
 
 
 def _template(name: str) -> jinja2.Template:
@@ -187,6 +182,13 @@ def _faults(faults: Sequence[Fault]) -> list[ShownFault]:
         )
         for fault in faults
     ]
+
+
+def _world(folder: RunFolder) -> list[str]:
+    """What a simulated world told at last; nothing of another run."""
+    if not folder.world.exists():
+        return []
+    return folder.world.read_text(encoding="utf-8", errors="replace").splitlines()[-WORLD_LINES_MAX:]
 
 
 def _logs(folder: RunFolder) -> dict[str, list[str]]:

@@ -19,7 +19,7 @@ from jepsen_like.history import Operation, write
 from jepsen_like.interpreter import RunFailed
 from jepsen_like.json_lines import append_line
 from jepsen_like.report.excerpts import excerpts, indexes
-from jepsen_like.report.page import render, render_simulated, write_report
+from jepsen_like.report.page import render, write_report
 from jepsen_like.report.series import ended, quantiles, rates
 from jepsen_like.run_records import Fault, Outcome, RunFolder, RunPlan
 from raftlog.errors import InvalidRequest
@@ -124,11 +124,10 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         render(RunFolder(tmp_path))
 
 
-def test_a_simulated_world_has_its_page() -> None:
-    good = render_simulated("quorum", 7, 61.0, trace="abcd", violation="", lines=["S7 <holds>"])
-    bad = render_simulated("quorum", 7, 61.0, trace="abcd", violation="S7.1: two leaders", lines=[])
-    assert "valid</span>" in good and "S7 &lt;holds&gt;" in good and "Violation" not in good
-    assert "invalid</span>" in bad and "S7.1: two leaders" in bad and "--seed 7" in bad
+def test_what_a_simulated_world_told_is_on_its_page(folder: RunFolder) -> None:
+    assert "What the world told" not in render(folder)
+    folder.world.write_text("seed=7 ok\nS7 <holds>\n")
+    assert "S7 &lt;holds&gt;" in render(folder)
 
 
 def test_series() -> None:
