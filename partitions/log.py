@@ -172,7 +172,8 @@ class PartitionLog(LogCompaction):
             return False
         durable_start, segments = self._durable_start, self._segments.all
         removable = len(segments) > 1 and segments[1].base_offset <= durable_start
-        return removable or self._pending.is_due(durable_start, self.log_end_offset, segments)
+        snapshot_due = not self._is_start_covered and self.producers.snapshot is not None
+        return removable or snapshot_due or self._pending.is_due(durable_start, self.log_end_offset, segments)
 
     def __str__(self) -> str:
         state = f" failed: {self.failed}" if self.failed else " full" if self.full else ""
@@ -348,6 +349,7 @@ class PartitionLog(LogCompaction):
             self._tail,
             self.epochs,
             self.producers.snapshot,
+            covered=self._is_start_covered,
             closing=closing,
         )
 
@@ -366,6 +368,16 @@ class PartitionLog(LogCompaction):
 
     @property
     def _durable_start(self) -> Offset:
+        return self._stable_start if self._is_start_covered else self.stable_start_offset
+
+    @property
+    def _is_start_covered(self) -> bool:
+        start = self._stable_start
+        known = start <= self.stable_start_offset or self.producers.none_are_kept
+        return known or self._pending.is_covered(self._segments.holding(start).base_offset)
+
+    @property
+    def _stable_start(self) -> Offset:
         start, stable = self.log_start_offset, self.stable_end_offset
         return start if start < stable else stable
 
@@ -381,11 +393,7 @@ class PartitionLog(LogCompaction):
     def check_invariants(self) -> None:
         """Raises `InvariantViolation` where the log is not what it says. For simulators and tests: walks all of it."""
         self._segments.check_invariants(self.log_start_offset, self.log_end_offset)
-        good = (
-            self.log_start_offset <= self.log_end_offset
-            and self.stable_end_offset <= self.log_end_offset
-            and self._pending.written_offset <= self._pending.issued_offset <= self.log_end_offset
-            and self._tail.first_offset(self.log_end_offset) <= self._pending.written_offset
-        )
-        if not good:
+        end, pending = self.log_end_offset, self._pending
+        good = self.log_start_offset <= end and self.stable_end_offset <= end
+        if not (good and self._tail.first_offset(end) <= pending.written_offset <= pending.issued_offset <= end):
             raise InvariantViolation(f"{self.path}: {self}")

@@ -68,6 +68,8 @@ class PendingWork:
         self._removals: list[Offset] = []
         self._merged: list[Offset] = []
         """Bases of segments that a compacted one holds by now, whose files are still there."""
+        self._snapshot_offset = Offset(0)
+        """The newest snapshot of producers that this life has written, as far as the log was not cut since."""
         self._bytes_since_checkpoint = recovered.unindexed_bytes
         self._lowest_truncation: Offset | None = None
         """Of those since the outstanding job was taken."""
@@ -81,6 +83,8 @@ class PendingWork:
         """The log was truncated; `cut` where files may hold anything of what went."""
         if self._lowest_truncation is None or end_offset < self._lowest_truncation:
             self._lowest_truncation = end_offset
+        if end_offset < self._snapshot_offset:
+            self._snapshot_offset = Offset(0)
         if cut is not None:
             self._cut = _lower(self._cut, cut)
             # The cut removes those beyond it, and then their names are free for others.
@@ -90,7 +94,7 @@ class PendingWork:
 
     def restarted(self, offset: Offset) -> None:
         """The log was emptied and goes on at `offset`, which may lie above its end: nothing of it may be left."""
-        self._lowest_truncation = Offset(0)
+        self._lowest_truncation = self._snapshot_offset = Offset(0)
         self._cut = _CUT_ALL
         self._removals.clear()
         self._merged.clear()
@@ -109,6 +113,12 @@ class PendingWork:
     def is_emptying(self) -> bool:
         """The folder still has what the log had before it was emptied."""
         return _CUT_ALL in (self._cut, self.outstanding.cut if self.outstanding else None)
+
+    def is_covered(self, base_offset: Offset) -> bool:
+        """Whether the log may begin with this segment on disk: what batches before it said of producers and
+        transactions is in a snapshot. Else a restart would go on with what an older one knew, and with transactions
+        open that ended in what is gone (S1, S13)."""
+        return base_offset <= self._snapshot_offset or self.is_emptying
 
     def first_base(self, segments: Sequence[Segment]) -> Offset:
         """Where the oldest segment begins that still has a file."""
@@ -141,15 +151,17 @@ class PendingWork:
         epochs: LeaderEpochHistory,
         producer_state: Callable[[], bytes] | None,
         *,
+        covered: bool = True,
         closing: bool = False,
     ) -> LogJob:
         """A job of everything that is due. `durable_start`: the start, as far as the log is stable; a checkpoint with a
-        start beyond its log looks like a loss. `closing`: the last one of a clean close."""
+        start beyond its log looks like a loss. Not `covered`: the start waits for a snapshot (`is_covered`). `closing`:
+        the last one of a clean close."""
         assert self.outstanding is None
         unsealed = _unsealed(segments)
         emptying = self._cut is not None and self._cut.end_offset <= segments[0].base_offset
         much = self._bytes_since_checkpoint >= (LITTLE_BYTES if closing else CHECKPOINT_INTERVAL_BYTES)
-        indexed = much or emptying or len(unsealed) > 1
+        indexed = much or emptying or len(unsealed) > 1 or not (covered or producer_state is None)
         due = closing or indexed
         job = LogJob(self._disk, self._path, self.issued_offset, log_end, cut=self._cut, again=self.again)
         job.flush_os_marker = self._marker_due
@@ -171,7 +183,9 @@ class PendingWork:
                 # The first bytes of a file make its name durable as well.
                 appends = appends and write.position > 0 and (write.alone or not write.sync)
         if due:
-            job.checkpoint_after = LogCheckpoint(log_start, log_end, closing, self.unreported_loss)
+            # The snapshot is there before this is.
+            start = log_start if covered or (indexed and producer_state is not None) else durable_start
+            job.checkpoint_after = LogCheckpoint(start, log_end, closing, self.unreported_loss)
         if indexed:
             if producer_state is not None:
                 epoch = epochs.epoch_at(Offset(log_end - 1))
@@ -194,6 +208,8 @@ class PendingWork:
         if job.flush_os_marker is not None:
             self._marked = job.flush_os_marker
         self.checkpoint = job.checkpoint_after or job.checkpoint_before or self.checkpoint
+        if job.snapshot is not None and (self._lowest_truncation is None or self._lowest_truncation >= job.end_offset):
+            self._snapshot_offset = job.snapshot.offset
         self._removals = [base for base in self._removals if base not in job.remove]
         self._merged = [base for base in self._merged if base not in job.merged]
         for write in job.writes:

@@ -92,6 +92,11 @@ class LiveProducers:
         """Done, but the log had gone on too far."""
 
     @property
+    def none_are_kept(self) -> bool:
+        """The log's owner keeps no state beside it."""
+        return self._state is None
+
+    @property
     def snapshot(self) -> Callable[[], bytes] | None:
         """What gives the state at the log's end; None where nothing can."""
         return None if self._state is None or self.stale else self._state.snapshot

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
-from jepsen_like.simulator.disk import SimDisk
+from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
 from partitions import log_pending, producer_replay
 from partitions.batch_tail import BatchTail, FetchCache, TailBatch
 from partitions.checkpoint import ProducerSnapshot
@@ -219,10 +221,17 @@ def test_a_log_that_grew_far_is_read_on_by_the_worker(disk: SimDisk, monkeypatch
 
 def test_a_segment_that_goes_under_the_replay_is_no_damage(disk: SimDisk) -> None:
     log, state = truncated(disk)
+    assert replay(log) == 1
+    log.advance_log_start(Offset(1))
+    settle(log)
+    append(log)
+    log.truncate_to(Offset(5))
     work = log.producer_replay()
     assert work is not None
     log.advance_log_start(Offset(5))
     settle(log)
+    for offset in snapshot_offsets(disk, PATH):
+        disk.remove(f"{PATH}/{snapshot_name(offset)}")
     with pytest.raises(LogDamaged) as caught:
         work.run()
     log.damage_found(caught.value)
@@ -277,3 +286,47 @@ def test_a_segment_that_is_damaged_whatever_recovery_does_ends_the_start(
     monkeypatch.setattr(ProducerReplay, "run", damaged)
     with pytest.raises(LogDamaged, match="again"):
         PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False, producers=State())
+
+
+def opened(disk: SimDisk) -> tuple[PartitionLog, State]:
+    state = State()
+    log, _ = PartitionLog.open(disk, PATH, SMALL, clean_shutdown=False, producers=state, cache=FetchCache(0))
+    return log, state
+
+
+SMALL = TopicConfig(segment_bytes=300)
+
+
+@pytest.mark.parametrize("crash_after", [*range(1, 12), None])
+def test_no_start_is_on_disk_before_what_went_is_in_a_snapshot(disk: SimDisk, crash_after: int | None) -> None:
+    """S1, S13: everything is deleted, the segment that grew included, and the process dies anywhere on the way."""
+    log, state = opened(disk)
+    for _ in range(7):
+        state.replay(append(log).header)
+        settle(log)
+    log.advance_log_start(log.log_end_offset)
+    state.replay(append(log).header)
+    disk.crash_countdown = crash_after or 0
+    with contextlib.suppress(SimulatedCrash):
+        settle(log)
+        log.advance_log_start(log.log_end_offset)
+        settle(log)
+    disk.crash_countdown = 0
+    again, known = opened(disk)
+    seen = [int(offset) for offset in (known.restored or b"").split()] + known.replayed
+    assert seen == list(range(again.log_end_offset)), "nothing is missing in the middle"
+
+
+def test_the_start_waits_while_the_state_is_not_known(disk: SimDisk) -> None:
+    log, state = opened(disk)
+    for _ in range(7):
+        state.replay(append(log).header)
+    settle(log)
+    log.truncate_to(Offset(6))
+    assert log.producers.stale
+    log.advance_log_start(Offset(6))
+    settle(log)
+    assert log.stable_start_offset == 0 and not log.needs_job, "there is nothing to do until it is known"
+    assert replay(log) == 1 and log.needs_job
+    settle(log)
+    assert log.stable_start_offset == 6
