@@ -69,6 +69,18 @@ class ShownFault:
     evidence: str
 
 
+class _Checker(msgspec.Struct):
+    """What the page needs of a checker's verdict."""
+
+    valid: bool | str | None
+    anomalies: dict[str, list[dict[str, Any]]]
+    measured: dict[str, Any] | None = None
+
+
+class _Verdict(msgspec.Struct):
+    checkers: dict[str, _Checker] = {}
+
+
 def write_report(folder: RunFolder) -> Path:
     """The page of a run's folder. Raises `InvalidRequest` where it is none, or what draws it is missing."""
     folder.report.write_text(render(folder), encoding="utf-8")
@@ -86,7 +98,7 @@ def render(folder: RunFolder) -> str:
     with _naming(folder.faults):
         faults = sorted(read_faults(folder.faults), key=lambda one: one.began) if folder.faults.exists() else []
     with _naming(folder.verdict):
-        verdict = msgspec.json.decode(folder.verdict.read_bytes(), type=dict) if folder.verdict.exists() else {}
+        verdict = _verdict(folder.verdict.read_bytes()) if folder.verdict.exists() else {}
     with _naming(folder.outcome):
         outcome = msgspec.json.decode(folder.outcome.read_bytes(), type=Outcome) if folder.outcome.exists() else None
     operations, seconds = series.ended(history), series.length(history)
@@ -123,6 +135,13 @@ def _naming(file: Path) -> Iterator[None]:
         raise InvalidRequest("invalid_request", f"{file} is damaged: {error}") from None
     except InvalidRequest as error:
         raise InvalidRequest("invalid_request", f"{file} is damaged: {error.detail}") from None
+
+
+def _verdict(content: bytes) -> dict[str, Any]:
+    """As it was written, if it has this shape. Raises `msgspec.MsgspecError`."""
+    msgspec.json.decode(content, type=_Verdict)
+    found: dict[str, Any] = msgspec.json.decode(content)
+    return found
 
 
 def _template(name: str) -> jinja2.Template:

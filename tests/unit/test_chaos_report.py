@@ -124,6 +124,13 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
         render(RunFolder(tmp_path))
 
 
+@pytest.mark.parametrize("content", ["[]", '{"checkers": [1]}', '{"checkers": {"kafka": {"valid": 1}}}', "{"])
+def test_a_verdict_of_another_shape_is_named(folder: RunFolder, content: str) -> None:
+    folder.verdict.write_text(content)
+    with pytest.raises(InvalidRequest, match=r"verdict\.json is damaged"):
+        render(folder)
+
+
 def test_what_a_simulated_world_told_is_on_its_page(folder: RunFolder) -> None:
     assert "What the world told" not in render(folder)
     folder.world.write_text("seed=7 ok\nS7 <holds>\n")
