@@ -36,7 +36,7 @@ def simulated(summaries: Iterable[Summary]) -> list[Row]:
         {
             "cell": "Sim1",
             "workload": one.kind,
-            "fault": "everything, drawn from the seed",
+            "fault": f"{one.kind}: everything, drawn from the seed",
             "target_s": f"{TARGET_SEEDS * SECONDS_A_SEED:g}",
             "seconds": round(one.virtual_seconds),
             "seconds_now": round(one.virtual_seconds),
