@@ -35,20 +35,23 @@ from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, node_api,
 from tests.support.cluster_attack import pickled, state_of
 from tests.support.cluster_traffic import Traffic, check_exactly
 from tests.support.cluster_wire import talking
-from tests.support.node_without_pickle import EXIT_CODE, SNAPSHOT_ENTRIES
+from tests.support.node_without_pickle import EXIT_CODE
 from tests.support.pickles import pickles_in
 
 pytestmark = pytest.mark.integration
 
 WITHOUT_PICKLE = os.path.join(os.path.dirname(os.path.abspath(support.__file__)), "node_without_pickle.py")
 TOPIC = "t"
+SNAPSHOT_ENTRIES = 40
 DATA_PATHS = ("/v1/produce", "/v1/fetch", "/raftlog.forward", rp.REPLICATION_PATH, qp.QUORUM_PATH)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     folder = str(tmp_path_factory.mktemp("without-pickle"))
-    cluster = LocalCluster(folder, 3, free_base_port(3), program=(sys.executable, "-P", WITHOUT_PICKLE))
+    settings = {"metadata_snapshot_entries": str(SNAPSHOT_ENTRIES)}
+    program = (sys.executable, "-P", WITHOUT_PICKLE)
+    cluster = LocalCluster(folder, 3, free_base_port(3), settings=settings, program=program)
     try:
         cluster.start()
         cluster.wait_ready(PATIENCE_S)

@@ -3,7 +3,8 @@
 Runs raftlog's command line in this process (`LocalCluster.program`). The doors are closed before anything of raftlog or
 pysyncobj is imported, so that nobody holds one of them open; ending the process is what no `except` can swallow.
 
-Snapshots are taken early, so that a short test has some taken, sent and loaded.
+Logs keep little behind a snapshot, so that in a short test a node that was away needs one. How early they are taken is a
+setting.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import traceback
 from typing import Any, ClassVar, NoReturn
 
 EXIT_CODE = 86
-SNAPSHOT_ENTRIES = 40
 TRAILING_ENTRIES = 8
 
 
@@ -48,18 +48,16 @@ def close_the_doors() -> None:
         setattr(pickle, name, Refused if name[1] in "PU" else refuse)
 
 
-def take_snapshots_early() -> None:
-    from metadata import pysyncobj_engine, quorum_node
+def keep_little() -> None:
+    from metadata import pysyncobj_engine
 
-    stock = quorum_node.QuorumLimits
-    assert stock().snapshot_entries > SNAPSHOT_ENTRIES and pysyncobj_engine.TRAILING_ENTRIES > TRAILING_ENTRIES
-    quorum_node.QuorumLimits = lambda: stock(snapshot_entries=SNAPSHOT_ENTRIES)  # type: ignore[assignment,misc]
+    assert pysyncobj_engine.TRAILING_ENTRIES > TRAILING_ENTRIES
     pysyncobj_engine.TRAILING_ENTRIES = TRAILING_ENTRIES
 
 
 if __name__ == "__main__":
     close_the_doors()
-    take_snapshots_early()
+    keep_little()
 
     from raftlog.cli.main import main
 
