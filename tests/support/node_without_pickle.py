@@ -3,8 +3,8 @@
 Runs raftlog's command line in this process (`LocalCluster.program`). The doors are closed before anything of raftlog or
 pysyncobj is imported, so that nobody holds one of them open; ending the process is what no `except` can swallow.
 
-Logs keep little behind a snapshot, so that in a short test a node that was away needs one. How early they are taken is a
-setting.
+Logs keep little behind a snapshot, so that in a short test a node that was away needs one. How early they are taken is
+a setting.
 """
 
 from __future__ import annotations
