@@ -35,6 +35,8 @@ from raftlog.cli.local_cluster import LocalCluster
 PARTITIONS_A_TOPIC = 1_000
 SETTLE_SECONDS = 5.0
 PATIENCE_SECONDS = 600.0
+BUFFER_BYTES = 256 * 1024 * 1024
+"""Of a producer: a batch takes its memory in steps of 8 KiB, and one is open for each partition."""
 
 
 def descriptors(pid: int) -> int:
@@ -128,7 +130,7 @@ async def cluster_study(options: argparse.Namespace) -> None:
     with a_cluster(options.folder) as cluster:
         table.add_row("create them, until all are in sync", f"{await create(cluster, topics):.1f} s", held(cluster))
         console.print("created")
-        async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        async with Producer(cluster.bootstrap, linger_ms=0, buffer_bytes=BUFFER_BYTES) as producer:
             first = await write_everywhere(producer, topics, b"first")
             table.add_row("one record in each", f"{first[-1]:.1f} s", held(cluster))
             console.print("written")
