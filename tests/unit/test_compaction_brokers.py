@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
 from partitions import compactor as compactor_module
 from partitions.compaction_run import CleanedSegment, Finished
 from partitions.log import PartitionLog
+from partitions.segment import CLEANED_SUFFIX
 from raftlog.errors import DiskFailed, DiskFull, RaftlogError
 from raftlog.model import Offset
 from raftlog.record_batch import RecordBatch, parse_header
@@ -18,6 +20,8 @@ from tests.support.compacted_cluster import CompactedCluster
 from tests.support.compaction import COMPACTED, append_records, compact, records, seal, table
 from tests.support.replication_cluster import tp
 from tests.support.storage import PATH, open_log, read_batches, settle
+
+Rename = Callable[[str, str], None]
 
 
 def filled(brokers: int = 3) -> CompactedCluster:
@@ -109,8 +113,12 @@ class TestWhatGoesWrong:
             cluster.pass_time()
             assert member.manager.compactor.look()
 
-            def refuse(source: str, target: str, error: Exception = error) -> None:
-                raise error
+            rename = member.disk.rename
+
+            def refuse(source: str, target: str, error: Exception = error, rename: Rename = rename) -> None:
+                if source.endswith(CLEANED_SUFFIX):
+                    raise error
+                rename(source, target)
 
             with monkeypatch.context() as patch:
                 patch.setattr(member.disk, "rename", refuse)
@@ -130,6 +138,7 @@ class TestWhatGoesWrong:
         cluster.pass_time()
         compactor = member.manager.compactor
         assert compactor.look()
+        cluster.settle()
         member.disk.full_folders = (f"partitions/{tp(0).directory_name}",)
         for _ in range(20):
             cluster.settle()
