@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from raftlog.model import NO_EPOCH, LeaderEpoch, Offset
+from raftlog.model import LeaderEpoch, Offset
 from raftlog.ports import Disk
 
 from .leader_epochs import EpochStart, LeaderEpochHistory
@@ -22,7 +22,6 @@ from .leader_epochs import EpochStart, LeaderEpochHistory
 CHECKPOINT_NAME = "checkpoint"
 LEADER_EPOCHS_NAME = "leader-epochs"
 CLEANER_CHECKPOINT_NAME = "cleaner-checkpoint"
-NEEDED_END_NAME = "needed-end"
 FLUSH_OS_NAME = "flush-os"
 """Says by being there that acknowledged batches may not be fsynced. What is in it means nothing."""
 
@@ -33,7 +32,6 @@ _CRC = struct.Struct(">I")
 _CHECKPOINT = struct.Struct(">qqB")
 _CLOSED_CLEAN, _UNREPORTED_LOSS, _EMPTYING = 1, 2, 4
 _CLEANER = struct.Struct(">q")
-_NEEDED_END = struct.Struct(">qi")
 _EPOCH = struct.Struct(">iq")
 _SNAPSHOT = struct.Struct(">qi")
 
@@ -47,7 +45,6 @@ class Kind(enum.IntEnum):
     TIME_INDEX = 4
     PRODUCER_SNAPSHOT = 5
     CLEANER_CHECKPOINT = 6
-    NEEDED_END = 7
 
 
 class DamagedFile(Exception):
@@ -119,33 +116,6 @@ def decode_cleaner_checkpoint(content: bytes) -> Offset:
     if len(payload) != _CLEANER.size or payload[0] & 0x80:
         raise DamagedFile("no cleaner checkpoint")
     return Offset(_CLEANER.unpack(payload)[0])
-
-
-@dataclass(frozen=True, slots=True)
-class NeededEnd:
-    """What compaction dropped, here or at the leader that this log was copied from, was overwritten by records below
-    `offset`: without those the log lacks records that others have (S4)."""
-
-    offset: Offset
-    leader_epoch: LeaderEpoch
-    """In which the log is being copied: only the leader of this epoch is known to have the rest."""
-
-    def encode(self) -> bytes:
-        return wrap(Kind.NEEDED_END, _NEEDED_END.pack(self.offset, self.leader_epoch))
-
-    @classmethod
-    def decode(cls, content: bytes) -> NeededEnd:
-        """Raises `DamagedFile`."""
-        payload = unwrap(Kind.NEEDED_END, content)
-        if len(payload) != _NEEDED_END.size or payload[0] & 0x80:
-            raise DamagedFile("no needed end")
-        offset, epoch = _NEEDED_END.unpack(payload)
-        return cls(Offset(offset), LeaderEpoch(epoch))
-
-
-NOTHING_NEEDED = NeededEnd(Offset(0), NO_EPOCH)
-NEVER_REACHED = Offset((1 << 63) - 1)
-"""Of a log that is being copied, or of which it is not known: no end of it is enough."""
 
 
 def encode_leader_epochs(entries: tuple[EpochStart, ...]) -> bytes:

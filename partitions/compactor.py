@@ -34,10 +34,6 @@ CHECK_SECONDS = 15.0
 BYTES_PER_SECOND = 32 * MIB
 """Read by compaction, at most."""
 
-_TRIES = 100
-_TRY_SECONDS = 0.05
-"""A job is under way meanwhile; it is not done so long where the disk is full, or has failed."""
-
 RESTS = 8
 """Times that a log is passed over after a pass that did not get on: two minutes."""
 
@@ -96,7 +92,7 @@ class Compactor:
             return False
         self._busy = True
         driver, plan = found
-        self._begin(driver, driver.log_start.compaction_run(plan, now_ms, driver.aborted), tries=_TRIES)
+        self._next(driver, driver.log.compaction_run(plan, now_ms, driver.aborted))
         return True
 
     # --- Inside ---
@@ -111,17 +107,6 @@ class Compactor:
         if not self._closed:
             self._scheduler.call_later(CHECK_SECONDS, self._check)
             self.look()
-
-    def _begin(self, driver: PartitionDriver, run: CompactionRun, tries: int) -> None:
-        """As soon as the disk knows what the log will need."""
-        if driver.log.needed_end_is_known:
-            self._next(driver, run)
-        elif tries and not self._closed and not driver.closed:
-            self._scheduler.call_later(_TRY_SECONDS, lambda: self._begin(driver, run, tries - 1))
-        else:
-            self._logger.warning("compaction ended early", partition=driver.name, error="the disk takes no note of it")
-            self._resting[driver] = RESTS
-            self._busy = False
 
     def _next(self, driver: PartitionDriver, run: CompactionRun) -> None:
         if self._closed or driver.closed or not self._writer.hold(driver.log):

@@ -55,7 +55,6 @@ class EffectPerformer:
             fx.AppendFetched: self._append_fetched,
             fx.TruncateTo: self._truncate_to,
             fx.StartLogAt: self._start_log_at,
-            fx.NeedEnd: self._need_end,
             fx.AdvanceLogStart: self._advance_log_start,
             fx.Subscribe: lambda effect: links.subscribe(driver, effect),
             fx.Unsubscribe: lambda effect: links.unsubscribe(driver),
@@ -157,10 +156,6 @@ class EffectPerformer:
     def _start_log_at(self, effect: fx.StartLogAt) -> None:
         self._log.truncate_fully_and_start_at(effect.offset)
         self._truncated(effect.leader_epoch)
-
-    def _need_end(self, effect: fx.NeedEnd) -> None:
-        self._log.need_end(effect.offset, effect.leader_epoch)
-        self.write()
 
     def _truncated(self, leader_epoch: LeaderEpoch) -> None:
         self.write()

@@ -12,8 +12,6 @@ from raftlog.config import MAX_PRODUCE_TIMEOUT_MS
 from raftlog.errors import DiskFull, RaftlogError, RetriableError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
 
-from .aborted_ranges import AbortedRanges
-from .compaction import CompactionPlan
 from .compaction_run import CleanedSegment, CompactionRun
 from .driver_effects import EffectPerformer
 from .driver_requests import DeleteDone
@@ -62,12 +60,6 @@ class LogStart:
         """See `PartitionLog.seal_for_compaction`."""
         if self._log.seal_for_compaction(now_ms):
             self._performer.write()
-
-    def compaction_run(self, plan: CompactionPlan, now_ms: int, aborted: AbortedRanges) -> CompactionRun:
-        """See `PartitionLog.compaction_run`."""
-        run = self._log.compaction_run(plan, now_ms, aborted)
-        self._performer.write()
-        return run
 
     def replace_segment(self, cleaned: CleanedSegment) -> bool:
         """See `PartitionLog.replace_segment`."""

@@ -138,14 +138,6 @@ class StartLogAt:
 
 
 @dataclass(slots=True)
-class NeedEnd:
-    """From now on the log is not whole below `offset` (`NeededEnd`): it is being copied, or it is no longer."""
-
-    leader_epoch: LeaderEpoch
-    offset: Offset
-
-
-@dataclass(slots=True)
 class AdvanceLogStart:
     """The leader's log begins here now: at a leader its followers are told."""
 
@@ -322,7 +314,6 @@ Effect: TypeAlias = (
     | AppendFetched
     | TruncateTo
     | StartLogAt
-    | NeedEnd
     | AdvanceLogStart
     | Subscribe
     | Unsubscribe

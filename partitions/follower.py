@@ -11,10 +11,6 @@ It truncates only by what a leader of this very epoch said about (epoch, end), a
 the high watermark, which it may know too low (S6). What it reports is its log's stable end: fetching and appending
 promise nothing. Its own high watermark is the leader's, as far as its log reaches; it exposes nothing.
 
-Of a compacted log a prefix is not enough: records are gone from it for the sake of later ones (`NeededEnd`), which a
-new leader may not have, where what was committed is lost to everybody. So whoever would be cut below that end, or has
-not reached it and follows another leader now, copies the log anew, as a new replica does; unless it is counted on.
-
 What is *not* here: roles (`replica.py`), frames and credits (`replication_client.py`), the bytes' CRC (`driver.py`).
 """
 
@@ -25,9 +21,7 @@ import enum
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 from raftlog.model import BrokerId, LeaderEpoch, Offset, PartitionRecord
 
-from .checkpoint import NEVER_REACHED
 from .effects import (
-    FIRST_OFFSET,
     AdvanceHighWatermark,
     AdvanceLogStart,
     Answer,
@@ -36,7 +30,6 @@ from .effects import (
     Effect,
     FetchedBatch,
     Matched,
-    NeedEnd,
     ReportStable,
     StartAt,
     StartLogAt,
@@ -95,7 +88,7 @@ class Follower:
         self._linked = True
         if self.state is State.WAITING and now < self._retry_at:
             return []
-        return self._begin()
+        return self._ask()
 
     def on_link_lost(self) -> list[Effect]:
         self._linked = False
@@ -115,8 +108,7 @@ class Follower:
             if self.state is State.STREAMING:
                 raise RemoteProtocolError("matched twice")
             self.state = State.STREAMING
-            marks = self._follow_marks(self._log.log_end_offset, answer)
-            return [*self._note_what_is_needed(), *marks, *self.on_stable()]
+            return [*self._follow_marks(self._log.log_end_offset, answer), *self.on_stable()]
         if isinstance(answer, Diverged):
             if self.state is State.STREAMING:
                 raise RemoteProtocolError("matched, and then diverged in the same epoch")
@@ -178,7 +170,7 @@ class Follower:
 
     def on_tick(self, now: float) -> list[Effect]:
         if self.state is State.WAITING and self._linked and now >= self._retry_at:
-            return self._begin()
+            return self._ask()
         return []
 
     def on_record(self, record: PartitionRecord) -> list[Effect]:
@@ -186,7 +178,7 @@ class Follower:
         if record.leader_epoch != self.leader_epoch:
             raise InvariantViolation(f"follower in epoch {self.leader_epoch} told of epoch {record.leader_epoch}")
         self.record = record
-        return self._note_what_is_needed()
+        return []
 
     def stop(self) -> list[Effect]:
         """This following is over."""
@@ -199,9 +191,6 @@ class Follower:
         return self.state is not State.WAITING
 
     # --- Inside ---
-
-    def _begin(self) -> list[Effect]:
-        return self._begin_anew() if self._lost_its_source() else self._ask()
 
     def _ask(self) -> list[Effect]:
         if not self._linked:
@@ -236,37 +225,12 @@ class Follower:
                 f"would truncate to {end_offset}, below the high watermark {self.high_watermark}, as a member of the "
                 f"ISR or the commit set (S6): {self.record}"
             )
-        if not fully and end_offset < self._log.needed_end.offset and not self._vouches():
-            return self._begin_anew()
         self.state = State.TRUNCATING
         if fully or end_offset < self._log.log_start_offset:
             self.high_watermark = end_offset
             return [StartLogAt(self.leader_epoch, end_offset)]
         self.high_watermark = min(self.high_watermark, end_offset)
         return [TruncateTo(self.leader_epoch, end_offset)]
-
-    def _begin_anew(self) -> list[Effect]:
-        """As a new replica: the leader says where its first batch is."""
-        self.state = State.TRUNCATING
-        self.high_watermark = FIRST_OFFSET
-        return [StartLogAt(self.leader_epoch, FIRST_OFFSET)]
-
-    def _lost_its_source(self) -> bool:
-        """Whether this log was copied in part from a log that nobody may have any more."""
-        log = self._log
-        if not log.may_lose_needed or log.log_end_offset >= log.needed_end.offset:
-            return False
-        return log.needed_end.leader_epoch != self.leader_epoch and not self._vouches()
-
-    def _note_what_is_needed(self) -> list[Effect]:
-        """A log is being copied until its replica is in sync: then it has all that its leader's compaction has seen."""
-        log = self._log
-        if not log.may_lose_needed or self.state is not State.STREAMING:
-            return []
-        copying = not self._vouches()
-        if copying == (log.needed_end.offset == NEVER_REACHED):
-            return []
-        return [NeedEnd(self.leader_epoch, NEVER_REACHED if copying else log.log_end_offset)]
 
     def _vouches(self) -> bool:
         """Whether committed records may rest on this replica."""

@@ -134,7 +134,7 @@ class PartitionLog(LogCompaction):
         while True:
             recovered = yield from recover(disk, path, config, clean_shutdown=clean_shutdown, shared=shared)
             log = cls(disk, path, config, recovered, cache, producers)
-            log.read_compaction()
+            log.read_cleaner_checkpoint()
             try:
                 while (replay := log.producer_replay()) is not None:
                     replay.run()

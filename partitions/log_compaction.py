@@ -1,8 +1,5 @@
 """A log's part in its own compaction: what may be compacted, and a cleaned segment in place of the old one.
 
-Before a pass begins the disk knows below which end there is whatever it drops records for (`NeededEnd`). Where that is
-lost to everybody, as `flush=os` and an unclean election allow, a follower copies its leader's log anew (`follower.py`).
-
 The exchange happens on the owner's thread, between two reads: names change, the segment's object does, and the
 generation rises, so that a worker that still reads by the old one's positions is told to ask again. The order of the
 names makes every crash readable: without indexes a segment is read from its batches, and those are the old file's or
@@ -22,19 +19,10 @@ from collections.abc import Sequence
 
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
-from raftlog.model import NO_EPOCH, LeaderEpoch, Offset
+from raftlog.model import Offset
 
 from .aborted_ranges import AbortedRanges
-from .checkpoint import (
-    CLEANER_CHECKPOINT_NAME,
-    NEEDED_END_NAME,
-    NEVER_REACHED,
-    NOTHING_NEEDED,
-    DamagedFile,
-    NeededEnd,
-    decode_cleaner_checkpoint,
-    read_file,
-)
+from .checkpoint import CLEANER_CHECKPOINT_NAME, DamagedFile, decode_cleaner_checkpoint, read_file
 from .compaction import CompactionPlan, SegmentFacts, plan_compaction
 from .compaction_output import OldSegment
 from .compaction_run import CleanedSegment, CompactionRun
@@ -50,25 +38,10 @@ class LogCompaction(LogReads):
     first_dirty_offset: Offset
     """Below, compaction has seen every key, and dropped what they overwrite. Too low only makes it look again; it must
     never be too high, else a tombstone could go before what it deletes."""
-    needed_end: NeededEnd
-    """See `NeededEnd`. On disk before anything is dropped, or copied, that it speaks of; too high only makes a log be
-    copied that is whole."""
     _truncations: int
 
-    def read_compaction(self) -> None:
-        """How far compaction has come, and what the log needs for it. Blocks."""
-        self._read_cleaner_checkpoint()
-        try:
-            content = read_file(self._disk, f"{self.path}/{NEEDED_END_NAME}")
-            known = NOTHING_NEEDED if content is None else NeededEnd.decode(content)
-        except (DamagedFile, DiskFailed):
-            known = NeededEnd(NEVER_REACHED, NO_EPOCH)
-        self.needed_end = known
-        if known.offset < self.first_dirty_offset:
-            # Of a pass that was made before there was this file.
-            self.need_end(self.first_dirty_offset, NO_EPOCH)
-
-    def _read_cleaner_checkpoint(self) -> None:
+    def read_cleaner_checkpoint(self) -> None:
+        """How far compaction has come. Blocks."""
         try:
             content = read_file(self._disk, f"{self.path}/{CLEANER_CHECKPOINT_NAME}")
             self.first_dirty_offset = Offset(0) if content is None else decode_cleaner_checkpoint(content)
@@ -81,22 +54,6 @@ class LogCompaction(LogReads):
         self._pending.first_dirty_offset = None
         if end_offset < self.first_dirty_offset:
             self.first_dirty_offset = end_offset
-        if not end_offset and self.needed_end != NOTHING_NEEDED:
-            self.need_end(Offset(0), NO_EPOCH)
-
-    @property
-    def may_lose_needed(self) -> bool:
-        """Whether records that are committed, which overwrite others, may be lost to everybody (`flush=os`)."""
-        return self.config.compacts and self.config.flush == "os"
-
-    def need_end(self, offset: Offset, leader_epoch: LeaderEpoch) -> None:
-        """Set `needed_end`. There is a job then."""
-        self.needed_end = self._pending.needed_end = NeededEnd(offset, leader_epoch)
-
-    @property
-    def needed_end_is_known(self) -> bool:
-        """Whether the disk knows `needed_end`."""
-        return self._pending.needed_end_is_known
 
     def compacted(self, run: CompactionRun, end: Offset) -> bool:
         """A pass has come to its end; the next job writes that down. Nothing is, where the log was truncated since: it
@@ -130,10 +87,7 @@ class LogCompaction(LogReads):
         return True
 
     def compaction_run(self, plan: CompactionPlan, now_ms: int, aborted: AbortedRanges | None = None) -> CompactionRun:
-        """Work for a worker, as soon as `needed_end_is_known`: there is a job for that. `aborted`: what of the log
-        below the plan's end is, None: nothing."""
-        if plan.end > self.needed_end.offset:
-            self.need_end(plan.end, NO_EPOCH)
+        """Work for a worker. `aborted`: what of the log below the plan's end is, None: nothing."""
         segments = [
             OldSegment(one, one.base_offset, one.end_offset, one.size)
             for one in self._segments.all[:-1]

@@ -38,9 +38,7 @@ from .checkpoint import (
     CLEANER_CHECKPOINT_NAME,
     FLUSH_OS_NAME,
     LEADER_EPOCHS_NAME,
-    NEEDED_END_NAME,
     LogCheckpoint,
-    NeededEnd,
     ProducerSnapshot,
     encode_cleaner_checkpoint,
 )
@@ -107,8 +105,6 @@ class LogJob:
     checkpoint_after: LogCheckpoint | None = None
     first_dirty_offset: Offset | None = None
     """How far compaction has come, where that is new."""
-    needed_end: NeededEnd | None = None
-    """What compaction needs of the log, where that is new."""
     remove: tuple[Offset, ...] = ()
     """Bases of segments below the start."""
     merged: tuple[Offset, ...] = ()
@@ -141,9 +137,6 @@ class LogJob:
             self._remove(self.remove)  # It may be what makes room for the rest.
         if self.cut is not None:
             yield from self._cut(self.cut)
-        if self.needed_end is not None:
-            # Behind what is cut, of which it does not speak; ahead of what is written, to which it does.
-            yield from self._replace({NEEDED_END_NAME: self.needed_end.encode()}, shared)
         if epochs_wait and self.leader_epochs is not None:
             yield from self._replace({LEADER_EPOCHS_NAME: self.leader_epochs}, shared)
         for write in self.writes:

@@ -18,7 +18,7 @@ from raftlog.model import Offset
 from raftlog.ports import Disk
 
 from .batch_tail import BatchTail, FetchCache, TailBatch
-from .checkpoint import LogCheckpoint, NeededEnd, ProducerSnapshot, encode_leader_epochs
+from .checkpoint import LogCheckpoint, ProducerSnapshot, encode_leader_epochs
 from .leader_epochs import LeaderEpochHistory
 from .log_job import Cut, LogJob, SegmentWrite
 from .recovered import Recovered
@@ -64,8 +64,6 @@ class PendingWork:
         self.again = False
         self.first_dirty_offset: Offset | None = None
         """How far compaction has come, where the disk does not know it yet."""
-        self.needed_end: NeededEnd | None = None
-        """What compaction needs of the log, where the disk does not know it yet."""
         self._cut: Cut | None = None
         self._removals: list[Offset] = []
         self._merged: list[Offset] = []
@@ -122,11 +120,6 @@ class PendingWork:
         open that ended in what is gone (S1, S13)."""
         return base_offset <= self._snapshot_offset or self.is_emptying
 
-    @property
-    def needed_end_is_known(self) -> bool:
-        """Whether the disk knows it."""
-        return self.needed_end is None and (self.outstanding is None or self.outstanding.needed_end is None)
-
     def first_base(self, segments: Sequence[Segment]) -> Offset:
         """Where the oldest segment begins that still has a file."""
         return self._removals[0] if self._removals else segments[0].base_offset
@@ -138,7 +131,6 @@ class PendingWork:
             or self._marker_due is not None
             or self.epochs_changed
             or self.first_dirty_offset is not None
-            or self.needed_end is not None
             or bool(self._removals)
             or bool(self._merged)
             or durable_start > self.checkpoint.log_start_offset
@@ -200,7 +192,6 @@ class PendingWork:
                 job.snapshot = ProducerSnapshot(log_end, epoch, producer_state())
             self._bytes_since_checkpoint = 0
         job.first_dirty_offset, self.first_dirty_offset = self.first_dirty_offset, None
-        job.needed_end, self.needed_end = self.needed_end, None
         job.appends_only = appends and not due and _only_writes(job)
         self.outstanding = job
         self.issued_offset = log_end
@@ -238,7 +229,6 @@ class PendingWork:
         self.epochs_changed = True
         if job.flush_os_marker is not None:
             self._marked = None
-        self.needed_end = self.needed_end or job.needed_end
         # Which checkpoint is on disk is not certain now: the next job writes it in any case.
         if self._cut != _CUT_ALL:
             left_over = Cut(Offset(job.start_offset + 1), None, 0)
@@ -321,9 +311,7 @@ def _only_writes(job: LogJob) -> bool:
     """Of a job without a checkpoint behind it."""
     if job.checkpoint_before is not None or job.leader_epochs is not None or job.flush_os_marker is not None:
         return False
-    if job.first_dirty_offset is not None or job.needed_end is not None:
-        return False
-    return job.cut is None and not (job.again or job.remove or job.merged)
+    return job.cut is None and not (job.again or job.remove or job.merged) and job.first_dirty_offset is None
 
 
 def _settle(write: SegmentWrite, cache: FetchCache, *, synced: bool) -> None:

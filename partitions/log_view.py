@@ -22,7 +22,6 @@ from typing import Protocol
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import LeaderEpoch, Offset
 
-from .checkpoint import NeededEnd
 from .effects import Answer, Diverged, Matched, StartAt
 from .leader_epochs import LeaderEpochHistory
 
@@ -52,14 +51,6 @@ class LogView(Protocol):
 
     @property
     def epochs(self) -> LeaderEpochHistory: ...
-
-    @property
-    def needed_end(self) -> NeededEnd: ...
-
-    @property
-    def may_lose_needed(self) -> bool:
-        """Whether this log is compacted, and what is committed may be lost to everybody (`flush=os`)."""
-        ...
 
 
 def common_epoch_end(log: LogView, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Offset] | None:

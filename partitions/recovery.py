@@ -31,7 +31,6 @@ from .checkpoint import (
     CLEANER_CHECKPOINT_NAME,
     FLUSH_OS_NAME,
     LEADER_EPOCHS_NAME,
-    NEEDED_END_NAME,
     DamagedFile,
     LogCheckpoint,
     decode_leader_epochs,
@@ -57,7 +56,7 @@ from .segment import (
     segment_name,
 )
 
-_OWN_NAMES = (CHECKPOINT_NAME, LEADER_EPOCHS_NAME, FLUSH_OS_NAME, CLEANER_CHECKPOINT_NAME, NEEDED_END_NAME)
+_OWN_NAMES = (CHECKPOINT_NAME, LEADER_EPOCHS_NAME, FLUSH_OS_NAME, CLEANER_CHECKPOINT_NAME)
 
 _FRESH_BYTES = 1 * MIB
 """Behind what the last segment's index covers: fewer are read again at the next start, too, which is cheaper than

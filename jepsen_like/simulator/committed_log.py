@@ -74,6 +74,8 @@ class CommittedLog:
         """Value → offset: values are unique, so a second one is a duplicate."""
         self.lost: set[tuple[int, bytes | None]] = set()
         """(offset, value) of what was committed once and lost, as `flush=os` allows."""
+        self._overwritten: dict[bytes, int] = {}
+        """Key → where the log was cut when a record of it was lost: compaction may have dropped those before."""
         self._floor = 0
         """Where the log went on after a loss, if that is beyond all that is left."""
         self._producers: dict[int, tuple[int, int]] = {}
@@ -120,6 +122,7 @@ class CommittedLog:
         """Everything from here on was lost, as `flush=os` allows, by a log that begins at `start_offset`: which may lie
         beyond its last batch, where what was deleted is known and what followed is not. How many records that is."""
         count, self._floor = 0, start_offset
+        self._overwritten = {key: min(end_offset, cut) for key, cut in self._overwritten.items()}
         while self.batches and self.batches[-1].end_offset > end_offset:
             batch = self.batches.pop()
             del self.by_base[batch.base_offset]
@@ -128,14 +131,18 @@ class CommittedLog:
                 if record is not None:
                     count += 1
                     self.lost.add((offset, record.value))
+                    if record.key is not None:
+                        self._overwritten[record.key] = end_offset
                     if record.value is not None:
                         del self.offsets[record.value]
         self._producers.clear()
         return count
 
     def latest_of_keys(self) -> dict[bytes, int]:
-        """Key → offset of its last record: what compaction must leave."""
-        return {record.key: offset for offset, record in sorted(self.records.items()) if record.key is not None}
+        """Key → offset of its last record, where compaction must leave that: it need not have left what a record had
+        overwritten that is lost (`docs/guarantees.md`)."""
+        last = {record.key: offset for offset, record in sorted(self.records.items()) if record.key is not None}
+        return {key: offset for key, offset in last.items() if offset >= self._overwritten.get(key, 0)}
 
     def _check_sequence(self, header: BatchHeader) -> None:
         """S1: each producer's records are committed in order, without gap, and never of an epoch that is over."""

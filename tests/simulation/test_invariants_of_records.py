@@ -345,6 +345,24 @@ def test_compaction_leaves_the_last_of_each_key() -> None:
     assert _compacted(log, other, 4, keeps_tombstones=False).startswith("has b'9' for b'k' at 1, committed is b'2'")
 
 
+def test_s4_a_compacted_replica_may_lack_what_a_lost_record_had_overwritten_and_nothing_else() -> None:
+    log = CommittedLog(compacts=True)
+    for base, (key, value) in enumerate(((b"k", b"1"), (b"j", b"2"), (b"k", b"3"))):
+        log.extend(keyed(base, key, value))
+    without: Any = replica_of(keyed(1, b"j", b"2"), end=2)
+    assert log.lose_from(2, 0) == 1
+    assert log.latest_of_keys() == {b"j": 1}
+    assert _compacted(log, without, 2, keeps_tombstones=True) == ""
+    other: Any = replica_of(keyed(0, b"k", b"1"), end=2)
+    assert _compacted(log, other, 2, keeps_tombstones=True) == "lacks b'2', the last of b'j', at 1"
+    log.extend(keyed(2, b"k", b"4"))
+    longer: Any = replica_of(keyed(1, b"j", b"2"), end=3)
+    assert _compacted(log, longer, 3, keeps_tombstones=True) == "lacks b'4', the last of b'k', at 2"
+    assert log.lose_from(1, 0) == 2
+    log.extend(keyed(1, b"k", b"5"))
+    assert log.latest_of_keys() == {b"k": 1}, "written after the last loss"
+
+
 # --- What clients are told -------------------------------------------------------------------------------------------
 
 

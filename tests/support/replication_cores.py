@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partitions import effects as fx
-from partitions.checkpoint import NOTHING_NEEDED, NeededEnd
 from partitions.leader import Leader
 from partitions.leader_epochs import EpochStart, LeaderEpochHistory
 from partitions.producer_state import ProducerStates
@@ -70,8 +69,6 @@ class FakeLog:
     stable_end_offset: Offset = ZERO
     epochs: LeaderEpochHistory = field(default_factory=LeaderEpochHistory)
     stable_start_offset: Offset = ZERO
-    needed_end: NeededEnd = NOTHING_NEEDED
-    may_lose_needed: bool = False
     batch_bases: tuple[int, ...] | None = None
     """Where batches begin; None: everywhere."""
 
@@ -107,7 +104,6 @@ class FakeLog:
     def start_at(self, offset: Offset) -> None:
         self.log_start_offset = self.log_end_offset = self.stable_end_offset = offset
         self.stable_start_offset = offset
-        self.needed_end = NOTHING_NEEDED
         self.epochs.clear()
 
 
@@ -197,8 +193,6 @@ class CoreDriver:
             log.truncate_to(effect.end_offset)
         elif isinstance(effect, fx.StartLogAt):
             log.start_at(effect.offset)
-        elif isinstance(effect, fx.NeedEnd):
-            log.needed_end = NeededEnd(effect.offset, effect.leader_epoch)
         elif isinstance(effect, fx.AdvanceLogStart):
             log.log_start_offset = effect.offset
         self.out.append(effect)
