@@ -61,16 +61,23 @@ class LocalFile:
     _dsync: ClassVar[int] = getattr(os, "RWF_DSYNC", 0)
     """Write and fsync in one call: Linux 4.7 and later; 0 where the kernel or the file system has no such thing."""
 
-    def __init__(self, descriptor: int, path: str) -> None:
+    def __init__(self, descriptor: int, path: str, unsynced: set[LocalFile]) -> None:
         self._descriptor = descriptor
         self._path = path
+        self._unsynced = unsynced
+        """The disk's: this file is in it from before a write until after what makes that durable has begun."""
         self._lost = ""
         """Why nothing more can be said of this file: an fsync failed."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         self._refuse_if_lost()
-        with _translated("write", self._path):
-            return self._write(_views(buffers), position)
+        self._unsynced.add(self)
+        try:
+            with _translated("write", self._path):
+                return self._write(_views(buffers), position)
+        finally:
+            # Again: a `sync_all` that began meanwhile has taken it out, and need not cover all of this.
+            self._unsynced.add(self)
 
     def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
         self._refuse_if_lost()
@@ -142,6 +149,7 @@ class LocalFile:
         return bytes(buffer[:found]) if at_end else None
 
     def size(self) -> int:
+        self._refuse_if_lost()
         try:
             return os.fstat(self._descriptor).st_size
         except OSError as error:
@@ -149,11 +157,16 @@ class LocalFile:
 
     def truncate(self, length: int) -> None:
         self._refuse_if_lost()
-        with _translated("truncate", self._path):
-            os.ftruncate(self._descriptor, length)
+        self._unsynced.add(self)
+        try:
+            with _translated("truncate", self._path):
+                os.ftruncate(self._descriptor, length)
+        finally:
+            self._unsynced.add(self)
 
     def fsync(self) -> None:
         self._refuse_if_lost()
+        self._unsynced.discard(self)
         try:
             # The data, and of the inode what is needed to find it again: its size.
             os.fdatasync(self._descriptor)
@@ -174,6 +187,7 @@ class LocalFile:
     def close(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
+            self._unsynced.discard(self)
             # What has to last was fsynced before: an error has nothing to add to that.
             with contextlib.suppress(OSError):
                 os.close(descriptor)
@@ -197,13 +211,15 @@ class LocalDisk:
         self._held: LocalFile | None = None
         self._file_system: FileSystem | None = None
         """Where `_held` lies, from `lock` on, if its files can be synced by one call."""
+        self._unsynced: set[LocalFile] = set()
+        """Open files with something that no fsync covers yet. Changed on any thread, by single calls only."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC
         flags |= os.O_CREAT if create else 0
         flags |= os.O_CREAT | os.O_EXCL if exclusive else 0
         with _translated("open", path):
-            return LocalFile(os.open(self._full(path), flags, 0o644), path)
+            return LocalFile(os.open(self._full(path), flags, 0o644), path, self._unsynced)
 
     def exists(self, path: str) -> bool:
         # Not `os.path.lexists`: what cannot be looked at is not absent, and nothing may be made in its place.
@@ -278,11 +294,16 @@ class LocalDisk:
     def sync_all(self) -> None:
         if self._held is None or self._file_system is None or self._held.fileno() < 0:
             raise InvariantViolation(f"{self.root} cannot be synced by one call: it was not asked whether it can")
+        covered = self._unsynced.copy()
+        self._unsynced.difference_update(covered)
         try:
             self._file_system.sync()
         except OSError as error:
             # Also «no room»: what was not written is marked clean, and asked again it would be said to be there.
-            raise DiskFailed(f"sync {self.root}: {error.strerror}") from error
+            failed = DiskFailed(f"sync {self.root}: {error.strerror}")
+            for file in covered | self._unsynced.copy():
+                file.lose(failed.detail)
+            raise failed from error
 
     def lock(self, path: str) -> File:
         """Take the lock file `path` for as long as the returned file is open; it ends with the process, however that
@@ -292,7 +313,8 @@ class LocalDisk:
         Raises `DiskFailed` where another process holds it.
         """
         with _translated("open", path):
-            file = LocalFile(os.open(self._full(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644), path)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            file = LocalFile(os.open(self._full(path), flags, 0o644), path, self._unsynced)
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

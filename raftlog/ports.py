@@ -103,7 +103,8 @@ class File(Protocol):
         ...
 
     def lose(self, why: str) -> None:
-        """A `Disk.sync_all` that was to cover this file failed: it is lost, as by a failed `fsync`."""
+        """A `Disk.sync_all` that was to cover this file failed: it is lost, as by a failed `fsync`. A disk does so by
+        itself with open files that have something no fsync covers; others know what they were told is durable."""
         ...
 
     def fileno(self) -> int:
@@ -164,7 +165,9 @@ class Disk(Protocol):
         renamed or removed before this call survives a power loss once it returns. One call for any number of them,
         which waits for what others have written to the same disk, too.
 
-        Raises `DiskFailed`, and which of them are lost nobody knows: `File.lose` is for each that was to be covered."""
+        Raises `DiskFailed`, and which of them are lost nobody knows. Every open file with something that was not
+        fsynced is lost from then on (`File.lose`), also those of others than the caller: a later call that goes well
+        says nothing of what this one dropped."""
         ...
 
 

@@ -140,7 +140,11 @@ class SimDisk:
         try:
             self._fsync_fault()
         except DiskFailed:
-            # One file's data is dropped and marked clean, and nobody says which; the others' fate is open.
+            # One file's data is dropped and marked clean, and nobody says which; the others' fate is open. Who has any
+            # of them open has lost it.
+            for inode in self._names.values():
+                if inode is not None and inode.pending:
+                    inode.losses += 1
             if self._written_last is not None:
                 self._written_last.forget()
             raise
@@ -273,6 +277,7 @@ class SimFile:
         self._path = path
         """Under which it was opened."""
         self._inode = inode
+        self._losses = inode.losses
         self._closed = False
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
@@ -312,7 +317,7 @@ class SimFile:
         self._disk.fsync_inode(self._inode)
 
     def lose(self, why: str) -> None:
-        """What the page cache had of it is gone already."""
+        """What the page cache had of it is gone already, and the disk knows who had it open."""
 
     def fileno(self) -> int:
         return -1
@@ -322,3 +327,5 @@ class SimFile:
 
     def _check_open(self) -> None:
         assert not self._closed, "use after close"
+        if self._inode.losses != self._losses:
+            raise DiskFailed(f"simulated: {self._path} may have lost what was written")

@@ -23,6 +23,8 @@ class Inode:
     current: bytearray = field(default_factory=bytearray)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     """(position, bytes) for a write, (length, None) for a truncation."""
+    losses: int = 0
+    """So often a call that was to make everything durable failed while something was pending."""
     rot: dict[int, int] = field(default_factory=dict)
     """Position → bits that rotted there, in both contents."""
 

@@ -199,11 +199,13 @@ class IdempotentProducer(SimProducer):
             self._refusals = 0
             self._forget(send)
             return
-        if sent_in != self._round or self.stopped:
-            return
         # A broker that is behind does not know the topic yet; one sequence out of order follows another's loss.
         forgotten = answer.error in ("out_of_order_sequence", "unknown_producer_id")
-        if forgotten and self._may_be_forgotten(send, answer):
+        # Also where another batch's refusal, which came first, began the next round.
+        self._refusals += forgotten and send is self._queue[0][1]
+        if sent_in != self._round or self.stopped:
+            return
+        if forgotten and self._may_be_forgotten(answer):
             self._begin_anew()
             return
         behind = answer.error in ("unknown_topic", "unknown_partition")
@@ -211,9 +213,8 @@ class IdempotentProducer(SimProducer):
             raise RaftlogError("internal_error", f"producer {self.number}: {answer.error} {answer.detail}")
         self._again()
 
-    def _may_be_forgotten(self, send: Send, answer: ProducedPartition) -> bool:
+    def _may_be_forgotten(self, answer: ProducedPartition) -> bool:
         """A broker knows a producer by its batches: where those may be deleted, it may be unknown (KIP-360)."""
-        self._refusals += send is self._queue[0][1]
         deletes = self._clients.truth.of(self.topic_partition).start_offset > 0
         if answer.error == "unknown_producer_id" and not deletes and self._refusals > FORGETS_MAX:
             raise Violation(f"S1: producer {self.number} was forgotten by {self.topic_partition}: {answer.detail}")

@@ -237,10 +237,82 @@ def test_a_file_that_one_call_may_have_lost_refuses_everything(tmp_path: Path, m
     monkeypatch.setattr(os, "posix_fadvise", lambda *args: advice.append(args))
     file.lose("sync of everything")
     assert advice == [(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)]
-    for call in (file.fsync, lambda: file.pread(1, 0), lambda: file.pwritev([b"y"], 0), lambda: file.truncate(0)):
+    for call in (
+        file.fsync,
+        file.size,
+        lambda: file.pread(1, 0),
+        lambda: file.pwritev([b"y"], 0),
+        lambda: file.truncate(0),
+    ):
         with pytest.raises(DiskFailed, match="sync of everything a"):
             call()
     file.close()
+
+
+def test_a_call_that_fails_loses_every_open_file_that_was_not_fsynced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int]
+) -> None:
+    """S9: the error is told once, to who asked; what others wrote may be gone as well, and the next call goes well."""
+    disk = LocalDisk(str(tmp_path))
+    held = disk.lock("lock")
+    names = ("written", "cut", "meanwhile", "fsynced", "covered", "stable", "closed", "anew")
+    files = {name: disk.open(name, create=True) for name in names}
+    files["covered"].pwritev([b"x"], 0)
+    disk.sync_all()
+    for name in ("written", "fsynced", "closed", "anew"):
+        files[name].pwritev([b"x"], 0)
+    for name in ("fsynced", "anew"):
+        files[name].fsync()
+    files["anew"].pwritev([b"y"], 1)
+    files["cut"].truncate(0)
+    files["stable"].pwritev_stable([b"x"], 0)
+    files["closed"].close()
+
+    def fail(_: int) -> None:
+        files["meanwhile"].pwritev([b"x"], 0)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(disk._file_system, "_syncfs", fail)
+    with pytest.raises(DiskFailed):
+        disk.sync_all()
+    monkeypatch.undo()
+    lost = set()
+    for name, file in files.items():
+        try:
+            file.pwritev([b"z"], 0)
+        except DiskFailed as error:
+            assert name == "closed" or f"sync {tmp_path}: {os.strerror(errno.EIO)} {name}" in str(error)
+            lost.add(name)
+        file.close()
+    assert lost == {"written", "cut", "meanwhile", "anew", "closed"}
+    held.close()
+
+
+def test_a_write_that_a_call_overtakes_is_not_taken_for_covered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int]
+) -> None:
+    """1. A write begins. 2. A call of another thread covers what there was so far. 3. The write ends. 4. The next call
+    fails: the file is lost."""
+    disk = LocalDisk(str(tmp_path))
+    held = disk.lock("lock")
+    file = disk.open("a", create=True)
+    real = os.pwritev
+
+    def overtaken(descriptor: int, views: list[memoryview], position: int) -> int:
+        disk.sync_all()
+        return real(descriptor, views, position)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwritev", overtaken)
+        file.pwritev([b"x"], 0)
+    assert disk._file_system is not None
+    monkeypatch.setattr(disk._file_system, "_syncfs", failing(errno.EIO))
+    with pytest.raises(DiskFailed):
+        disk.sync_all()
+    with pytest.raises(DiskFailed, match="sync"):
+        file.fsync()
+    file.close()
+    held.close()
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,23 @@ def test_when_one_call_fails_one_file_has_lost_its_data_and_the_others_are_not_d
     assert lost == {b"new", b""}
 
 
+def test_when_one_call_fails_open_files_that_were_not_fsynced_are_lost() -> None:
+    disk = SimDisk()
+    fsynced, written = (disk.open(name, create=True) for name in "fg")
+    for file in (fsynced, written):
+        file.pwritev([b"x"], 0)
+    fsynced.fsync()
+    disk.fail_fsync = 1
+    with pytest.raises(DiskFailed):
+        disk.sync_all()
+    disk.sync_all()
+    fsynced.pwritev([b"y"], 1)
+    for call in (written.size, written.fsync, lambda: written.pread(1, 0), lambda: written.pwritev([b"y"], 1)):
+        with pytest.raises(DiskFailed, match="g may have lost"):
+            call()
+    assert disk.open("g").size() == 0
+
+
 def test_a_failed_fsync_drops_the_data_and_calls_it_clean() -> None:
     disk = SimDisk()
     file = disk.open("f", create=True)

@@ -341,7 +341,7 @@ class FakeBroker:
             os.write(self._scratch, b"before")
         position = os.fstat(self._scratch).st_size
         os.pwrite(self._scratch, batch, position)
-        return FileRegion(LocalFile(self._scratch, "scratch"), position, len(batch), release)
+        return FileRegion(LocalFile(self._scratch, "scratch", set()), position, len(batch), release)
 
     async def offsets(self, request: OffsetsRequest) -> OffsetsResponse:
         self._raise_if_asked("offsets")

@@ -244,6 +244,33 @@ def test_a_call_that_fails_fails_every_log_of_the_round_for_ever(world: World, b
     assert (other.stable_end_offset, world.disk.sync_alls, len(world.told)) == (1, barrier, MANY)
 
 
+@pytest.mark.parametrize("flush", ["os", "fsync"])
+def test_a_call_that_fails_loses_what_others_have_not_fsynced_either(world: World, flush: str) -> None:
+    """S9: 1. A log with `flush=os` has written, and waits for nothing. 2. A round of others meets an error: the disk
+    may have dropped the log's bytes and calls them clean. 3. The next call goes well and does not make them durable:
+    the log fails before it vouches for them. One that has fsynced what it has goes on."""
+    world.append_to_all()
+    world.settle()
+    other = PartitionLog.open(world.disk, "partitions/99", TopicConfig(flush=flush), clean_shutdown=False)[0]  # type: ignore[arg-type]
+    for _ in range(2):
+        append(other)
+        world.writer.dirty(other, lambda: None)
+        world.settle()
+    world.disk.fail_fsync = 1
+    world.append_to_all()
+    world.settle()
+    assert all(isinstance(log.failed, DiskFailed) for log in world.logs)
+    assert other.failed is None
+    other.configure(TopicConfig(flush="fsync"))
+    append(other)
+    world.writer.dirty(other, lambda: None)
+    world.settle()
+    if flush == "os":
+        assert isinstance(other.failed, DiskFailed) and other.stable_end_offset == 2
+    else:
+        assert other.failed is None and other.stable_end_offset == 3
+
+
 def test_a_job_that_raises_fails_alone(world: World) -> None:
     file = world.disk.open("partitions/5/00000000000000000000.log", create=True)
     file.pwritev([b"somebody else's"], 0)
