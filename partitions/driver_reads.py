@@ -129,6 +129,8 @@ class DriverReads(ABC):
         if not self.replica.offline:
             self._performer.replay_producers()
             self._looks_again()
+            if self.log.needs_job:
+                self._performer.write()  # A start that moved meanwhile waits for a snapshot of this state.
 
     # --- Waiting ---
 

@@ -11,10 +11,11 @@ import pytest
 from partitions.checkpoint import FLUSH_OS_NAME
 from partitions.driver import PartitionDriver
 from partitions.manager import Produced, TopicRemoved
+from partitions.producer_replay import ProducerReplay
 from partitions.replica_folders import folder_of, parse_folder_name
 from raftlog.config import MIB
 from raftlog.errors import Applied, RaftlogError
-from raftlog.model import Acks, Incarnation, LeaderEpoch, PartitionEpoch, TopicId, TopicPartition
+from raftlog.model import Acks, Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicId, TopicPartition
 from raftlog.record_batch import encode
 from raftlog.wire import FetchPartition, FoundOffset
 from tests.support.replication_cluster import TOPIC, ColdDisk, ReplicationCluster, tp
@@ -303,6 +304,34 @@ def test_a_leader_judges_no_producer_before_its_worker_has_read_them_again() -> 
     waiting = cluster.produce(0)
     cluster.settle()
     assert isinstance(waiting[0], Produced)
+
+
+def test_a_start_that_moves_while_producers_are_read_again_is_on_disk_when_they_are() -> None:
+    """S10: 1. A follower truncates; what it knows of producers is read again. 2. Its leader's start moves: the
+    follower's waits for a snapshot of producers, which it cannot write yet. 3. They are read. 4. Nothing else happens
+    to the log: who leads may need this replica, with this start, to append anything at all."""
+    cluster = ReplicationCluster(**{"segment.bytes": "1024"})
+    member = cluster.members[0]
+    for _ in range(4):
+        cluster.produce(0, size=900)
+        cluster.settle()
+    cluster.members[1].links[0].other.paused = True
+    cluster.produce(0)
+    cluster.settle()
+    cluster.elect(1)
+    cluster.scheduler.run()
+    log = member.manager.drivers[tp(0)].log
+    held = [work for work in member.worker.pending if isinstance(getattr(work[0], "__self__", None), ProducerReplay)]
+    assert len(held) == 1 and log.producers.stale
+    member.worker.pending.remove(held[0])
+    cluster.settle()
+    cluster.members[1].manager.drivers[tp(0)].log_start.advance(Offset(3))
+    cluster.scheduler.advance(1.0)
+    cluster.settle()
+    assert (log.log_end_offset, log.log_start_offset, log.stable_start_offset) == (4, 3, 0)
+    member.worker.pending.append(held[0])
+    cluster.settle()
+    assert log.stable_start_offset == 3 and not log.producers.stale
 
 
 def test_retention_moves_the_start_of_leader_and_followers() -> None:
