@@ -23,6 +23,7 @@ from metadata.commands import (
     ElectLeaders,
 )
 from metadata.commands_moves import Reassignment
+from metadata.engine import Outcome
 from raftlog.model import BrokerId, PartitionRecord, TopicId, TopicPartition
 from raftlog.wire import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 
@@ -30,7 +31,7 @@ from .clients import FIRST_TIMESTAMP_MS, Clients
 from .cluster_schedule import Operation
 from .consumers import SimConsumer
 from .heap import EventHeap
-from .live_topic import LiveTopic
+from .live_topic import Asked, LiveTopic, unheard
 from .node import SimNode
 from .producers import CarelessProducer, IdempotentProducer, ProducerPlan, SimProducer
 from .roles import led_partition, replica_at
@@ -109,15 +110,17 @@ class ClusterOperations:
 
     # --- Proposing ---------------------------------------------------------------------------------------------------
 
-    def _propose(self, command: Command) -> None:
+    def _propose(self, command: Command, done: Callable[[Outcome], None] = lambda outcome: None) -> None:
         running = [node for node in self._nodes if node.running and node.quorum is not None]
         if running:
             node = self._rng.choice(running)
             quorum = node.quorum
             assert quorum is not None
-            self._heap.schedule(0.0, lambda: quorum.propose(command, lambda outcome: None, timeout=1.0), node.life)
+            self._heap.schedule(0.0, lambda: quorum.propose(command, done, timeout=1.0), node.life)
 
-    def _propose_until(self, what: str, command: Command, seen: Callable[[], bool], then: Callable[[], None]) -> None:
+    def _propose_until(
+        self, what: str, command: Command, seen: Callable[[], bool], then: Callable[[], None], asked: Asked = unheard
+    ) -> None:
         self.pending[what] = None
 
         def look(number: int) -> None:
@@ -126,7 +129,7 @@ class ClusterOperations:
                 then()
                 return
             if not number % LOOKS_BETWEEN_PROPOSALS:
-                self._propose(command)
+                self._propose(command, asked())
             self._heap.schedule(LOOK_SECONDS, lambda: look(number + 1))
 
         look(0)
@@ -185,6 +188,7 @@ class ClusterOperations:
             command,
             lambda: topic_id in self._rules.topics or topic_id in self._rules.removed,
             lambda: self._employ(topic),
+            topic.creation_asked,
         )
         return topic
 
@@ -200,7 +204,7 @@ class ClusterOperations:
 
     def _delete(self, rng: random.Random) -> bool:
         topic = self._any_topic(rng)
-        if topic is None or len(self.topics) < 2:
+        if topic is None or topic.may_come_again or len(self.topics) < 2:
             return False
         self._dismiss(topic)
         return True
@@ -208,7 +212,7 @@ class ClusterOperations:
     def _recreate(self, rng: random.Random) -> bool:
         """Delete a topic, and make another of its name as soon as that is free."""
         topic = self._any_topic(rng)
-        if topic is None:
+        if topic is None or topic.may_come_again:
             return False
         self._dismiss(topic)
         again = self._make(rng, topic.name, topic.plan, topic.factor, topic.configs, len(topic.producers) or 1)
