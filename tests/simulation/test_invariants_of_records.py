@@ -275,6 +275,18 @@ def test_17_a_replica_that_lacks_what_is_committed_or_has_another_is_found() -> 
     assert other.compare(truth.log, 1).startswith("has Batch")
 
 
+def test_17_a_hole_may_reach_beyond_what_a_replica_knows_to_be_committed() -> None:
+    """It was made before a restart, when the replica knew of more; its new leader begins with less."""
+    truth = committed(b"a", b"b", b"c")
+    mirror = Mirror(batches=[Batch(0, 2, 1, 0, hole=True), Batch(2, 3, 1, 0)])
+    assert mirror.compare(truth.log, 1) == "" and mirror.verified == 0
+    assert mirror.compare(truth.log, 2) == "" and mirror.verified == 1
+    mirror = Mirror(batches=[Batch(0, 2, 1, 0)])
+    assert mirror.compare(truth.log, 1) == "lacks [0, 1)"
+    mirror = Mirror(batches=[Batch(0, 2, 1, 0, hole=True)])
+    assert mirror.compare(truth.log, 3) == "lacks [2, 3)"
+
+
 @pytest.mark.parametrize(("epoch", "exposed"), [(3, 1), (4, 1), (2, 9)])
 def test_19_what_consumers_are_shown_does_not_fall(epoch: int, exposed: int) -> None:
     truth = committed(b"a", b"b")
