@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from typing import Any
 import pytest
 
 from raftlog import disk as disk_module
-from raftlog import file_system
 from raftlog.disk import LocalDisk
 from raftlog.errors import DiskFailed, DiskFull, InvariantViolation
 from raftlog.ports import Disk
+from tests.support.storage import failing
 
 from .check_disk import CHECKS
 
@@ -23,13 +22,6 @@ from .check_disk import CHECKS
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_real_disk_keeps_the_contract(check: Callable[[Disk], None], tmp_path: Path) -> None:
     check(LocalDisk(str(tmp_path)))
-
-
-def failing(number: int) -> Callable[..., Any]:
-    def fail(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 @pytest.mark.parametrize(
@@ -168,192 +160,6 @@ def test_one_process_locks_the_folder(tmp_path: Path) -> None:
         disk.lock("lock")
     held.close()
     disk.lock("lock").close()
-
-
-# --- One call for everything ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A disk whose file system is one of those; descriptors that were synced."""
-    synced: list[int] = []
-    monkeypatch.setattr(file_system, "_syncfs", lambda: synced.append)
-    monkeypatch.setattr(file_system, "file_system_type", lambda _: 0xEF53)
-    return synced
-
-
-def test_one_call_goes_to_the_file_that_is_held_since_the_start(tmp_path: Path, calls: list[int]) -> None:
-    disk = LocalDisk(str(tmp_path))
-    assert not disk.syncs_all(""), "errors until now would be somebody else's"
-    held = disk.lock("lock")
-    disk.make_directory("p/q")
-    assert disk.syncs_all("") and disk.syncs_all("p/q")
-    disk.sync_all()
-    disk.sync_all()
-    assert calls == [held.fileno()] * 2
-    held.close()
-    with pytest.raises(InvariantViolation, match="by one call"):
-        disk.sync_all()
-
-
-def test_a_folder_on_another_disk_is_not_covered(
-    tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """S1: the call says that it has gone well, and has not touched what lies there."""
-    disk = LocalDisk(str(tmp_path))
-    held = disk.lock("lock")
-    for name in ("here", "there"):
-        disk.make_directory(name)
-    real = os.stat
-
-    def stat(path: Any, **how: Any) -> os.stat_result:
-        found = list(real(path, **how))
-        found[2] += str(path).endswith("there")  # st_dev
-        return os.stat_result(found)
-
-    monkeypatch.setattr(os, "stat", stat)
-    assert disk.syncs_all("here") and not disk.syncs_all("there")
-    monkeypatch.undo()
-    held.close()
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
-def test_one_call_that_fails_is_never_a_lack_of_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int], number: int
-) -> None:
-    monkeypatch.setattr(file_system, "_syncfs", lambda: failing(number))
-    disk = LocalDisk(str(tmp_path))
-    held = disk.lock("lock")
-    with pytest.raises(DiskFailed, match=f"sync {tmp_path}"):
-        disk.sync_all()
-    held.close()
-
-
-def test_a_file_that_one_call_may_have_lost_refuses_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after a failed fsync of its own: nor may the next process read it from the page cache."""
-    file = LocalDisk(str(tmp_path)).open("a", create=True)
-    file.pwritev([b"x"], 0)
-    advice: list[tuple[int, ...]] = []
-    monkeypatch.setattr(os, "posix_fadvise", lambda *args: advice.append(args))
-    file.lose("sync of everything")
-    assert advice == [(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)]
-    for call in (
-        file.fsync,
-        file.size,
-        lambda: file.pread(1, 0),
-        lambda: file.pwritev([b"y"], 0),
-        lambda: file.truncate(0),
-    ):
-        with pytest.raises(DiskFailed, match="sync of everything a"):
-            call()
-    file.close()
-
-
-def test_a_call_that_fails_loses_every_open_file_that_was_not_fsynced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int]
-) -> None:
-    """S9: the error is told once, to who asked; what others wrote may be gone as well, and the next call goes well."""
-    disk = LocalDisk(str(tmp_path))
-    held = disk.lock("lock")
-    names = ("written", "cut", "meanwhile", "fsynced", "covered", "stable", "closed", "anew")
-    files = {name: disk.open(name, create=True) for name in names}
-    files["covered"].pwritev([b"x"], 0)
-    disk.sync_all()
-    for name in ("written", "fsynced", "closed", "anew"):
-        files[name].pwritev([b"x"], 0)
-    for name in ("fsynced", "anew"):
-        files[name].fsync()
-    files["anew"].pwritev([b"y"], 1)
-    files["cut"].truncate(0)
-    files["stable"].pwritev_stable([b"x"], 0)
-    files["closed"].close()
-
-    def fail(_: int) -> None:
-        files["meanwhile"].pwritev([b"x"], 0)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(disk._file_system, "_syncfs", fail)
-    with pytest.raises(DiskFailed):
-        disk.sync_all()
-    monkeypatch.undo()
-    lost = set()
-    for name, file in files.items():
-        try:
-            file.pwritev([b"z"], 0)
-        except DiskFailed as error:
-            assert name == "closed" or f"sync {tmp_path}: {os.strerror(errno.EIO)} {name}" in str(error)
-            lost.add(name)
-        file.close()
-    assert lost == {"written", "cut", "meanwhile", "anew", "closed"}
-    held.close()
-
-
-def test_a_write_that_a_call_overtakes_is_not_taken_for_covered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int]
-) -> None:
-    """1. A write begins. 2. A call of another thread covers what there was so far. 3. The write ends. 4. The next call
-    fails: the file is lost."""
-    disk = LocalDisk(str(tmp_path))
-    held = disk.lock("lock")
-    file = disk.open("a", create=True)
-    real = os.pwritev
-
-    def overtaken(descriptor: int, views: list[memoryview], position: int) -> int:
-        disk.sync_all()
-        return real(descriptor, views, position)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "pwritev", overtaken)
-        file.pwritev([b"x"], 0)
-    assert disk._file_system is not None
-    monkeypatch.setattr(disk._file_system, "_syncfs", failing(errno.EIO))
-    with pytest.raises(DiskFailed):
-        disk.sync_all()
-    with pytest.raises(DiskFailed, match="sync"):
-        file.fsync()
-    file.close()
-    held.close()
-
-
-@pytest.mark.parametrize(
-    ("release", "kind", "known"),
-    [
-        ("6.18.44-fc", 0xEF53, True),
-        ("5.8.0", 0x58465342, True),
-        ("5.7.19-generic", 0xEF53, False),  # does not say that writing failed
-        ("4.19", 0xEF53, False),
-        ("6.1.0", 0x65735546, False),  # FUSE
-        ("6.1.0", 0x794C7630, False),  # an overlay
-        ("of another kind", 0xEF53, False),
-    ],
-)
-def test_one_call_is_relied_on_where_it_tells_of_errors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, release: str, kind: int, known: bool
-) -> None:
-    names = os.uname()
-    monkeypatch.setattr(os, "uname", lambda: os.uname_result((*names[:2], release, *names[3:])))
-    monkeypatch.setattr(file_system, "file_system_type", lambda _: kind)
-    file_system._syncfs.cache_clear()
-    disk = LocalDisk(str(tmp_path))
-    held = disk.lock("lock")
-    assert disk.syncs_all("") is known
-    held.close()
-    file_system._syncfs.cache_clear()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="there is no syncfs")
-def test_the_kernel_is_asked(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"x")
-    with open(tmp_path / "a", "rb") as file:
-        assert file_system.file_system_type(file.fileno()) > 0
-        syncfs = file_system._syncfs()
-        if syncfs is not None:
-            syncfs(file.fileno())
-    if syncfs is not None:
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            syncfs(1 << 20)
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        file_system.file_system_type(1 << 20)
 
 
 # --- Write and fsync in one call -------------------------------------------------------------------------------------

@@ -1,8 +1,11 @@
-"""Small stamped batches, and logs that are driven by hand."""
+"""Small stamped batches, logs that are driven by hand, and calls of the operating system that fail."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from partitions.log import PartitionLog
 from raftlog.config import TopicConfig
@@ -94,3 +97,12 @@ def read_batches(log: PartitionLog, start: int, end: int | None = None, max_byte
         found += batches
         offset = piece.next_offset
     return found
+
+
+def failing(number: int) -> Callable[..., Any]:
+    """A call of the operating system that always ends with this `errno`."""
+
+    def fail(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
