@@ -2,7 +2,7 @@
 
 One world for all of them, by the numbers of `jepsen_like/README.md` (12 to 15, 20, 21, 24, 25 and what has none); each
 test puts back what it changed. That nothing is found where nothing is broken is the first test. What is *not* here:
-records of the quorum, logs and clients by themselves (`test_invariants_of_records.py`).
+records of the quorum and clients by themselves (`test_invariants_of_records.py`), logs (`test_invariants_of_logs.py`).
 """
 
 from __future__ import annotations
