@@ -10,6 +10,7 @@ import pytest
 
 from partitions.checkpoint import FLUSH_OS_NAME
 from partitions.driver import PartitionDriver
+from partitions.log import PartitionLog
 from partitions.manager import Produced, TopicRemoved
 from partitions.producer_replay import ProducerReplay
 from partitions.replica_folders import folder_of, parse_folder_name
@@ -284,18 +285,24 @@ def test_a_change_of_flush_takes_effect_at_once(before: str, after: str, restart
     assert member.disk.exists(marker) == (after == "os")
 
 
+def depose(cluster: ReplicationCluster) -> PartitionLog:
+    """Broker 0 leads, appends what its follower does not get, is deposed and truncates. Its log, before a worker has
+    done anything."""
+    cluster.members[1].links[0].other.paused = True
+    cluster.produce(0)
+    cluster.settle()
+    cluster.elect(1)
+    cluster.scheduler.run()
+    return cluster.members[0].manager.drivers[tp(0)].log
+
+
 def test_a_leader_judges_no_producer_before_its_worker_has_read_them_again() -> None:
     """Elected right after it truncated: its state still has what went, and would answer a resend as a duplicate."""
     cluster = ReplicationCluster()
     member = cluster.members[0]
     cluster.produce(0)
     cluster.settle()
-    cluster.members[1].links[0].other.paused = True
-    cluster.produce(0)
-    cluster.settle()
-    cluster.elect(1)
-    cluster.scheduler.run()
-    log = member.manager.drivers[tp(0)].log
+    log = depose(cluster)
     assert log.log_end_offset == 1 and log.producers.stale
     cluster.elect(0)
     assert code(cluster.produce(0)) == "replica_not_available"
@@ -315,12 +322,7 @@ def test_a_start_that_moves_while_producers_are_read_again_is_on_disk_when_they_
     for _ in range(4):
         cluster.produce(0, size=900)
         cluster.settle()
-    cluster.members[1].links[0].other.paused = True
-    cluster.produce(0)
-    cluster.settle()
-    cluster.elect(1)
-    cluster.scheduler.run()
-    log = member.manager.drivers[tp(0)].log
+    log = depose(cluster)
     held = [work for work in member.worker.pending if isinstance(getattr(work[0], "__self__", None), ProducerReplay)]
     assert len(held) == 1 and log.producers.stale
     member.worker.pending.remove(held[0])
