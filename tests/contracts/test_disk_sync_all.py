@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +136,28 @@ def test_a_call_that_fails_loses_every_open_file_that_was_not_fsynced(
     held.close()
 
 
+@pytest.fixture
+def disk(tmp_path: Path, calls: list[int]) -> Iterator[LocalDisk]:
+    """It is held from its start on."""
+    made = LocalDisk(str(tmp_path))
+    held = made.lock("lock")
+    yield made
+    held.close()
+
+
+def fail_a_call(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert disk._file_system is not None
+    monkeypatch.setattr(disk._file_system, "_syncfs", failing(errno.EIO))
+    with pytest.raises(DiskFailed, match=f"sync {disk.root}"):
+        disk.sync_all()
+
+
+def expect_lost(file: File) -> None:
+    with pytest.raises(DiskFailed, match="sync"):
+        file.fsync()
+    file.close()
+
+
 CHANGES: list[tuple[str, Callable[[File], object]]] = [
     ("pwritev", lambda file: file.pwritev([b"x"], 0)),
     ("ftruncate", lambda file: file.truncate(9)),
@@ -145,12 +167,14 @@ CHANGES: list[tuple[str, Callable[[File], object]]] = [
 
 @pytest.mark.parametrize(("name", "change"), CHANGES, ids=[name for name, _ in CHANGES])
 def test_a_change_that_a_call_overtakes_is_not_taken_for_covered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int], name: str, change: Callable[[File], object]
+    disk: LocalDisk,
+    monkeypatch: pytest.MonkeyPatch,
+    calls: list[int],
+    name: str,
+    change: Callable[[File], object],
 ) -> None:
     """1. A write begins. 2. A call of another thread covers what there was so far. 3. The write ends. 4. The next call
     fails: the file is lost."""
-    disk = LocalDisk(str(tmp_path))
-    held = disk.lock("lock")
     file = disk.open("a", create=True)
     real = getattr(os, name)
 
@@ -161,48 +185,30 @@ def test_a_change_that_a_call_overtakes_is_not_taken_for_covered(
     with monkeypatch.context() as patched:
         patched.setattr(os, name, overtaken)
         change(file)
-    assert calls == [held.fileno()]
-    assert disk._file_system is not None
-    monkeypatch.setattr(disk._file_system, "_syncfs", failing(errno.EIO))
-    with pytest.raises(DiskFailed):
-        disk.sync_all()
-    with pytest.raises(DiskFailed, match="sync"):
-        file.fsync()
-    file.close()
-    held.close()
+    assert len(calls) == 1
+    fail_a_call(disk, monkeypatch)
+    expect_lost(file)
 
 
 @pytest.mark.parametrize(("name", "change"), CHANGES, ids=[name for name, _ in CHANGES])
 def test_a_change_that_is_under_way_when_a_call_fails_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int], name: str, change: Callable[[File], object]
+    disk: LocalDisk, monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[File], object]
 ) -> None:
     """1. A write begins. 2. A call of another thread fails, perhaps because of its pages. 3. The write ends well."""
-    disk = LocalDisk(str(tmp_path))
-    held = disk.lock("lock")
-    assert disk._file_system is not None
-    monkeypatch.setattr(disk._file_system, "_syncfs", failing(errno.EIO))
     file = disk.open("a", create=True)
     real = getattr(os, name)
 
     def meanwhile(*arguments: Any) -> Any:
-        with pytest.raises(DiskFailed):
-            disk.sync_all()
+        fail_a_call(disk, monkeypatch)
         return real(*arguments)
 
     with monkeypatch.context() as patched:
         patched.setattr(os, name, meanwhile)
         change(file)
-    with pytest.raises(DiskFailed, match="sync"):
-        file.fsync()
-    file.close()
-    held.close()
+    expect_lost(file)
 
 
-def test_a_write_during_an_fsync_is_not_taken_for_fsynced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: list[int]
-) -> None:
-    disk = LocalDisk(str(tmp_path))
-    held = disk.lock("lock")
+def test_a_write_during_an_fsync_is_not_taken_for_fsynced(disk: LocalDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     file = disk.open("a", create=True)
     real = os.fdatasync
 
@@ -213,14 +219,8 @@ def test_a_write_during_an_fsync_is_not_taken_for_fsynced(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", meanwhile)
         file.fsync()
-    assert disk._file_system is not None
-    monkeypatch.setattr(disk._file_system, "_syncfs", failing(errno.EIO))
-    with pytest.raises(DiskFailed):
-        disk.sync_all()
-    with pytest.raises(DiskFailed, match="sync"):
-        file.fsync()
-    file.close()
-    held.close()
+    fail_a_call(disk, monkeypatch)
+    expect_lost(file)
 
 
 @pytest.mark.parametrize(
