@@ -169,7 +169,9 @@ class Leader:
         code = self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch)
         if code:
             return [AnswerFollower(follower, Refused(code))]
-        answer = compare_follower(self._log, self.high_watermark, last_epoch, fetch_offset)
+        counts = follower in self.maximal_isr or follower in self.record.commit_set
+        counted = counts and follower not in self.record.not_eligible
+        answer = compare_follower(self._log, self.high_watermark, last_epoch, fetch_offset, counted=counted)
         effects: list[Effect] = [AnswerFollower(follower, answer)]
         if isinstance(answer, Matched):
             progress = self._followers[follower]

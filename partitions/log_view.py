@@ -61,13 +61,19 @@ def common_epoch_end(log: LogView, epoch: LeaderEpoch) -> tuple[LeaderEpoch, Off
     return log.epochs.end_offset_for(min(epoch, latest), log.log_end_offset)
 
 
-def compare_follower(log: LogView, high_watermark: Offset, last_epoch: LeaderEpoch, end_offset: Offset) -> Answer:
-    """The leader's side: a follower's log that ends with (epoch, end) against this one."""
+def compare_follower(
+    log: LogView, high_watermark: Offset, last_epoch: LeaderEpoch, end_offset: Offset, *, counted: bool
+) -> Answer:
+    """The leader's side: a follower's log that ends with (epoch, end) against this one. `counted`: what is committed
+    may rest on it."""
     matched = Matched(high_watermark, log.log_start_offset)
     first = log.first_batch_offset
     must_start = StartAt(first)
     if last_epoch < 0:
-        return matched if first <= end_offset <= log.log_end_offset else must_start
+        # Empty. Of one that counts, what lies below was deleted. Any other may begin where a log did that all have lost
+        # since (`flush=os`): this one may have new records below, and need not have a batch that begins there.
+        greatest = log.log_end_offset if counted else log.log_start_offset
+        return matched if first <= end_offset <= greatest else must_start
     common = common_epoch_end(log, last_epoch) if end_offset >= first else None
     if common is None:
         return must_start

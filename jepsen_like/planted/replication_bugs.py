@@ -56,9 +56,11 @@ def _ask_from_the_high_watermark(follower: Any) -> Any:
     return _ask(follower)
 
 
-def _compare_offsets(log: LogView, high_watermark: Offset, last_epoch: LeaderEpoch, end_offset: Offset) -> Any:
+def _compare_offsets(
+    log: LogView, high_watermark: Offset, last_epoch: LeaderEpoch, end_offset: Offset, *, counted: bool
+) -> Any:
     """An end that is not beyond the end of the epoch that was found is taken for the same log, of whatever epoch."""
-    answer = _compare_follower(log, high_watermark, last_epoch, end_offset)
+    answer = _compare_follower(log, high_watermark, last_epoch, end_offset, counted=counted)
     if isinstance(answer, Diverged) and end_offset <= answer.end_offset:
         return Matched(high_watermark, log.log_start_offset)
     return answer
@@ -100,7 +102,7 @@ def _subscribe_unmatched(
     code = self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch)
     if code:
         return [AnswerFollower(follower, Refused(code))]
-    answer = _compare_follower(self._log, self.high_watermark, last_epoch, fetch_offset)
+    answer = _compare_follower(self._log, self.high_watermark, last_epoch, fetch_offset, counted=True)
     end, progress = self._log.log_end_offset, self._followers[follower]
     stable = max(min(stable_end_offset, end), progress.stable_end_offset)
     progress.on_report(max(stable, min(fetch_offset, end)), stable, end, now)

@@ -281,9 +281,9 @@ def as_log(epochs: list[int]) -> FakeLog:
 
 
 @settings(max_examples=500)
-@given(LINEAGE, st.integers(0, 6), st.integers(0, 6))
+@given(LINEAGE, st.integers(0, 6), st.integers(0, 6), st.booleans())
 def test_truncation_ends_at_the_longest_common_prefix(
-    lineage: list[tuple[int, int, int]], one: int, other: int
+    lineage: list[tuple[int, int, int]], one: int, other: int, counted: bool
 ) -> None:
     """Records are named by (offset, epoch): the follower keeps exactly what the leader has as well."""
     logs = grow(lineage)
@@ -291,7 +291,8 @@ def test_truncation_ends_at_the_longest_common_prefix(
     common = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ours, theirs, strict=False))))
     leader, follower = as_log(theirs), as_log(ours)
     for _ in range(20):
-        answer = compare_follower(leader, Offset(0), follower.epochs.latest_epoch, follower.log_end_offset)
+        last_epoch = follower.epochs.latest_epoch
+        answer = compare_follower(leader, Offset(0), last_epoch, follower.log_end_offset, counted=counted)
         if isinstance(answer, fx.Matched):
             break
         end = truncation_for(follower, answer) if isinstance(answer, fx.Diverged) else Offset(0)

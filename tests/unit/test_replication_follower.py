@@ -8,7 +8,7 @@ from partitions import effects as fx
 from partitions.follower import Follower, State
 from partitions.log_view import compare_follower, truncation_for
 from raftlog.errors import InvariantViolation, RemoteProtocolError
-from raftlog.model import NO_BROKER, BrokerId, LeaderEpoch, Offset
+from raftlog.model import NO_BROKER, NO_EPOCH, BrokerId, LeaderEpoch, Offset
 from tests.support.replication_cores import CoreDriver, FakeLog, header, record
 
 EPOCH = LeaderEpoch(2)
@@ -303,8 +303,18 @@ LEADER = FakeLog.of((1, 5), (3, 8), (6, 10), start=2)
         (-1, 11, fx.StartAt(Offset(2))),
     ],
 )
-def test_the_leaders_comparison(last_epoch: int, end: int, expected: fx.Answer) -> None:
-    assert compare_follower(LEADER, Offset(0), LeaderEpoch(last_epoch), Offset(end)) == expected
+@pytest.mark.parametrize("counted", [True, False])
+def test_the_leaders_comparison(last_epoch: int, end: int, expected: fx.Answer, counted: bool) -> None:
+    assert compare_follower(LEADER, Offset(0), LeaderEpoch(last_epoch), Offset(end), counted=counted) == expected
+
+
+@pytest.mark.parametrize("end", [3, 10])
+def test_an_empty_log_ahead_of_the_start_is_believed_where_it_counts(end: int) -> None:
+    def compared(*, counted: bool) -> fx.Answer:
+        return compare_follower(LEADER, Offset(0), NO_EPOCH, Offset(end), counted=counted)
+
+    assert compared(counted=True) == fx.Matched(Offset(0), Offset(2))
+    assert compared(counted=False) == fx.StartAt(Offset(2))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
-"""A follower whose log ends within a batch of its leader's is broken: it gets nothing, and holds nobody up (S10)."""
+"""A follower whose log ends within a batch of its leader's: one that is empty begins where its leader does, any other
+is broken, gets nothing, and holds nobody up (S10)."""
 
 from __future__ import annotations
 
 import pytest
 
+from partitions import effects as fx
 from partitions import replication_protocol as rp
 from partitions.replication_pushes import CHECKED_BYTES
-from raftlog.model import Acks
+from raftlog.model import Acks, Offset
 from raftlog.record_batch import encode
 from tests.support.replication_cluster import AutoLink, ReplicationCluster, tp
+from tests.support.replication_cores import CoreDriver, FakeLog
 
 JOBS_MAX = 20
 
@@ -52,3 +55,31 @@ def test_it_is_refused_once_and_not_read_for_again_and_again(cache_bytes: int) -
     answers = [answer for frame in follower.told if isinstance(frame, rp.AnswersFrame) for answer in frame.answers]
     assert [type(answer) for answer in answers] == [rp.MatchedSlot, rp.RefusedSlot]
     assert not any(isinstance(frame, rp.PushFrame) and frame.entries for frame in follower.told)
+
+
+def test_an_empty_one_that_counts_nowhere_begins_where_its_leader_does() -> None:
+    """S1: it began where a log did which everybody has lost since (`flush=os`). What was written anew below, it lacks;
+    nor need a batch begin there."""
+    core = CoreDriver(FakeLog.of((1, 4), (3, 10), start=2))
+    core.log.batch_bases = (0, 4, 8)
+    core.lead(epoch=4, isr=(0, 1))
+    for end in (8, 9, 10):
+        core.subscribe(2, last_epoch=-1, end=end)
+        assert core.last_answer() == fx.StartAt(Offset(0))
+        assert core.proposals() == []
+    core.subscribe(2, last_epoch=-1, end=0)
+    assert isinstance(core.last_answer(), fx.Matched)
+
+
+@pytest.mark.parametrize(
+    ("isr", "not_eligible", "expected"),
+    [((0, 1), (), fx.Matched), ((0,), (), fx.Matched), ((0,), (1,), fx.StartAt)],
+)
+def test_an_empty_one_that_counts_knows_that_the_rest_was_deleted(
+    isr: tuple[int, ...], not_eligible: tuple[int, ...], expected: type[fx.Answer]
+) -> None:
+    """Where its leader has not heard of that yet. It counts by the ISR or the commit set, unless it lost data."""
+    core = CoreDriver(FakeLog.of((1, 10), start=2))
+    core.lead(epoch=4, isr=isr, commit_set=(0, 1), not_eligible=not_eligible)
+    core.subscribe(1, last_epoch=-1, end=10)
+    assert isinstance(core.last_answer(), expected)
