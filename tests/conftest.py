@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.held_port import HeldPort
 
 settings.register_profile(
     "raftlog", deadline=None, derandomize=True, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("raftlog")
+
+
+@pytest.fixture
+def held() -> Iterator[HeldPort]:
+    """A port at which nobody listens, unless the test does."""
+    with HeldPort() as port:
+        yield port

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
@@ -15,23 +14,22 @@ from raftlog.client import transport
 from raftlog.client.transport import BrokerConnection, Connection
 from raftlog.client.transport_http1 import ApiConnection
 from tests.support.cluster import PATIENCE_S, running_cluster
+from tests.support.held_port import HOST, HeldPort
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")
-def reserved() -> Iterator[socket.socket]:
-    """A port at which nobody listens, and nobody else will."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
+def reserved() -> Iterator[HeldPort]:
+    """Nobody listens there."""
+    with HeldPort() as held:
         yield held
 
 
 @pytest.fixture(scope="module")
-def cluster(reserved: socket.socket) -> Iterator[LocalCluster]:
+def cluster(reserved: HeldPort) -> Iterator[LocalCluster]:
     """Its nodes reach one another; what they tell clients leads nowhere."""
-    host, port = reserved.getsockname()
-    nowhere = f'{{ host = "{host}", port = {port} }}'
+    nowhere = f'{{ host = "{HOST}", port = {reserved.number} }}'
     with running_cluster(node_count=3, **{"data.advertised": nowhere}) as running:
         yield running
 
@@ -50,7 +48,7 @@ def ways(producer: Producer) -> list[Connection]:
 
 
 @asynccontextmanager
-async def a_relay(listening: socket.socket, port: int) -> AsyncIterator[None]:
+async def a_relay(told: HeldPort, port: int) -> AsyncIterator[None]:
     """From the port that clients are told to the one at which the node listens."""
     pipes: set[asyncio.Task[None]] = set()
 
@@ -61,11 +59,11 @@ async def a_relay(listening: socket.socket, port: int) -> AsyncIterator[None]:
         writer.close()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+        far_reader, far_writer = await asyncio.open_connection(HOST, port)
         for ends in ((reader, far_writer), (far_reader, writer)):
             pipes.add(asyncio.create_task(pipe(*ends)))
 
-    server = await asyncio.start_server(accept, sock=listening.dup())
+    server = await asyncio.start_server(accept, HOST, told.number)
     try:
         yield
     finally:
@@ -113,20 +111,18 @@ async def test_whoever_closes_does_not_wait_for_what_is_on_its_way(cluster: Loca
     assert last.done()
 
 
-async def test_it_moves_to_http2_when_that_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_moves_to_http2_when_that_gets_through(held: HeldPort, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "HTTP2_AGAIN_FIRST", 0.02)
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        nowhere = f'{{ host = "127.0.0.1", port = {held.getsockname()[1]} }}'
-        with running_cluster(node_count=1, **{"data.advertised": nowhere}) as cluster:
-            async with Admin(cluster.bootstrap) as admin:
-                await admin.create_topic("moves", partitions=1)
-            async with Producer(cluster.bootstrap, linger_ms=0) as producer, asyncio.timeout(PATIENCE_S):
-                placed = [await producer.send_and_wait("moves", b"slow")]
-                assert [type(way) for way in ways(producer)] == [ApiConnection]
-                async with a_relay(held, cluster.nodes[0].data.port):
-                    while [type(way) for way in ways(producer)] != [BrokerConnection]:
-                        placed.append(await producer.send_and_wait("moves", b"meanwhile"))
-                    placed.append(await producer.send_and_wait("moves", b"fast"))
-                    assert [place.offset for place in placed] == list(range(len(placed)))
-                    await producer.close()
+    nowhere = f'{{ host = "{HOST}", port = {held.number} }}'
+    with running_cluster(node_count=1, **{"data.advertised": nowhere}) as cluster:
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topic("moves", partitions=1)
+        async with Producer(cluster.bootstrap, linger_ms=0) as producer, asyncio.timeout(PATIENCE_S):
+            placed = [await producer.send_and_wait("moves", b"slow")]
+            assert [type(way) for way in ways(producer)] == [ApiConnection]
+            async with a_relay(held, cluster.nodes[0].data.port):
+                while [type(way) for way in ways(producer)] != [BrokerConnection]:
+                    placed.append(await producer.send_and_wait("moves", b"meanwhile"))
+                placed.append(await producer.send_and_wait("moves", b"fast"))
+                assert [place.offset for place in placed] == list(range(len(placed)))
+                await producer.close()

@@ -13,6 +13,7 @@ import pytest
 from raftlog.errors import InvalidRequest, RemoteProtocolError, RetriableError
 from raftlog.http2 import Http2Limits, Http2Stream, connect
 from raftlog.ports import FileRegion
+from tests.support.held_port import HOST, HeldPort
 from tests.support.http2_server import PATIENCE_S, Recorder, Server, echo, until
 
 pytestmark = pytest.mark.integration
@@ -245,14 +246,13 @@ async def test_a_connection_that_was_dropped_knows_what_the_peer_said() -> None:
         assert "NO_ERROR moving house" in reasons[0]
 
 
-async def test_connecting_fails_with_the_reason() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
+async def test_connecting_fails_with_the_reason(held: HeldPort) -> None:
+    with socket.create_server((HOST, held.number)):
         with pytest.raises(RetriableError, match="no answer in time") as caught:
-            await connect("127.0.0.1", port, limits=Http2Limits(connect_timeout_s=0.2))
+            await connect(HOST, held.number, limits=Http2Limits(connect_timeout_s=0.2))
         assert caught.value.code == "connection_lost"
-    with pytest.raises(RetriableError, match=f"127.0.0.1:{port}"):
-        await connect("127.0.0.1", port)
+    with pytest.raises(RetriableError, match=str(held)):
+        await connect(HOST, held.number)
 
     async def http_1_1(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 
 import pytest
 
 from raftlog.errors import RetriableError
 from raftlog.http2 import Http2Limits, Http2Stream, ReconnectingDialer
+from tests.support.held_port import HOST, HeldPort
 from tests.support.http2_peer import settings_frame
 from tests.support.http2_server import Recorder, Server, until
 
@@ -49,17 +49,15 @@ async def test_a_dialer_comes_back_until_it_is_closed() -> None:
         await until(lambda: server.listener.connection_count == 0)
 
 
-async def test_a_dialer_keeps_trying_while_nobody_is_there() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
+async def test_a_dialer_keeps_trying_while_nobody_is_there(held: HeldPort) -> None:
     lost: list[str] = []
     opened: list[Http2Stream] = []
     dialer = ReconnectingDialer(
-        "127.0.0.1", port, "/echo", Recorder(), random=random.Random(1), on_opened=opened.append, on_closed=lost.append
+        HOST, held.number, "/echo", Recorder(), random=random.Random(1), on_opened=opened.append, on_closed=lost.append
     )
     await until(lambda: len(lost) >= 2)
     server = Server()
-    await server.listener.start("127.0.0.1", port)
+    await server.listener.start(HOST, held.number)
     await until(lambda: len(opened) == 1)
     await dialer.close()
     await server.listener.close(0.0)
@@ -90,15 +88,13 @@ class Chance(random.Random):
         return a
 
 
-async def test_each_failure_makes_the_delay_longer_and_a_stream_makes_it_short_again() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        port = nobody.getsockname()[1]
+async def test_each_failure_makes_the_delay_longer_and_a_stream_makes_it_short_again(held: HeldPort) -> None:
     chance = Chance()
-    dialer = ReconnectingDialer("127.0.0.1", port, "/echo", Recorder(), random=chance)
+    dialer = ReconnectingDialer(HOST, held.number, "/echo", Recorder(), random=chance)
     await until(lambda: len(chance.longest) >= 5)
     assert chance.longest[:5] == [0.2, 0.4, 0.8, 1.6, 2.0]
     server = Server()
-    await server.listener.start("127.0.0.1", port)
+    await server.listener.start(HOST, held.number)
     await until(lambda: dialer.stream is not None)
     dialer._handler = Recorder()
     failures = len(chance.longest)

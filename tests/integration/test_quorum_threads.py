@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from raftlog.http2.stream import Http2Stream
 from raftlog.http2.tls import DialTls, prepare
 from raftlog.model import BrokerId, DirectoryId, Endpoint, TopicId
 from tests.support.certificates import self_signed
+from tests.support.held_port import HOST, HeldPort
 from tests.support.http2_server import Recorder
 
 pytestmark = pytest.mark.integration
@@ -73,10 +74,10 @@ class Member:
         self.listener: Http2Listener | None = None
 
     async def start(self) -> None:
-        """Listen first, to know the ports; the listener's loop map needs the thread, so the thread comes before."""
+        """The listener's loop map needs the thread, so the thread comes before."""
         self.starts += 1
         self.view, self.indexes = ClusterView(), []
-        peers = {m.number: Endpoint("127.0.0.1", m.port) for m in self.cluster.members if m is not self}
+        peers = {m.number: Endpoint(HOST, m.port) for m in self.cluster.members if m is not self}
         self.quorum = QuorumThread(
             self.identity,
             peers=peers,
@@ -95,7 +96,7 @@ class Member:
             loop_for_name={self.cluster.name: self.quorum.loop} if self.cluster.name else None,
             ssl=self.cluster.tls[0] if self.cluster.tls else None,
         )
-        await self.listener.start("127.0.0.1", self.port)
+        await self.listener.start(HOST, self.port)
 
     def _dial(self, peer: BrokerId) -> DialTls:
         assert self.cluster.tls is not None
@@ -123,7 +124,7 @@ class Member:
         return await future
 
     async def register(self) -> Outcome:
-        where = Endpoint("127.0.0.1", self.port)
+        where = Endpoint(HOST, self.port)
         command = RegisterBroker.of(
             self.number,
             self.identity.directory_id,
@@ -159,13 +160,6 @@ class Cluster:
         self.members: list[Member] = []
         self.members += [Member(self, number) for number in self.voters]
 
-    async def reserve_ports(self) -> None:
-        """Free ports, found by listening once: addresses must be known before anybody dials."""
-        for member in self.members:
-            listener = Http2Listener({})
-            member.port = await listener.start("127.0.0.1", 0)
-            await listener.close(0.0)
-
     def leader(self) -> Member | None:
         agreed = {m.live().status().leader for m in self.members if m.quorum is not None}
         leader = next((m for m in self.members if m.leads()), None)
@@ -183,14 +177,16 @@ async def running(
     folder: Path, size: int = 3, tls: Tls | None = None, name: str | None = None
 ) -> AsyncIterator[Cluster]:
     cluster = Cluster(folder, size, tls, name)
-    await cluster.reserve_ports()
-    try:
+    with ExitStack() as ports:
         for member in cluster.members:
-            await member.start()
-        yield cluster
-    finally:
-        for member in cluster.members:
-            await member.stop()
+            member.port = ports.enter_context(HeldPort()).number
+        try:
+            for member in cluster.members:
+                await member.start()
+            yield cluster
+        finally:
+            for member in cluster.members:
+                await member.stop()
     assert [member.fatal for member in cluster.members] == [[] for _ in cluster.members]
 
 
@@ -365,7 +361,7 @@ async def test_strangers_and_garbage_are_dropped_and_nothing_else_happens(tmp_pa
                 def on_closed(self, stream: Any, reason: str, ended: asyncio.Event = ended) -> None:
                     ended.set()
 
-            connection = await connect("127.0.0.1", leader.port)
+            connection = await connect(HOST, leader.port)
             connection.open_stream(QUORUM_PATH, {}, Stranger()).send([garbage])
             async with asyncio.timeout(PATIENCE):
                 await ended.wait()
@@ -414,7 +410,7 @@ async def test_a_stranger_who_says_nothing_is_dropped(tmp_path: Path, monkeypatc
                 def on_closed(self, stream: Http2Stream, reason: str, gone: Any = gone) -> None:
                     gone.set_result(reason)
 
-            connection = await connect("127.0.0.1", leader.port)
+            connection = await connect(HOST, leader.port)
             if elsewhere:  # the connection stays on the listener's loop, because its first stream was another
                 connection.open_stream("/nothing", {}, Recorder())
             connection.open_stream(QUORUM_PATH, {}, Silent())
@@ -429,7 +425,7 @@ async def test_a_stranger_who_takes_no_message_stops_nobody(tmp_path: Path) -> N
     async with running(tmp_path, size=2) as cluster:
         await cluster.await_leader()
         first = cluster.members[0]
-        connection = await connect("127.0.0.1", first.port, limits=Http2Limits(max_message_bytes=1))
+        connection = await connect(HOST, first.port, limits=Http2Limits(max_message_bytes=1))
         closed = asyncio.Event()
 
         class Stranger:

@@ -42,6 +42,7 @@ from raftlog.wire_sessions import SessionFetchRequest
 
 from .fake_fetches import FakeFetches
 from .fake_transactions import FakeMarkers, FakeTransactions
+from .held_port import HOST, HeldPort
 
 WINDOW = 5
 
@@ -157,6 +158,7 @@ class FakeCluster:
     async def __aexit__(self, *_: object) -> None:
         for node in self.nodes.values():
             await node.kill()
+            node.release_ports()
 
     @property
     def bootstrap(self) -> str:
@@ -204,6 +206,7 @@ class FakeNode:
         self.api_problem: dict[str, Any] | None = None
         """What the API answers instead."""
         self.api_calls: list[str] = []
+        self._ports: list[HeldPort] = []
         self._listener: Http2Listener | None = None
         self._runner: web.AppRunner | None = None
         self._streams: dict[Http2Stream, None] = {}
@@ -212,16 +215,17 @@ class FakeNode:
     # --- Life ---------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """On free ports."""
+        """At two ports of which it had none before; they stay this node's after `kill`, until `release_ports`."""
+        api, data = HeldPort(), HeldPort()
+        self._ports += [api, data]
+        self.api_address, self.data_address = str(api), str(data)
         self._listener = Http2Listener({"/v1/produce": self._accept, "/v1/fetch": self._accept})
-        self.data_address = f"127.0.0.1:{await self._listener.start('127.0.0.1', 0)}"
+        await self._listener.start(HOST, data.number)
         app = web.Application()
         app.router.add_route("*", "/{path:.*}", self._api)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", 0)
-        await site.start()
-        self.api_address = f"127.0.0.1:{self._runner.addresses[0][1]}"
+        await web.TCPSite(self._runner, HOST, api.number).start()
 
     async def kill(self) -> None:
         """As SIGKILL would: no GOAWAY, nobody answers any more."""
@@ -235,6 +239,10 @@ class FakeNode:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def release_ports(self) -> None:
+        for port in self._ports:
+            port.release()
 
     async def stop_gracefully(self) -> None:
         """GOAWAY; what is in flight is answered."""

@@ -16,6 +16,7 @@ from raftlog.client.refresher import MetadataRefresher
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
 from tests.support.fake_cluster import FakeCluster
+from tests.support.held_port import HOST, HeldPort
 
 
 class Node:
@@ -32,7 +33,8 @@ class Node:
         """The connection is closed instead of answering."""
         self.ends = False
         """And nobody listens any more."""
-        self.address = ""
+        self.port = HeldPort()
+        self.address = str(self.port)
         self._runner: web.AppRunner | None = None
         self._site: web.TCPSite | None = None
 
@@ -41,9 +43,8 @@ class Node:
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
-        self._site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        self._site = web.TCPSite(self._runner, HOST, self.port.number)
         await self._site.start()
-        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
 
     async def close(self) -> None:
         runner, self._runner = self._runner, None
@@ -82,6 +83,7 @@ async def nodes() -> AsyncIterator[list[Node]]:
     yield made
     for node in made:
         await node.close()
+        node.port.release()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from jepsen_like.clusters.firewall import packets, rules
 from jepsen_like.clusters.links import all_links, ends, link
 from jepsen_like.clusters.proxy import ProxyLinks
 from raftlog.model import Endpoint
+from tests.support.held_port import HOST, HeldPort
 
 PATIENCE_S = 20.0
 LOOK_S = 0.05
@@ -31,11 +32,11 @@ class Peer:
         self.ended: list[bool] = []
         self._changed = asyncio.Condition()
         self._server: asyncio.Server | None = None
-        self.endpoint = Endpoint("", 0)
+        self._port = HeldPort()
+        self.endpoint = Endpoint(HOST, self._port.number)
 
     async def listen(self) -> None:
-        self._server = await asyncio.start_server(self._take, "127.0.0.1", 0)
-        self.endpoint = Endpoint("127.0.0.1", self._server.sockets[0].getsockname()[1])
+        self._server = await asyncio.start_server(self._take, HOST, self._port.number)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         number = len(self.came)
@@ -60,12 +61,16 @@ class Peer:
         async with asyncio.timeout(PATIENCE_S), self._changed:
             await self._changed.wait_for(holds)  # type: ignore[arg-type]
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         for writer in self.writers:
             writer.transport.abort()
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
+
+    async def close(self) -> None:
+        await self.stop()
+        self._port.release()
 
 
 class Pair:
@@ -252,7 +257,7 @@ async def test_one_connection_too_many_is_refused(pair: Pair, monkeypatch: pytes
 
 async def test_a_node_that_is_down_refuses_and_a_dead_one_ends_its_connections(pair: Pair) -> None:
     reader, _ = await pair.connected()
-    await pair.n2.close()
+    await pair.n2.stop()
     await gone(reader)
     reader, _ = await pair.dial()
     await gone(reader)

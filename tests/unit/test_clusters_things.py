@@ -31,6 +31,7 @@ from jepsen_like.power_loss import Volumes
 from raftlog.config import load_node_config
 from raftlog.errors import InvalidRequest
 from raftlog.model import Endpoint
+from tests.support.held_port import HOST, HeldPort
 
 
 def need(*names: str) -> None:
@@ -262,8 +263,11 @@ async def test_a_node_that_tells_no_time_is_no_proof(answer: bytes) -> None:
     async with answering(answer) as api:
         with pytest.raises(clocks.ClockUnreadable):
             await clocks.offset_of(api)
+
+
+async def test_a_node_that_is_down_tells_no_time(held: HeldPort) -> None:
     with pytest.raises(clocks.ClockUnreadable):
-        await clocks.offset_of(api)  # nobody listens any more
+        await clocks.offset_of(Endpoint(HOST, held.number))
 
 
 @contextlib.asynccontextmanager

@@ -24,6 +24,7 @@ from pysyncobj.journal import FileJournal, ResizableFile
 
 from jepsen_like.power_loss import Survivors, Volumes
 from tests.support.cluster_attack import pickled
+from tests.support.held_port import HOST, HeldPort
 from tests.support.power_rounds import skip_unless_power_can_be_cut
 from tests.support.stock_cluster import StockCluster
 
@@ -177,20 +178,17 @@ def test_stock_goes_on_with_nothing_when_its_dump_is_damaged(tmp_path: Path, mon
     cluster.close()
 
 
-def test_stock_runs_what_a_stranger_sends_to_its_port(tmp_path: Path) -> None:
+def test_stock_runs_what_a_stranger_sends_to_its_port(tmp_path: Path, held: HeldPort) -> None:
     """Ours: `test_pickles_sent_to_every_port_are_only_bytes`.
 
     Without a password a message is unpickled before anybody asks whose it is.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    configuration = SyncObjConf(autoTick=False, bindAddress=f"127.0.0.1:{port}")
-    node = SyncObj(f"127.0.0.1:{port}", ["127.0.0.1:1"], configuration)
+    configuration = SyncObjConf(autoTick=False, bindAddress=str(held))
+    node = SyncObj(str(held), ["127.0.0.1:1"], configuration)
     packed = zlib.compress(pickled(str(tmp_path / "owned")), 3)
     try:
         node.doTick(0.01)
-        with socket.create_connection(("127.0.0.1", port)) as stranger:
+        with socket.create_connection((HOST, held.number)) as stranger:
             stranger.sendall(struct.pack("i", len(packed)) + packed)
             deadline = time.monotonic() + PATIENCE_S
             while not (tmp_path / "owned").exists():

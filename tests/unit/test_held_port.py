@@ -1,0 +1,27 @@
+"""A held port is one test's: its own server comes and goes there, and no other does."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+
+from tests.support.held_port import HOST, HeldPort
+
+
+def test_the_tests_own_server_comes_and_goes(held: HeldPort) -> None:
+    for _ in range(2):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((HOST, held.number))
+        with socket.create_server((HOST, held.number)) as server, socket.create_connection((HOST, held.number)):
+            server.accept()[0].close()
+
+
+def test_a_stranger_cannot_have_it_until_it_is_released() -> None:
+    with HeldPort() as held, socket.socket() as stranger:
+        with pytest.raises(OSError) as caught:
+            stranger.bind((HOST, held.number))
+        assert caught.value.errno == errno.EADDRINUSE
+        held.release()
+        stranger.bind((HOST, held.number))
