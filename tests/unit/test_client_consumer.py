@@ -15,6 +15,7 @@ from raftlog.errors import CorruptBatch, InvalidRequest, RetriableError
 from raftlog.record_batch import Codec, encode, encode_control, parse_header, stamp
 from raftlog.wire import FetchRequest
 from tests.support.fake_cluster import OK, FakeCluster, FakePartition, Fate
+from tests.support.held_port import HeldPort
 
 
 @pytest.fixture
@@ -341,10 +342,8 @@ async def test_a_topic_that_is_not_there(cluster: FakeCluster, monkeypatch: pyte
         await consumer.poll()
 
 
-async def test_nobody_answers() -> None:
-    async with FakeCluster() as gone:
-        address = gone.bootstrap
-    consumer = Consumer(address, "t")
+async def test_nobody_answers(held: HeldPort) -> None:
+    consumer = Consumer(str(held), "t")
     with pytest.raises(RetriableError, match="cannot connect"):
         await consumer.start(timeout=0.3)
     assert await consumer.poll(timeout=0.05) == []

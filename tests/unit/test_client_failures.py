@@ -15,6 +15,7 @@ from raftlog.errors import Applied, RetriableError
 from raftlog.record_batch import parse_header
 from raftlog.wire import ProduceRequest
 from tests.support.fake_cluster import OK, FakeCluster, FakePartition, Fate
+from tests.support.held_port import HeldPort
 
 PIPELINED_MS = 0.01
 """Next to nothing, and not 0: then what comes waits for the answer to what went before, and little is in flight."""
@@ -266,10 +267,8 @@ async def test_no_leader_within_the_delivery_timeout(cluster: FakeCluster) -> No
     await producer.close()
 
 
-async def test_nobody_answers_at_all() -> None:
-    async with FakeCluster() as gone:
-        address = gone.bootstrap
-    producer = Producer(address, delivery_timeout_ms=300)
+async def test_nobody_answers_at_all(held: HeldPort) -> None:
+    producer = Producer(str(held), delivery_timeout_ms=300)
     deliveries = [producer.send("t", b"a"), producer.send("t", b"b", key=b"k")]
     for delivery in deliveries:
         with pytest.raises(RetriableError, match="cannot connect"):
