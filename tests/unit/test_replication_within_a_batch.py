@@ -8,10 +8,10 @@ import pytest
 from partitions import effects as fx
 from partitions import replication_protocol as rp
 from partitions.replication_pushes import CHECKED_BYTES
-from raftlog.model import Acks, Offset
+from raftlog.model import Acks, BrokerId, Incarnation, Offset
 from raftlog.record_batch import encode
 from tests.support.replication_cluster import AutoLink, ReplicationCluster, tp
-from tests.support.replication_cores import CoreDriver, FakeLog
+from tests.support.replication_cores import CoreDriver, FakeLog, isr_of
 
 JOBS_MAX = 20
 
@@ -67,19 +67,37 @@ def test_an_empty_one_that_counts_nowhere_begins_where_its_leader_does() -> None
         core.subscribe(2, last_epoch=-1, end=end)
         assert core.last_answer() == fx.StartAt(Offset(0))
         assert core.proposals() == []
-    core.subscribe(2, last_epoch=-1, end=0)
-    assert isinstance(core.last_answer(), fx.Matched)
+    for end in (0, 1, 2):
+        core.subscribe(2, last_epoch=-1, end=end)
+        assert isinstance(core.last_answer(), fx.Matched), "as it was told, or where the log starts within that batch"
 
 
 @pytest.mark.parametrize(
-    ("isr", "not_eligible", "expected"),
-    [((0, 1), (), fx.Matched), ((0,), (), fx.Matched), ((0,), (1,), fx.StartAt)],
+    ("isr", "commit_set", "not_eligible", "expected"),
+    [
+        ((0, 1), (0, 2), (), fx.Matched),
+        ((0,), (0, 1), (), fx.Matched),
+        ((0,), (0, 2), (), fx.StartAt),
+        ((0,), (0, 1), (1,), fx.StartAt),
+        ((0, 1), (0, 2), (1,), fx.StartAt),
+    ],
 )
 def test_an_empty_one_that_counts_knows_that_the_rest_was_deleted(
-    isr: tuple[int, ...], not_eligible: tuple[int, ...], expected: type[fx.Answer]
+    isr: tuple[int, ...], commit_set: tuple[int, ...], not_eligible: tuple[int, ...], expected: type[fx.Answer]
 ) -> None:
     """Where its leader has not heard of that yet. It counts by the ISR or the commit set, unless it lost data."""
     core = CoreDriver(FakeLog.of((1, 10), start=2))
-    core.lead(epoch=4, isr=isr, commit_set=(0, 1), not_eligible=not_eligible)
+    core.lead(epoch=4, isr=isr, commit_set=commit_set, not_eligible=not_eligible)
     core.subscribe(1, last_epoch=-1, end=10)
     assert isinstance(core.last_answer(), expected)
+
+
+def test_one_that_may_be_in_the_isr_by_now_counts() -> None:
+    """S6: by its own record it may be a member, and shorten nothing that is committed."""
+    core = CoreDriver(FakeLog.of((1, 10), start=2))
+    core.lead(epoch=4, isr=(0,), commit_set=(0, 2))
+    core.do(core.replica.on_follower_start(BrokerId(1), Incarnation(1), core.replica.leader_epoch, Offset(2)))
+    core.subscribe(1, last_epoch=1, end=10)
+    assert [isr_of(proposal) for proposal in core.proposals()] == [[0, 1]], "its fate is open"
+    core.subscribe(1, last_epoch=-1, end=10)
+    assert isinstance(core.last_answer(), fx.Matched)
