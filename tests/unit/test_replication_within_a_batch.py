@@ -67,9 +67,19 @@ def test_an_empty_one_that_counts_nowhere_begins_where_its_leader_does() -> None
         core.subscribe(2, last_epoch=-1, end=end)
         assert core.last_answer() == fx.StartAt(Offset(0))
         assert core.proposals() == []
-    for end in (0, 1, 2):
-        core.subscribe(2, last_epoch=-1, end=end)
-        assert isinstance(core.last_answer(), fx.Matched), "as it was told, or where the log starts within that batch"
+
+
+def test_an_empty_one_that_begins_where_it_was_told_may_although_its_leader_knows_it_less_well_now() -> None:
+    """Where batches begin is known as far as the index is in memory: where it no longer is, the segment's base is left.
+    Who was told a batch nearer to the log's start is not sent back and forth (S10)."""
+    core = CoreDriver(FakeLog.of((3, 10), start=6))
+    core.log.batch_bases = (0, 4, 8)
+    core.lead(epoch=4, isr=(0, 1))
+    core.subscribe(2, last_epoch=-1, end=9)
+    assert core.last_answer() == fx.StartAt(Offset(4))
+    core.log.batch_bases = (0,)
+    core.subscribe(2, last_epoch=-1, end=4)
+    assert isinstance(core.last_answer(), fx.Matched)
 
 
 @pytest.mark.parametrize(
