@@ -1,4 +1,4 @@
-"""Schedules of whole clusters: drawn, saved, made small, and run without faults.
+"""Schedules of whole clusters: drawn, saved, made small, and run again.
 
 That many of them keep every property is `test_seeds.py`.
 """
@@ -6,6 +6,7 @@ That many of them keep every property is `test_seeds.py`.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from jepsen_like.simulator.schedules import from_json
 from jepsen_like.simulator.shrink import Shrinker
 
 SECONDS = 60.0
+SCHEDULES = sorted((Path(__file__).parent / "cluster_schedules").glob("*.json"))
 
 
 def test_a_schedule_survives_its_file() -> None:
@@ -106,3 +108,10 @@ def test_a_run_is_a_function_of_its_schedule() -> None:
     assert first.safety
     assert first.liveness
     assert first.recovered_after > 0
+
+
+@pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
+def test_saved_schedules_keep_every_property(path: Path) -> None:
+    """Each once made something fail: a planted bug, or a real one."""
+    verdict = run_schedule(ClusterSchedule.from_json(path.read_text()))
+    assert verdict.passed, verdict.violation
