@@ -1,4 +1,4 @@
-"""One file, one idea: at most 400 lines; functions short enough to see whole: at most 70."""
+"""One file, one idea, however long; functions are short enough to see whole: at most 70 lines."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ import pytest
 
 from .sources import ROOT, Source, sources
 
-LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 
 
 @pytest.mark.parametrize("source", sources(), ids=lambda source: source.name)
-def test_files_and_functions_stay_small(source: Source) -> None:
-    lines = source.text.count("\n")
-    assert lines <= LINES_MAX, f"{source.relative} has {lines} lines: split it by idea"
+def test_functions_stay_small(source: Source) -> None:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
