@@ -17,7 +17,8 @@ is gone.
 `entries[0]` is the base: the entry before the first that the log still has, known by index and term only. Index 1 of
 term 0 is the base of an empty log.
 
-After any failed call the journal refuses all others: what is on the disk is no longer known.
+After any failed call the journal refuses all others: what is on the disk is no longer known. The one exception is a
+`ResourceShortage` before a new generation has its name: nothing was changed then, and the prefix goes another day.
 
 What is *not* here: the bytes (`journal_format.py`), what recovery decides (`journal_recovery.py`), the witness
 (`journal_witness.py`), the snapshot (`journal_snapshot.py`), when to sync (the engine).
@@ -27,7 +28,14 @@ from __future__ import annotations
 
 import re
 
-from raftlog.errors import DiskDamaged, DiskFailed, InvalidRequest, InvariantViolation, RaftlogError
+from raftlog.errors import (
+    DiskDamaged,
+    DiskFailed,
+    InvalidRequest,
+    InvariantViolation,
+    RaftlogError,
+    ResourceShortage,
+)
 from raftlog.ports import Buffer, Disk, File
 
 from . import journal_format as fmt
@@ -252,7 +260,8 @@ class Journal:
     # --- Dropping the prefix ---
 
     def drop_before(self, index: int) -> None:
-        """`index` becomes the base: a snapshot covers it and everything before. Durable when this returns."""
+        """`index` becomes the base: a snapshot covers it and everything before. Durable when this returns. After a
+        `ResourceShortage` the journal may be as it was, and usable."""
         if not self.base_index <= index <= self.last_index:
             raise InvariantViolation(f"base {index} for a log of {self.base_index} to {self.last_index}")
         if index > self.base_index:
@@ -300,7 +309,8 @@ class Journal:
             self._file.close()
             self._forget([self._generation])
         except RaftlogError as error:
-            self._failed = str(error)
+            if not (isinstance(error, ResourceShortage) and self._is_unnamed(self._generation + 1)):
+                self._failed = str(error)
             raise
         self._file = file
         self._generation += 1
@@ -312,6 +322,13 @@ class Journal:
         self._staged = []
         self._staged_bytes = 0
         self._unwitnessed = True
+
+    def _is_unnamed(self, generation: int) -> bool:
+        """No file has this generation's name, certainly: the present one is still the one that counts."""
+        try:
+            return not self._disk.exists(generation_path(generation))
+        except RaftlogError:
+            return False
 
     def _forget(self, generations: list[int]) -> None:
         for generation in generations:
@@ -364,10 +381,14 @@ def _generation(
 def _write_generation(disk: Disk, generation: int, content: bytes) -> File:
     disk.remove(_TEMPORARY)
     file = disk.open(_TEMPORARY, create=True, exclusive=True)
-    file.pwritev([content], 0)
-    file.fsync()
-    disk.rename(_TEMPORARY, generation_path(generation))
-    disk.fsync_directory(FOLDER)
+    try:
+        file.pwritev([content], 0)
+        file.fsync()
+        disk.rename(_TEMPORARY, generation_path(generation))
+        disk.fsync_directory(FOLDER)
+    except RaftlogError:
+        file.close()
+        raise
     return file
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raftlog.config import TopicConfig
-from raftlog.errors import DiskFailed, DiskFull, InvariantViolation, RaftlogError, RetriableError
+from raftlog.errors import DiskError, InvariantViolation, RaftlogError, RetriableError
 from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, TopicPartition
 from raftlog.ports import Buffer
 from raftlog.record_batch import BatchHeader
@@ -104,6 +104,8 @@ class PartitionDriver(DriverReads):
         """Time passed."""
         # Who can say why a request waits says it before its time is over.
         self._run(lambda: self.replica.on_tick(now))
+        if self._replay_due and not self.replica.offline:
+            self._replay_again()
         self._performer.requests.expire(now)
         self._performer.requests.deliver()
         if self.replica.leader is not None and self.replica.leader.transactions.is_due(now):
@@ -137,10 +139,13 @@ class PartitionDriver(DriverReads):
     def _looks_again(self) -> None:
         self._around.transactions.want(self)
 
+    def _wants_tick(self) -> None:
+        self._around.wants_tick(self)
+
     @property
     def quiet(self) -> bool:
         """Nothing here waits for time to pass."""
-        return not len(self._performer.requests) and self.replica.quiet
+        return not (len(self._performer.requests) or self._replay_due) and self.replica.quiet
 
     # --- Produce and read ---
 
@@ -182,7 +187,7 @@ class PartitionDriver(DriverReads):
         if self.log.producers.stale:
             raise RetriableError("replica_not_available", f"{self.name} still reads what its producers sent")
         if self.log.full:
-            raise DiskFull(f"the disk that holds {self.name} is full")
+            raise self.log.refusal(self.name)
 
     @property
     def closed(self) -> bool:
@@ -325,7 +330,7 @@ class PartitionDriver(DriverReads):
             self.replica.check_invariants()
         except InvariantViolation as violation:
             self._broken(violation)
-        except (DiskFailed, DiskFull) as error:
+        except DiskError as error:
             self.go_offline(str(error))
         finally:
             self._depth -= 1

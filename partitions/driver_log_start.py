@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS
-from raftlog.errors import DiskFull, RaftlogError, RetriableError
+from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
 
 from .compaction_run import CleanedSegment, CompactionRun
@@ -83,7 +83,7 @@ class LogStart:
         elif self._log.producers.stale:
             refusal = RetriableError("replica_not_available", f"{self._driver.name} still reads what is open")
         elif self._log.full:
-            refusal = DiskFull(f"the disk that holds {self._driver.name} is full")
+            refusal = self._log.refusal(self._driver.name)
         if refusal is not None:
             done(refusal)
             return

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from raftlog.errors import DiskFailed, InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import DiskFailed, DiskHindered, InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import Offset
 
 from .aborted_ranges import AbortedRanges
@@ -35,10 +35,16 @@ class DriverReads(ABC):
     _producers: ProducerStates
     _performer: EffectPerformer
     _closed: bool
+    _replay_due = False
+    """The producers' state is to be read again with the next tick: it could not be read for now."""
 
     @abstractmethod
     def go_offline(self, reason: str) -> None:
         """See `PartitionDriver`."""
+
+    @abstractmethod
+    def _wants_tick(self) -> None:
+        """Time is to pass here."""
 
     @abstractmethod
     def _looks_again(self) -> None:
@@ -91,7 +97,8 @@ class DriverReads(ABC):
         self, offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool, by: ReadBy = ReadBy.CONSUMER
     ) -> LogSlice:
         """Batches from `offset` on, none reaching beyond `end_offset`. Raises `InvalidRequest` with both bounds where
-        the offset lies outside them, `DiskFailed` (and the replica is offline, or is to be repaired)."""
+        the offset lies outside them, `DiskFailed` (and the replica is offline, or is to be repaired),
+        `ResourceShortage` (and nothing has changed)."""
         if by is ReadBy.CONSUMER and not self.log.log_start_offset <= offset <= end_offset:
             bounds = f"[{self.log.log_start_offset}, {end_offset}]"
             raise InvalidRequest("offset_out_of_range", f"offset {offset} of {self.name} is outside {bounds}")
@@ -106,7 +113,8 @@ class DriverReads(ABC):
 
     def on_load_failed(self, error: BaseException) -> RaftlogError:
         """A worker could not load what a read found cold; returns what the reader is to be told."""
-        if self._closed or (isinstance(error, RetriableError) and not isinstance(error, DiskFailed)):
+        retriable = isinstance(error, RetriableError) and not isinstance(error, DiskFailed)
+        if self._closed or retriable or isinstance(error, MemoryError):
             return RetriableError("offset_not_available", f"{self.name}: {error}")
         if not isinstance(error, LogDamaged):
             self.go_offline(f"{type(error).__name__}: {error}")
@@ -126,11 +134,18 @@ class DriverReads(ABC):
             self.on_load_failed(error)
         self.log.producers.replayed(replay, good=error is None)
         self._producers.cut(self.log.log_start_offset)
-        if not self.replica.offline:
-            self._performer.replay_producers()
-            self._looks_again()
+        if isinstance(error, DiskHindered | MemoryError):
+            self._replay_due = True  # Not at once: a shortage lasts.
+            self._wants_tick()
+        elif not self.replica.offline:
+            self._replay_again()
             if self.log.needs_job:
                 self._performer.write()  # A start that moved meanwhile waits for a snapshot of this state.
+
+    def _replay_again(self) -> None:
+        self._replay_due = False
+        self._performer.replay_producers()
+        self._looks_again()
 
     # --- Waiting ---
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 from raftlog.disk import TEMPORARY_SUFFIX
-from raftlog.errors import DiskFailed, DiskFull
+from raftlog.errors import DiskError, DiskFailed
 from raftlog.ports import Disk, File
 
 TOGETHER_MIN = 32
@@ -54,7 +54,7 @@ def worth_one_call(count: int) -> bool:
 
 def alone(disk: Disk, steps: Steps[T]) -> T:
     """Run it to its end, with the fsyncs that it names. Blocks. Raises what it raises."""
-    failed: DiskFailed | DiskFull | None = None
+    failed: DiskError | None = None
     while True:
         try:
             due = next(steps) if failed is None else steps.throw(failed)
@@ -63,7 +63,7 @@ def alone(disk: Disk, steps: Steps[T]) -> T:
         try:
             failed = None
             _fsync(disk, due)
-        except (DiskFailed, DiskFull) as error:
+        except DiskError as error:
             failed = error
 
 
@@ -114,7 +114,7 @@ def replaced(disk: Disk, folder: str, contents: Mapping[str, bytes], *, hold: bo
     """As `Disk.replace`, for several files of a folder: each has the old content or the new one, whatever happens, and
     the new ones get their names in this order. `hold`: the files stay open until they are durable.
 
-    Raises `DiskFull` and `DiskFailed`.
+    Raises `DiskError`.
     """
     if not contents:
         return
@@ -129,9 +129,9 @@ def replaced(disk: Disk, folder: str, contents: Mapping[str, bytes], *, hold: bo
                 else:
                     file.close()
             yield Durable(files)
-        except (DiskFull, DiskFailed):
+        except DiskError:
             for name in contents:
-                with contextlib.suppress(DiskFull, DiskFailed):
+                with contextlib.suppress(DiskError):
                     disk.remove(f"{folder}/{name}{TEMPORARY_SUFFIX}")
             raise
     for name in contents:
@@ -145,7 +145,7 @@ def _temporary(disk: Disk, path: str, content: bytes) -> File:
     file = disk.open(path, exclusive=True)
     try:
         file.pwritev([content], 0)
-    except (DiskFull, DiskFailed):
+    except DiskError:
         file.close()
         raise
     return file

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raftlog.config import MIB, TopicConfig
-from raftlog.errors import CorruptBatch, DiskFull, InvariantViolation, RaftlogError
+from raftlog.errors import CorruptBatch, DiskFull, DiskHindered, InvariantViolation, RaftlogError, ResourceShortage
 from raftlog.model import LeaderEpoch, Offset
 from raftlog.ports import Buffer, Disk
 from raftlog.record_batch import BatchHeader
@@ -74,9 +74,9 @@ class PartitionLog(LogCompaction):
         self.log_end_offset = self.stable_end_offset = recovered.recovery.stable_end_offset
         self.failed: RaftlogError | None = None
         """Set once, by a failed write or fsync or by damage found while reading: the replica is offline."""
-        self.full = False
-        """The last job met a full disk. What was appended stays readable and unstable, `append` raises `DiskFull`, and
-        `take_job` gives the same work again (the `LogWriter` retries every second), until it succeeds."""
+        self.hindered: DiskHindered | None = None
+        """Why the last job could not be done for now. What was appended stays readable and unstable, `append` refuses
+        more, and `take_job` gives the same work again (the `LogWriter` retries every second), until it succeeds."""
         self._disk = disk
         self._cache = cache
         self._tail = BatchTail()
@@ -176,7 +176,7 @@ class PartitionLog(LogCompaction):
         return removable or snapshot_due or self._pending.is_due(durable_start, self.log_end_offset, segments)
 
     def __str__(self) -> str:
-        state = f" failed: {self.failed}" if self.failed else " full" if self.full else ""
+        state = f" failed: {self.failed}" if self.failed else " hindered" if self.full else ""
         return (
             f"start={self.log_start_offset} stable={self.stable_end_offset} end={self.log_end_offset} "
             f"segments={len(self._segments)} epochs={self.epochs}{state}"
@@ -194,12 +194,12 @@ class PartitionLog(LogCompaction):
         """Add one stamped and checked batch, whose bytes must not change from now on. Readable at once, durable when
         `stable_end_offset` has passed it.
 
-        Raises `InvariantViolation` where it does not continue the log (base offset, leader epoch), `DiskFull`, or what
-        made the log fail. Nothing was changed then.
+        Raises `InvariantViolation` where it does not continue the log (base offset, leader epoch), `DiskHindered`, or
+        what made the log fail. Nothing was changed then.
         """
         self._refuse_if_failed()
-        if self.full:
-            raise DiskFull(f"{self.path}: no room for another batch")
+        if self.hindered is not None:
+            raise self.refusal(self.path)
         epoch = LeaderEpoch(header.leader_epoch)
         if epoch < self.epochs.latest_epoch:
             raise InvariantViolation(f"{self.path}: leader epoch {epoch} after {self.epochs.latest_epoch}")
@@ -235,6 +235,8 @@ class PartitionLog(LogCompaction):
             kept_end, cut = self._segments.drop_from(end_offset, self._pending.issued_offset)
         except CorruptBatch as error:
             raise self._fail(LogDamaged(f"{self.path}: {error.detail}", end_offset, self._generation)) from None
+        except DiskHindered:
+            raise  # Nothing was changed.
         except RaftlogError as error:
             raise self._fail(error) from None
         if self.epochs.truncate_end(kept_end):
@@ -293,16 +295,18 @@ class PartitionLog(LogCompaction):
         return self._take_job()
 
     def job_done(self, job: LogJob, error: BaseException | None) -> None:
-        """The outcome of the outstanding job, on the owner's thread. Moves `stable_end_offset`, or sets `full` or
+        """The outcome of the outstanding job, on the owner's thread. Moves `stable_end_offset`, or sets `hindered` or
         `failed`. Raises nothing."""
-        if isinstance(error, DiskFull):
-            self._pending.met_full_disk(job)
-            self.full = True
+        if isinstance(error, MemoryError):
+            error = ResourceShortage(f"{self.path}: no memory for a job of the log")
+        if isinstance(error, DiskHindered):
+            self._pending.was_hindered(job)
+            self.hindered = error
         elif error is not None:
             self._pending.failed(job)
             self._fail(error if isinstance(error, RaftlogError) else InvariantViolation(f"{self.path}: {error!r}"))
         else:
-            self.full = False
+            self.hindered = None
             stable = self._pending.done(job, self._cache, self._tail)
             if stable > self.stable_end_offset:
                 self.stable_end_offset = stable
@@ -313,6 +317,17 @@ class PartitionLog(LogCompaction):
             self._distrust()
         if self._closed:
             self._segments.let_go()
+
+    @property
+    def full(self) -> bool:
+        """No job can be done for now (`hindered`), so nothing is appended."""
+        return self.hindered is not None
+
+    def refusal(self, name: str) -> DiskHindered:
+        """What somebody is told who wants to append to this log, by people called `name`, while it is `hindered`."""
+        if isinstance(self.hindered, ResourceShortage):
+            return ResourceShortage(f"{name} cannot be written for now: {self.hindered.detail}")
+        return DiskFull(f"the disk that holds {name} is full")
 
     def close(self, *, clean: bool) -> None:
         """Let go of all files. Clean: everything is written, fsynced and checkpointed first, with no job outstanding

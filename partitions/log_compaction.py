@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raftlog.config import TopicConfig
-from raftlog.errors import DiskFailed, DiskFull
+from raftlog.errors import DiskError
 from raftlog.model import Offset
 
 from .aborted_ranges import AbortedRanges
@@ -65,7 +65,7 @@ class LogCompaction(LogReads):
 
     def compaction_plan(self, settled_end: Offset, now_ms: int) -> CompactionPlan | None:
         """What a pass would do now below the last stable offset; None where it is not worth it."""
-        if self.failed is not None or self.full or self._closed or not self.config.compacts:
+        if self.failed is not None or self.hindered is not None or self._closed or not self.config.compacts:
             return None
         sealed = []
         for segment in self._segments.all[:-1]:
@@ -120,7 +120,7 @@ class LogCompaction(LogReads):
                 self._disk.remove(f"{self.path}/{name}")
             for name in (segment_name(base), *index_names(base)):
                 self._disk.rename(f"{self.path}/{name}{CLEANED_SUFFIX}", f"{self.path}/{name}")
-        except (DiskFailed, DiskFull) as error:
+        except DiskError as error:
             raise self._fail(error) from None
         self._segments.replace(olds, self._cleaned(cleaned))
         self._pending.merged([old.base_offset for old in olds[1:]])

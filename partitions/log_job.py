@@ -16,7 +16,8 @@ before it are durable (`durable.py`: how, is another's business where many jobs 
        everything below them is durable; how far compaction has come
     6. segments below the start are removed (after a full disk already behind 1: it may make room)
 
-Each step may be done twice: a job that met a full disk is made again from the same memory and run from its beginning.
+Each step may be done twice: a job that was hindered (`DiskHindered`) is made again from the same memory and run from
+its beginning.
 
 What is *not* here: when a job is due and what is in it (`log_pending.py`).
 """
@@ -27,7 +28,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raftlog.errors import CorruptBatch, DiskFailed, DiskFull, InvariantViolation
+from raftlog.errors import CorruptBatch, DiskFailed, DiskHindered, InvariantViolation
 from raftlog.model import Offset
 from raftlog.ports import Buffer, Disk, File
 from raftlog.record_batch import HEADER_BYTES, BatchHeader, parse_header
@@ -110,14 +111,14 @@ class LogJob:
     merged: tuple[Offset, ...] = ()
     """Bases of segments whose batches are in another one now."""
     again: bool = False
-    """A job before this one met a full disk: bytes of it may lie behind the position to write at."""
+    """A job before this one was hindered: bytes of it may lie behind the position to write at."""
     begins_log: bool = False
     """It is the first one, if need be again: there is no segment yet, and there are no epochs."""
     appends_only: bool = False
     """Batches behind others, and nothing else: the common job, which one call for each segment does."""
 
     def run(self) -> None:
-        """Alone, on a worker's thread. Raises `DiskFailed`, `DiskFull`, or `InvariantViolation` where the files are not
+        """Alone, on a worker's thread. Raises `DiskError`, or `InvariantViolation` where the files are not
         what the owner knows them to be."""
         if self.appends_only:
             for write in self.writes:
@@ -247,7 +248,7 @@ class LogJob:
                     file.pwritev_stable(buffers, write.position)
                 else:
                     file.pwritev(buffers, write.position)
-            except DiskFull:
+            except DiskHindered:
                 # What was written of it is cut off again; where even that fails the log has failed.
                 file.truncate(write.position)
                 raise

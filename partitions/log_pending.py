@@ -221,7 +221,7 @@ class PendingWork:
             self.written_offset = stands
         return stands
 
-    def met_full_disk(self, job: LogJob) -> None:
+    def was_hindered(self, job: LogJob) -> None:
         """As if the job had never been taken, except that something of it may be on disk."""
         assert job is self.outstanding
         self.outstanding = None

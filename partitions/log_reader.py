@@ -19,7 +19,7 @@ import contextlib
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from raftlog.errors import CorruptBatch, DiskFailed, RetriableError
+from raftlog.errors import CorruptBatch, DiskError, DiskFailed, RetriableError
 from raftlog.model import FilePosition, Offset
 from raftlog.ports import Disk, File, FileRegion
 from raftlog.record_batch import HEADER_BYTES, BatchHeader, parse_header
@@ -168,7 +168,7 @@ class LogReader:
                 found.length += region.length
                 _extend(found, region.first_offset, region.next_offset, region.batch_count)
                 taken = True
-        except (Cold, DiskFailed):  # What the disk does not give either is a worker's to find out.
+        except (Cold, DiskError):  # What the disk does not give either is a worker's to find out.
             if not found.batch_count:
                 found.load = self._cold_read(segment, wanted, generation).load
         except CorruptBatch as error:
@@ -182,10 +182,10 @@ class LogReader:
         return taken
 
     def _hold(self, found: LogSlice, segment: Segment, generation: int) -> Hold | None:
-        """The segment's file, open; None: what was found before it has to do. Raises `LogDamaged` and `DiskFailed`."""
+        """The segment's file, open; None: what was found before it has to do. Raises `LogDamaged` and `DiskError`."""
         try:
             return segment.file.hold()
-        except DiskFailed as error:
+        except DiskError as error:
             if found.batch_count:
                 return None  # The next read begins here, and says so.
             if isinstance(error, SegmentGone):

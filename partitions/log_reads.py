@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
-from raftlog.errors import DiskFailed, DiskFull, InvalidRequest, RaftlogError
+from raftlog.errors import DiskError, DiskHindered, InvalidRequest, RaftlogError
 from raftlog.model import Offset
 from raftlog.ports import Disk
 
@@ -38,7 +38,7 @@ class LogReads:
     stable_end_offset: Offset
     epochs: LeaderEpochHistory
     failed: RaftlogError | None
-    full: bool
+    hindered: DiskHindered | None
     _disk: Disk
     _tail: BatchTail
     _segments: LogSegments
@@ -66,7 +66,7 @@ class LogReads:
 
         Raises `InvalidRequest("offset_out_of_range")` below the start or beyond the end of the log, and `DiskFailed`
         where the disk fails or what it gives is damaged (`LogDamaged`); the log is then `failed`, unless its owner
-        deals with the damage.
+        deals with the damage. `ResourceShortage` where the file cannot be opened for now: the log is as it was.
         """
         self._refuse_if_failed()
         first = self._segments.all[0].base_offset if by is not ReadBy.CONSUMER else self.log_start_offset
@@ -89,6 +89,8 @@ class LogReads:
         except LogDamaged as error:
             self.damage_found(error)
             raise
+        except DiskHindered:
+            raise  # It says nothing of the log.
         except RaftlogError as error:
             raise self._fail(error) from None
 
@@ -155,7 +157,7 @@ class LogReads:
         """Without its index the next recovery reads all of the segment, and finds what was found here. A disk that
         refuses even that has failed the log already."""
         if self._suspect is not None:
-            with contextlib.suppress(DiskFailed, DiskFull):
+            with contextlib.suppress(DiskError):
                 for name in index_names(self._suspect):
                     self._disk.remove(f"{self.path}/{name}")
             self._suspect = None

@@ -7,7 +7,8 @@ The jobs of a small round run side by side on the worker's few threads, each wit
 one piece of work (`durable.py`), where the disk can sync all of them by one call: then a round costs some calls for
 each step of a job, however many jobs it has.
 
-A log that met a full disk is tried again every second; what was appended to it stays in memory meanwhile.
+A log that met a full disk, or a process that is out of descriptors or memory, is tried again every second; what was
+appended to it stays in memory meanwhile.
 
 What is *not* here: threads (the `Worker`'s), and what a job does (`log_job.py`).
 """
@@ -27,7 +28,7 @@ from .log import PartitionLog
 from .log_job import LogJob
 from .turns import all_in_turns
 
-FULL_DISK_RETRY_S = 1.0
+HINDERED_RETRY_S = 1.0
 
 JOBS_PER_TURN = 64
 """Jobs taken in one turn of the loop, some thirty microseconds each; a round with more is taken in several turns."""
@@ -48,7 +49,7 @@ class RunningJob(NamedTuple):
 
 
 class LogWriter:
-    """Invariant: each log of `_forgotten` is running or held, and none of them is in `_dirty` or `_without_room`."""
+    """Invariant: each log of `_forgotten` is running or held, and none of them is in `_dirty` or `_hindered`."""
 
     def __init__(self, worker: Worker, scheduler: Scheduler) -> None:
         self._worker = worker
@@ -57,8 +58,8 @@ class LogWriter:
         """In the order in which they became dirty, each once."""
         self._running: set[PartitionLog] = set()
         """Those whose job of the present round is not done."""
-        self._without_room: set[PartitionLog] = set()
-        """Full ones that a timer will try again."""
+        self._hindered: set[PartitionLog] = set()
+        """Those that a timer will try again."""
         self._held: set[PartitionLog] = set()
         """Those in whose folder somebody else works."""
         self._closed: weakref.WeakSet[PartitionLog] = weakref.WeakSet()
@@ -72,12 +73,12 @@ class LogWriter:
 
     @property
     def idle(self) -> bool:
-        """Nothing is in flight and nothing waits (a log that waits for room on a full disk apart)."""
+        """Nothing is in flight and nothing waits (a log that is hindered apart)."""
         return not (self._running or self._dirty or self._starting)
 
     def dirty(self, log: PartitionLog, on_stable: OnStable) -> None:
         """`log` has something for the disk. `on_stable` is called, on this thread, each time a job of it is done:
-        `log.stable_end_offset` may have moved, or the log may be `full` or `failed` now."""
+        `log.stable_end_offset` may have moved, or the log may be `hindered` or `failed` now."""
         if log not in self._forgotten:
             self._dirty[log] = on_stable
             self._start_soon()
@@ -86,7 +87,7 @@ class LogWriter:
         """The log is being closed: no new job of it is taken. `done` is called, never at once, when none runs any more:
         before that its folder is not to be touched."""
         self._dirty.pop(log, None)
-        self._without_room.discard(log)
+        self._hindered.discard(log)
         self._closed.add(log)
         if log in self._running or log in self._held:
             self._forgotten.setdefault(log, []).append(done)
@@ -193,17 +194,17 @@ class LogWriter:
             callback()
 
     def _look_again(self, log: PartitionLog, on_stable: OnStable) -> None:
-        """After a job: what is left to do, now or when there may be room."""
+        """After a job: what is left to do, now or when it may be possible."""
         if not log.full:
             if log.needs_job:
                 self._dirty.setdefault(log, on_stable)
-        elif log not in self._without_room:
-            self._without_room.add(log)
-            self._scheduler.call_later(FULL_DISK_RETRY_S, lambda: self._retry(log, on_stable))
+        elif log not in self._hindered:
+            self._hindered.add(log)
+            self._scheduler.call_later(HINDERED_RETRY_S, lambda: self._retry(log, on_stable))
 
     def _retry(self, log: PartitionLog, on_stable: OnStable) -> None:
-        if log in self._without_room:
-            self._without_room.discard(log)
+        if log in self._hindered:
+            self._hindered.discard(log)
             if log.full and log.needs_job:
                 self.dirty(log, on_stable)
 

@@ -22,7 +22,7 @@ from functools import partial
 
 from raftlog.config import MIB, TopicConfig
 from raftlog.disk import TEMPORARY_SUFFIX
-from raftlog.errors import DiskFailed, DiskFull
+from raftlog.errors import DiskFailed, DiskHindered
 from raftlog.model import Offset
 from raftlog.ports import Disk
 
@@ -71,7 +71,7 @@ def recover(
     """Bring the log in folder `path` into a state in which everything in it is good. Blocks. `shared`: together with
     others (`durable.py`).
 
-    Raises `DiskFailed` or `DiskFull`; it may then be tried again.
+    Raises `DiskError`; it may then be tried again.
     """
     return _Recovery(disk, path, config, clean_shutdown, shared).run()
 
@@ -127,7 +127,7 @@ class _Recovery:
                     yield Durable((file,), folders)
             if self.shared:
                 yield Durable(folders=folders)
-        except DiskFull:
+        except DiskHindered:
             # It will be tried again, and what is not whole would look like damage then.
             self.disk.remove(self.path)
             raise

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 
 from raftlog.config import MIB
-from raftlog.errors import DiskFailed, DiskFull
+from raftlog.errors import DiskError
 from raftlog.model import Offset
 from raftlog.ports import Disk
 
@@ -61,7 +61,7 @@ def _set_tail_aside(disk: Disk, path: str, name: str, position: int, size: int) 
                     target.pwritev([data], target.size())
                     position += len(data)
                 yield Durable((target,))
-        except (DiskFull, DiskFailed):
+        except DiskError:
             # It will be tried again, under another name.
             disk.remove(aside)
             raise

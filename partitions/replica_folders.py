@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from raftlog.config import TopicConfig
-from raftlog.errors import DiskFailed
+from raftlog.errors import DiskError
 from raftlog.model import ReplicaReport, TopicId, TopicPartition
 from raftlog.ports import Disk
 
@@ -90,7 +90,7 @@ def open_replica(
     """Open a replica, or begin one; recover it first. `config` None: the topic's settings are not known yet, only (by
     the marker) how it was flushed; whoever takes the replica configures its log.
 
-    Raises `DiskFailed` or `DiskFull`.
+    Raises `DiskError`.
     """
     return alone(disk, open_steps(disk, topic_partition, config, cache, False, clean_shutdown=clean_shutdown))
 
@@ -102,7 +102,7 @@ def shares_syncs(disk: Disk, topic_partition: TopicPartition) -> bool:
             return disk.syncs_all(folder_of(topic_partition))
         except FileNotFoundError:
             return disk.syncs_all(FOLDER)
-    except DiskFailed:
+    except DiskError:
         return False  # It will fail by itself.
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from raftlog.errors import RetriableError
+from raftlog.errors import DiskHindered, RetriableError
 from raftlog.model import LeaderEpoch, Offset, TopicPartition
 from raftlog.ports import Scheduler, Worker
 
@@ -191,6 +191,8 @@ class ReplicaRepairs:
             if repair.searched != frozenset(search.damaged) or not self._goes_on(repair):
                 return
             if error is not None:
+                if isinstance(error, DiskHindered | MemoryError):
+                    repair.searched = frozenset()  # Once more, when the quorum is asked again.
                 self._logger.error("lost records not found", partition=repair.driver.name, error=str(error))
             elif more:
                 self._worker.submit(search.step, stepped)

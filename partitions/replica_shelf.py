@@ -5,7 +5,8 @@ Every replica of the broker is either with its driver or here, in one of these s
     loaded     its log is open and waits for the view to name it
     opening    a worker opens or begins it
     removing   its folder is set aside and deleted
-    failed     it could not be opened; it stays so until the next start (a full disk is tried again)
+    failed     it could not be opened; it stays so until the next start (what was only hindered, by a full disk say, is
+               tried again)
 
 What is *not* here: the folders themselves (`replica_folders.py`), who may have which replica (`manager.py`).
 """
@@ -17,7 +18,7 @@ from functools import partial
 from typing import TypeVar
 
 from raftlog.config import TopicConfig
-from raftlog.errors import DiskFailed, DiskFull
+from raftlog.errors import DiskFailed, DiskHindered
 from raftlog.model import Offset, ReplicaReport, TopicPartition
 from raftlog.ports import Disk, Scheduler, Worker
 
@@ -49,7 +50,7 @@ MOVED_SECONDS = 60.0
 """How long a replica that was moved to other brokers is kept, out of the way: time to stop a mistake, not to keep a
 disk full."""
 
-DISK_FULL_RETRY_SECONDS = 5.0
+HINDERED_RETRY_SECONDS = 5.0
 
 T = TypeVar("T")
 
@@ -83,7 +84,7 @@ class ReplicaShelf:
         self._removing: dict[TopicPartition, None] = {}
         self._failed: dict[TopicPartition, str] = {}
         self._again: dict[TopicPartition, Callable[[bool], Steps[OpenedReplica]]] = {}
-        """How to open those for which the disk had no room."""
+        """How to open those that were only hindered."""
         self._spoiled: dict[TopicPartition, list[str]] = {}
         """What lies set aside in the folders of replicas that were taken."""
         self._closing = False
@@ -92,7 +93,7 @@ class ReplicaShelf:
         """Open everything found on disk. Blocks. What a broken disk does not give is left out, as if it were not there:
         the quorum then does not count on that replica, and the others are served (S9).
 
-        Raises `DiskFull`, and `DiskFailed` where not even the folders can be listed."""
+        Raises `DiskHindered`, and `DiskFailed` where not even the folders can be listed."""
         prepare_folders(self._disk)
         found = find_replicas(self._disk)
         for first in range(0, len(found), TOGETHER_MAX):
@@ -238,9 +239,9 @@ class ReplicaShelf:
                 self._on_change(tp)
                 return
             self._could_not_open(tp, error)
-            if isinstance(error, DiskFull):
+            if isinstance(error, DiskHindered | MemoryError):
                 self._again[tp] = steps
-                self._scheduler.call_later(DISK_FULL_RETRY_SECONDS, lambda: self._retry(tp))
+                self._scheduler.call_later(HINDERED_RETRY_SECONDS, lambda: self._retry(tp))
             self._on_change(tp)
 
         self._rounds.submit(self._piece(tp, steps), opened)
@@ -258,7 +259,13 @@ class ReplicaShelf:
         that comes back at once would find them in its own folder."""
         log.close(clean=False)
 
+        def move() -> None:
+            self._worker.submit(lambda: set_aside(self._disk, tp), aside)
+
         def aside(path: str | None, error: BaseException | None) -> None:
+            if isinstance(error, DiskHindered | MemoryError) and not self._closing:
+                self._scheduler.call_later(HINDERED_RETRY_SECONDS, move)
+                return
             self._removing.pop(tp, None)
             if path is None:
                 self._logger.error("replica could not be removed", partition=str(tp), error=str(error))
@@ -269,11 +276,18 @@ class ReplicaShelf:
                 self._delete(path)
             self._on_change(tp)
 
-        self._writer.forget(log, lambda: self._worker.submit(lambda: set_aside(self._disk, tp), aside))
+        self._writer.forget(log, move)
 
     def _delete(self, path: str) -> None:
+        note_error = self._note_error(path, "delete")
+
+        def deleted(_: None, error: BaseException | None) -> None:
+            note_error(None, error)
+            if isinstance(error, DiskHindered | MemoryError):
+                self._scheduler.call_later(HINDERED_RETRY_SECONDS, lambda: self._delete(path))
+
         if not self._closing:
-            self._worker.submit(lambda: delete_set_aside(self._disk, path), self._note_error(path, "delete"))
+            self._worker.submit(lambda: delete_set_aside(self._disk, path), deleted)
 
     def _note_error(self, what: object, doing: str) -> Callable[[None, BaseException | None], None]:
         def done(_: None, error: BaseException | None) -> None:

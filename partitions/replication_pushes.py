@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raftlog.config import PUSH_MESSAGE_BYTES
-from raftlog.errors import DiskFailed, InvalidRequest, RaftlogError, RemoteProtocolError
+from raftlog.errors import DiskError, InvalidRequest, RaftlogError, RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
 from raftlog.ports import Clock, Link, Part, Scheduler, Worker
 
@@ -339,7 +339,7 @@ class Pusher:
             slot.loading = False
             if error is not None:
                 slot.driver.on_load_failed(error)
-            if isinstance(error, DiskFailed):
+            if isinstance(error, DiskError | MemoryError):
                 self._refuse(slot)
                 return
             slot.loaded = piece

@@ -1,8 +1,9 @@
 """The real disk: files below one folder, durable when they say so. The only file that opens files and fsyncs.
 
-Every call that fails with «no room» raises `DiskFull`, every other one `DiskFailed`; absent and already present files
-are Python's own errors, since a caller asks about those. Nothing is tried again here: a failed `fsync` may have dropped
-the data and marked it clean, so the file refuses everything after it (the «fsyncgate» of 2018).
+Every call that fails with «no room» raises `DiskFull`, one for which the process has no descriptor or no memory left
+`ResourceShortage`, every other one `DiskFailed`; absent and already present files are Python's own errors, since a
+caller asks about those. A failed fsync is always `DiskFailed`. Nothing is tried again here: a failed `fsync` may have
+dropped the data and marked it clean, so the file refuses everything after it (the «fsyncgate» of 2018).
 
 What is *not* here: formats, any decision what to write when, and the call that syncs a whole file system
 (`file_system.py`).
@@ -19,7 +20,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from .errors import DiskFailed, DiskFull, InvariantViolation
+from .errors import DiskError, DiskFailed, DiskFull, InvariantViolation, ResourceShortage
 from .file_system import FileSystem, file_system_of
 from .ports import Buffer, File
 
@@ -30,6 +31,9 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 """Linux 4.14 and later; elsewhere nothing tells whether a read would wait."""
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
+"""Of the process or of the machine, and none of the disk's business (open(2), stat(2))."""
+_HINDERED = _NO_ROOM + _SHORTAGE
 _NOWAIT_UNKNOWN = (errno.EOPNOTSUPP, errno.EINVAL)
 _DSYNC_UNKNOWN = (errno.EOPNOTSUPP, errno.ENOSYS)
 """Told before anything is written."""
@@ -38,9 +42,13 @@ TEMPORARY_SUFFIX = ".tmp"
 """Of a file that `replace` was writing when the process died; it holds nothing that anybody was told of."""
 
 
-def _ours(error: OSError, what: str, path: str) -> DiskFull | DiskFailed:
+def _ours(error: OSError | MemoryError, what: str, path: str) -> DiskError:
     """The operating system's error by our name."""
+    if isinstance(error, MemoryError):
+        return ResourceShortage(f"{what} {path}: {os.strerror(errno.ENOMEM)}")
     text = f"{what} {path}: {error.strerror or error}"
+    if error.errno in _SHORTAGE:
+        return ResourceShortage(text)
     return DiskFull(text) if error.errno in _NO_ROOM else DiskFailed(text)
 
 
@@ -51,7 +59,7 @@ def _translated(what: str, path: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, FileExistsError):
         raise
-    except OSError as error:
+    except (OSError, MemoryError) as error:
         raise _ours(error, what, path) from error
 
 
@@ -91,7 +99,7 @@ class LocalFile:
                 LocalFile._dsync = 0
                 return self._write_then_fsync(views, position)
             # One call, two ways to fail. Where the file did not grow nothing was written, so nothing was lost either.
-            if error.errno in _NO_ROOM and self.size() <= position:
+            if error.errno in _HINDERED and self.size() <= position:
                 raise _ours(error, "write", self._path) from error
             raise self._lose("write and fsync", error) from error
         left = _behind(views, written)
@@ -126,7 +134,7 @@ class LocalFile:
                 if not more:
                     break
                 data += more
-        except OSError as error:
+        except (OSError, MemoryError) as error:
             raise _ours(error, "read", self._path) from error
         return data
 
@@ -278,8 +286,8 @@ class LocalDisk:
                 file.fsync()
             finally:
                 file.close()
-        except (DiskFull, DiskFailed):
-            with contextlib.suppress(DiskFull, DiskFailed):
+        except DiskError:
+            with contextlib.suppress(DiskError):
                 self.remove(temporary)
             raise
         self.rename(temporary, path)

@@ -181,18 +181,34 @@ class NotLeader(RetriableError):
         self.leader = leader
 
 
-class DiskFailed(RetriableError):
+class DiskError(RetriableError):
+    """A call of the disk did not do its work."""
+
+
+class DiskFailed(DiskError):
     """A disk call failed. A replica that sees it goes offline; a failed fsync is never tried again."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("disk_failed", detail)
 
 
-class DiskFull(RetriableError):
+class DiskHindered(DiskError):
+    """The call could not be made for now: the disk is sound, nothing is lost, and the same call may succeed later."""
+
+
+class DiskFull(DiskHindered):
     """There is no room for the write; what was acknowledged stays."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("disk_full", detail)
+
+
+class ResourceShortage(DiskHindered):
+    """The process, or the machine, is out of file descriptors, threads or memory for the moment. It says nothing of the
+    disk: no replica goes offline for it."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("overloaded", detail)
 
 
 class DiskDamaged(RaftlogError):

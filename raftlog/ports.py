@@ -69,7 +69,8 @@ class Random(Protocol):
 
 
 class File(Protocol):
-    """One open file. Calls raise `DiskFull` or `DiskFailed`; nothing is retried inside."""
+    """One open file. Calls raise a `DiskError`; nothing is retried inside. `DiskFull` and `ResourceShortage`
+    lose nothing, and no `fsync` raises them."""
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> int:
         """Write all buffers one after the other from `position`; returns the bytes written, which is all of them."""
@@ -77,8 +78,8 @@ class File(Protocol):
 
     def pwritev_stable(self, buffers: Sequence[Buffer], position: int) -> int:
         """As `pwritev`, and these bytes survive a power loss once it returns, as after `fsync`; what was written before
-        need not. `DiskFull` only where it is certain that no room was the reason; else the file is lost, as by a failed
-        `fsync`."""
+        need not. `DiskHindered` only where it is certain that nothing was written; else the file is lost, as by a
+        failed `fsync`."""
         ...
 
     def pread(self, length: int, position: int) -> bytes:
@@ -125,7 +126,7 @@ class Disk(Protocol):
         ...
 
     def exists(self, path: str) -> bool:
-        """Raises `DiskFailed` where that cannot be told."""
+        """Raises `DiskError` where that cannot be told."""
         ...
 
     def list(self, path: str) -> list[str]:

@@ -7,7 +7,8 @@ prefix torn at 512 bytes, independently of the others (write-back has no order),
 prefix in the order they were made (a journalled file system's metadata has one). Everything drawn comes from the
 generator given to `power_loss`.
 
-Faults that a test or a nemesis switches on: `full`, `full_below` (ENOSPC), `fail_fsync` (EIO once; the data is dropped
+Faults that a test or a nemesis switches on: `full`, `full_below` (ENOSPC), `no_descriptors` (EMFILE for whatever has to
+open something, before it does anything), `fail_fsync` (EIO once; the data is dropped
 and marked clean, as Linux does), `flip` (bits rot in place), `rot` (the same, and who checks the world can look at what
 was written all the same).
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from raftlog.errors import DiskFailed, DiskFull
+from raftlog.errors import DiskFailed, DiskFull, ResourceShortage
 from raftlog.ports import Buffer
 
 from .disk_names import Names
@@ -46,6 +47,12 @@ class SimDisk:
         self.full = False
         self.full_below = ""
         """Files whose paths begin so get no more bytes; empty: all do."""
+        self.no_descriptors = False
+        """The process has as many files open as it may."""
+        self.refused_opens = 0
+        """Calls that found none."""
+        self.descriptors_left: int | None = None
+        """So many more calls find one, then none does; None: this fault is off."""
         self.fail_fsync = 0
         """So many of the next fsyncs fail."""
         self.fsyncs = 0
@@ -60,6 +67,7 @@ class SimDisk:
     # --- The port ---
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
+        self._take_descriptor()
         inode = self._names.get(path)
         if inode is None:
             if path in self._names:
@@ -79,6 +87,7 @@ class SimDisk:
         return path in self._names
 
     def list(self, path: str) -> list[str]:
+        self._take_descriptor()
         before = len(path) + 1 if path else 0
         return sorted(found[before:] for found in self._names.inside(path))
 
@@ -100,10 +109,13 @@ class SimDisk:
 
     def remove(self, path: str) -> None:
         if path in self._names:
+            if self._names[path] is None:
+                self._take_descriptor()
             below = self._names.below(path) if self._names[path] is None else ()
             self._change(_parent(path), {}, (path, *below))
 
     def fsync_directory(self, path: str) -> None:
+        self._take_descriptor()
         self._fsync_fault()
         kept = []
         for change in self._name_changes:
@@ -115,6 +127,7 @@ class SimDisk:
         self._name_changes = kept
 
     def read(self, path: str) -> bytes:
+        self._take_descriptor()
         inode = self._names.get(path)
         if inode is None:
             raise FileNotFoundError(path)
@@ -214,6 +227,14 @@ class SimDisk:
         return {name: len(inode.current) for name, inode in sorted(self._names.items()) if inode is not None}
 
     # --- Inside ---
+
+    def _take_descriptor(self) -> None:
+        """For a moment, or for a file that stays open."""
+        if self.descriptors_left:
+            self.descriptors_left -= 1
+        elif self.no_descriptors or self.descriptors_left is not None:
+            self.refused_opens += 1
+            raise ResourceShortage("simulated: too many open files")
 
     def operation(self) -> None:
         """Something is about to change on disk: the place where a process may die."""
