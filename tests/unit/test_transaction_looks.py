@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partitions import leader_transactions, transaction_looks
-from raftlog.errors import RetriableError
+from raftlog.errors import DiskFull, RetriableError
 from tests.support.replication_cluster import ReplicationCluster, tp
 from tests.support.transaction_logs import key
 
@@ -82,14 +82,14 @@ def test_what_is_waited_for_is_reported_though_the_disk_was_full() -> None:
     cluster = ReplicationCluster()
     open_in(cluster, partitions=1, each=1)
     driver = cluster.members[0].manager.drivers[tp(0)]
-    driver.log.full = True
+    driver.log.hindered = DiskFull("no room")
     cluster.decide(lambda decisions: decisions.commit(key(1), {tp(0): 0}))
     cluster.settle()
     assert cluster.members[0].markers == [(tp(0), key(1))], "nothing has to be written for that"
     cluster.decide(lambda decisions: decisions.commit(key(0), {tp(0): 1}))
     cluster.settle()
     assert cluster.log_end(0) == (1, 1)
-    driver.log.full = False
+    driver.log.hindered = None
     for _ in range(3):
         cluster.scheduler.advance(0.3)
         cluster.settle()
