@@ -33,7 +33,7 @@ from .context import CONTEXT, ApiContext, wall_ms
 from .hosts import HostPolicy
 from .limits import Limits
 from .middleware import Handler, add_headers, answer_request
-from .server import ApiRunner, expect
+from .server import ApiRunner, ApiSite, expect
 from .service import BrokerService
 
 ROUTES: tuple[tuple[str, str, Handler], ...] = (
@@ -118,16 +118,23 @@ def build_app(
 
 
 async def start_api(
-    app: web.Application, host: str, port: int, *, ssl_context: ssl.SSLContext | None = None
+    app: web.Application,
+    host: str,
+    port: int,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    most_connections: Callable[[], int | None] = lambda: None,
+    on_short: Callable[[OSError], None] = lambda error: None,
 ) -> tuple[web.AppRunner, int]:
-    """Listen; port 0 picks a free one. Returns what to `cleanup()` and the port.
+    """Listen; port 0 picks a free one. Returns what to `cleanup()` and the port. `most_connections`: how many there may
+    be now, where that is less than the limits say; `on_short` is told when accepting rests for want of a descriptor.
 
     Raises `OSError` when it cannot listen.
     """
-    runner = ApiRunner(app)
+    runner = ApiRunner(app, most_connections)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, ssl_context=ssl_context, backlog=1024)
+        site = ApiSite(runner, host, port, ssl_context=ssl_context, on_short=on_short)
         await site.start()
     except BaseException:
         await runner.cleanup()

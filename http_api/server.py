@@ -10,6 +10,8 @@ What is *not* here: requests that are well-formed (`middleware.py`).
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from typing import Any
 
 import structlog
@@ -17,6 +19,7 @@ from aiohttp import hdrs, web
 from aiohttp.http import HttpVersion11
 
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.paced_server import PacedServer
 
 from .context import CONTEXT, context_of
 from .limits import Limits
@@ -24,6 +27,8 @@ from .middleware import check_sender, request_id_of
 from .problems import error_of_http, problem
 
 _log = structlog.get_logger(__name__)
+
+BACKLOG = 1024
 
 _TOO_MANY = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
@@ -80,8 +85,11 @@ class ApiProtocol(web.RequestHandler):
 class ApiServer(web.Server):
     """Makes a protocol for each connection and counts them."""
 
-    def __init__(self, inner: web.Server, limits: Limits, **options: Any) -> None:
-        """`inner` is the server that aiohttp made of the application: its handlers are ours."""
+    def __init__(
+        self, inner: web.Server, limits: Limits, most_connections: Callable[[], int | None], **options: Any
+    ) -> None:
+        """`inner` is the server that aiohttp made of the application: its handlers are ours. `most_connections`: how
+        many there may be now, where that is less than the limits say."""
         super().__init__(
             inner.request_handler,
             request_factory=inner.request_factory,
@@ -89,11 +97,21 @@ class ApiServer(web.Server):
             loop=asyncio.get_running_loop(),
         )
         self._options = options
-        self._most = limits.max_connections
+        self._limits = limits
+        self._most_connections = most_connections
         self._open = 0
+
+    @property
+    def refusal(self) -> bytes:
+        """The answer to a connection that is one too many."""
         refused = problem(RetriableError("overloaded", f"{self._most} connections are open"), "none").body
         assert isinstance(refused, bytes)
-        self.refusal = _TOO_MANY % (len(refused), refused)
+        return _TOO_MANY % (len(refused), refused)
+
+    @property
+    def _most(self) -> int:
+        most, bound = self._limits.max_connections, self._most_connections()
+        return most if bound is None else min(most, bound)
 
     def has_too_many(self) -> bool:
         """Whether the connection that was just made is one too many."""
@@ -114,8 +132,9 @@ class ApiServer(web.Server):
 class ApiRunner(web.AppRunner):
     """Runs an application on an `ApiServer`."""
 
-    def __init__(self, app: web.Application) -> None:
+    def __init__(self, app: web.Application, most_connections: Callable[[], int | None]) -> None:
         self._limits = app[CONTEXT].limits
+        self._most_connections = most_connections
         super().__init__(app, access_log=None, shutdown_timeout=self._limits.shutdown_timeout_s)
 
     async def _make_server(self) -> web.Server:
@@ -123,6 +142,7 @@ class ApiRunner(web.AppRunner):
         return ApiServer(
             await super()._make_server(),
             limits,
+            self._most_connections,
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=limits.keepalive_timeout_s,
@@ -131,6 +151,36 @@ class ApiRunner(web.AppRunner):
             max_field_size=limits.max_line_bytes,
             max_headers=limits.max_header_fields,
         )
+
+
+class ApiSite(web.BaseSite):
+    """Where it listens, on a server of ours."""
+
+    __slots__ = ("_host", "_on_short", "_port")
+
+    def __init__(
+        self,
+        runner: ApiRunner,
+        host: str,
+        port: int,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        on_short: Callable[[OSError], None],
+    ) -> None:
+        super().__init__(runner, ssl_context=ssl_context, backlog=BACKLOG)
+        self._host, self._port, self._on_short = host, port, on_short
+
+    @property
+    def name(self) -> str:
+        return f"{'https' if self._ssl_context else 'http'}://{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Raises `OSError`."""
+        await super().start()
+        assert self._runner.server is not None
+        server = PacedServer(self._runner.server, backlog=self._backlog, ssl=self._ssl_context, on_short=self._on_short)
+        self._server = server
+        await server.listen(self._host, self._port)
 
 
 async def expect(request: web.Request) -> web.StreamResponse | None:

@@ -245,6 +245,10 @@ class PartitionManager:
         """All replicas in service, read-only."""
         return MappingProxyType(self._drivers)
 
+    def replica_count(self) -> int:
+        """Replicas whose logs are open, or are about to be."""
+        return len(self._drivers) + self._shelf.count()
+
     def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None:
         return self._drivers.get(topic_partition)
 
@@ -393,6 +397,15 @@ class PartitionManager:
             if record is not None and self._node_id in record.replicas:
                 found.append((tp, why))
         return [f"{self._view.name(tp)} is offline: {why}" for tp, why in sorted(found)]
+
+    def hindered(self) -> list[str]:
+        """One line for each replica that takes no writes for now, since its disk is full or the process is short."""
+        found = ((tp, driver) for tp, driver in self._drivers.items() if driver.log.hindered is not None)
+        return [
+            f"{driver.name} is not written for now: {driver.log.hindered.detail}"
+            for _, driver in sorted(found, key=lambda one: one[0])
+            if driver.log.hindered is not None
+        ]
 
     def check_invariants(self) -> None:
         """Raises `InvariantViolation` for what must not be between any two events."""

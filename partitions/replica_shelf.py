@@ -213,6 +213,10 @@ class ReplicaShelf:
 
         self._writer.when_idle(close_all)
 
+    def count(self) -> int:
+        """Of those that are open or are being opened."""
+        return len(self._loaded) + len(self._opening)
+
     def status(self) -> list[str]:
         """One line for each replica that is not in service and should be."""
         lines = [f"{tp} opening" for tp in sorted(self._opening)]

@@ -37,7 +37,8 @@ def health_of(
         problems.append("the metadata quorum has no leader")
     problems += [forgot(node) for node in quorum.forgetful]
     problems += [f"node {other.broker_id} is fenced: it is not heard of" for other in view.brokers() if other.fenced]
-    for lines in (broker.manager.repairs.status(), broker.manager.out_of_service()):
+    manager = broker.manager
+    for lines in (manager.repairs.status(), manager.out_of_service(), manager.hindered()):
         problems += [f"{line} (node {broker.identity.node_id})" for line in lines[:LINES_MAX]]
         problems += [f"... and {len(lines) - LINES_MAX} replicas more like the last"] if len(lines) > LINES_MAX else []
     problems += partition_problems(view)

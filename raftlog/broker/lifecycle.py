@@ -20,7 +20,6 @@ import contextlib
 import gc
 import os
 import random
-import resource
 import signal
 import sys
 import threading
@@ -45,6 +44,7 @@ from raftlog.ports import File
 from raftlog.runtime import LoopScheduler, ThreadWorker
 
 from .data_listener import data_acceptors
+from .descriptors import DescriptorBudget, raise_descriptor_limit
 from .forwarding import Forwarder
 from .garbage import BulkCreation, loading
 from .group_batches import GroupBatches
@@ -64,7 +64,6 @@ LOCK_FILE = "lock"
 SWITCH_INTERVAL_SECONDS = 0.001
 """How long one thread may keep the interpreter when another wants it: the quorum's thread waits no longer than this
 for a busy broker loop (Python's default is five times that)."""
-MIN_DESCRIPTORS = 1024
 HAND_OVER_SECONDS = 1.5
 CLOSE_SECONDS = 10.0
 STOP_SECONDS = 30.0
@@ -124,18 +123,6 @@ def _read_config(path: str) -> tuple[NodeConfig, str]:
     return config, os.path.join(beside, config.data_folder)
 
 
-def _check_descriptors() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < MIN_DESCRIPTORS:
-        raise InvalidRequest(
-            "invalid_config", f"this process may open {soft} files, {MIN_DESCRIPTORS} are needed: raise `ulimit -n`"
-        )
-
-
 class Node:
     """One node of the cluster in this process."""
 
@@ -147,7 +134,7 @@ class Node:
         self._config = config
         self._stalls = stalls
         self._disk = LocalDisk(folder)
-        _check_descriptors()
+        limit = raise_descriptor_limit()
         self._lock: File = self._take_lock(folder)
         self._clock = SystemClock()
         # Before the start counts: settings that cannot be used change nothing.
@@ -206,11 +193,14 @@ class Node:
         self._transactions = transactions_of(self.broker, self._quorum, self._clock, self._random, self._log)
         asked = (self._forwarder, administrator, stalls, self._groups, self._transactions)
         self.router = Router(self.broker, self._quorum, *asked)
-        if self._tls is not None:
-            self.router.own_problems = self._tls.problems
+        self._descriptors = DescriptorBudget(limit, self.broker.manager.replica_count, self._clock, self._log)
+        self.router.own_problems = self._problems
         self._listener: Http2Listener | None = None
         self._api: object | None = None
         self.api = self.data = Endpoint("", 0)
+
+    def _problems(self) -> list[str]:
+        return [*(self._tls.problems() if self._tls is not None else ()), *self._descriptors.problems()]
 
     def _make_groups(self) -> Groups:
         view, quorum = self.broker.view, self._quorum
@@ -267,6 +257,8 @@ class Node:
             loop_for_path={QUORUM_PATH: self._quorum.loop},
             loop_for_name={QUORUM_NAME: self._quorum.loop},
             on_refused=tls.on_refused if tls else RefusalLog(self._clock),
+            most_connections=self._descriptors.connections,
+            on_short=self._descriptors.on_short,
         )
         listen = config.data.listen
         try:
@@ -281,7 +273,13 @@ class Node:
                 allowed_hosts=sorted({*names, *config.allowed_hosts}),
                 allowed_origins=config.allowed_origins,
             )
-            self._api, api_port = await start_api(app, listen.host, listen.port)
+            self._api, api_port = await start_api(
+                app,
+                listen.host,
+                listen.port,
+                most_connections=self._descriptors.connections,
+                on_short=self._descriptors.on_short,
+            )
             advertised = config.api.advertised
             self.api = advertised.endpoint if advertised else Endpoint(listen.host, api_port)
         except OSError as error:

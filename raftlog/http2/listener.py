@@ -10,6 +10,7 @@ import contextlib
 import ssl as ssl_module
 from collections.abc import Callable, Mapping
 
+from ..paced_server import PacedServer
 from .limits import Http2Limits
 from .protocol import TLS_REFUSED, Http2Connection
 from .stream import StreamAcceptor
@@ -37,17 +38,22 @@ class Http2Listener:
         loop_for_path: Mapping[str, asyncio.AbstractEventLoop] | None = None,
         loop_for_name: Mapping[str, asyncio.AbstractEventLoop] | None = None,
         on_refused: Callable[[str, str], None] = lambda address, reason: None,
+        most_connections: Callable[[], int | None] = lambda: None,
+        on_short: Callable[[OSError], None] = lambda error: None,
     ) -> None:
         """`ssl`: a source is asked anew for each connection. `on_refused(address, reason)` is told of connections that
-        came to nothing because of TLS, on the listener's loop."""
+        came to nothing because of TLS, on the listener's loop. `most_connections`: how many there may be now, where
+        that is less than the limits say; `on_short` is told when accepting rests, since no descriptor is left."""
         self._acceptors = acceptors
         self._limits = limits or Http2Limits()
         self._loop_for_path = loop_for_path or {}
         self._on_refused = on_refused
+        self._most_connections = most_connections
+        self._on_short = on_short
         self._door = None if ssl is None else self._new_door(source_of(ssl), loop_for_name or {})
         self._connections: dict[Http2Connection, None] = {}
         """In order of arrival; those that live on other loops included."""
-        self._server: asyncio.Server | None = None
+        self._server: PacedServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._emptied = asyncio.Event()
 
@@ -60,13 +66,9 @@ class Http2Listener:
         """Listen; returns the port, which is a free one where `port` is 0. Raises `OSError`."""
         assert self._loop is None, "started twice"
         loop = self._loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            self._door.protocol if self._door else lambda: self._new_connection(loop),
-            host,
-            port,
-            backlog=BACKLOG,
-            reuse_address=True,
-        )
+        protocol = self._door.protocol if self._door else lambda: self._new_connection(loop)
+        self._server = PacedServer(protocol, backlog=BACKLOG, on_short=self._on_short)
+        await self._server.listen(host, port)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def close(self, grace: float = 1.0) -> None:
@@ -102,7 +104,13 @@ class Http2Listener:
         )
 
     def _full(self) -> bool:
-        return self.connection_count >= self._limits.max_connections or self._server is None
+        return self._has(self.connection_count)
+
+    def _has(self, connections: int) -> bool:
+        """So many are all that it takes."""
+        most = self._most_connections()
+        most = self._limits.max_connections if most is None else min(most, self._limits.max_connections)
+        return connections >= most or self._server is None
 
     def _new_connection(self, loop: asyncio.AbstractEventLoop) -> Http2Connection:
         return Http2Connection(
@@ -125,7 +133,7 @@ class Http2Listener:
             self._loop.call_soon_threadsafe(self._take_in, connection)
 
     def _take_in(self, connection: Http2Connection) -> None:
-        if len(self._connections) >= self._limits.max_connections or self._server is None:
+        if self._has(len(self._connections)):
             self._tell(connection, _refuse)
         self._connections[connection] = None
 

@@ -30,6 +30,7 @@ VOCABULARY = (
     "raftlog.clock",
     "raftlog.runtime",
     "raftlog.zero_copy",
+    "raftlog.paced_server",
     "raftlog.loop_events",
     "raftlog.logs",
 )

@@ -1,0 +1,148 @@
+"""Accepting connections at a pace that the process can hold: what asyncio's own server does not.
+
+Where no descriptor is left, asyncio tries to accept as often as its backlog is long, each time with a line in the log,
+and sets as many timers. Here the listening sockets are left alone for `PAUSE_SECONDS`: whoever wants in waits in the
+kernel's queue meanwhile. In one turn of the loop at most `ACCEPTS_PER_TURN` connections are taken.
+
+What is *not* here: how many connections a listener serves (its own business), what is said about a shortage
+(`on_short`'s).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl as ssl_module
+from collections.abc import Callable, Sequence
+
+PAUSE_SECONDS = 0.5
+"""After an `accept` that found no descriptor or no memory."""
+ACCEPTS_PER_TURN = 128
+
+SHORT_OF = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+"""See accept(2)."""
+
+
+class PacedServer(asyncio.AbstractServer):
+    """Listens at a host and port, as `loop.create_server` does.
+
+    Invariant: every socket that was accepted is a transport's, or has a task in `_arrivals`, or is closed.
+    """
+
+    def __init__(
+        self,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        *,
+        backlog: int,
+        ssl: ssl_module.SSLContext | None = None,
+        on_short: Callable[[OSError], None] = lambda error: None,
+    ) -> None:
+        """`protocol` makes one for each connection. `on_short` is told of each pause, and why."""
+        self._protocol = protocol
+        self._backlog = backlog
+        self._ssl = ssl
+        self._on_short = on_short
+        self._loop = asyncio.get_running_loop()
+        self._sockets: list[socket.socket] = []
+        self._arrivals: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+        self._closed = asyncio.Event()
+
+    async def listen(self, host: str | None, port: int) -> None:
+        """Bind and listen, at each address of the host; port 0 picks a free one. Raises `OSError`."""
+        bound = await self._loop.create_server(
+            asyncio.Protocol, host, port, start_serving=False, reuse_address=True, backlog=self._backlog
+        )
+        try:
+            self._sockets = [one.dup() for one in bound.sockets]
+        finally:
+            bound.close()
+        for one in self._sockets:
+            one.setblocking(False)
+            one.listen(self._backlog)
+        await self.start_serving()
+
+    @property
+    def sockets(self) -> Sequence[socket.socket]:
+        """Those it listens at; none when it is closed."""
+        return tuple(self._sockets)
+
+    def close(self) -> None:
+        """Take no more connections. Those that are there stay."""
+        if self._pause is not None:
+            self._pause.cancel()
+        sockets, self._sockets = self._sockets, []
+        for one in sockets:
+            self._loop.remove_reader(one.fileno())
+            one.close()
+        for arrival in self._arrivals:
+            arrival.cancel()
+        self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """Until no connection is on its way in."""
+        if self._arrivals:
+            await asyncio.wait(self._arrivals)
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def is_serving(self) -> bool:
+        return bool(self._sockets)
+
+    async def start_serving(self) -> None:
+        """Accept, where it rests or has not begun to."""
+        if self._pause is not None:
+            self._pause.cancel()
+        self._watch()
+
+    async def serve_forever(self) -> None:
+        """Until it is closed."""
+        await self.start_serving()
+        await self._closed.wait()
+
+    # --- Inside ---
+
+    def _watch(self) -> None:
+        self._pause = None
+        for one in self._sockets:
+            self._loop.add_reader(one.fileno(), self._accept, one)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                accepted, _ = listening.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in SHORT_OF:
+                    self._rest(error)
+                    return
+                continue  # Of this one connection: it was given up before it was taken (accept(2)).
+            accepted.setblocking(False)
+            arrival = self._loop.create_task(self._admit(accepted))
+            self._arrivals.add(arrival)
+            arrival.add_done_callback(self._admitted)
+
+    def _rest(self, error: OSError) -> None:
+        for one in self._sockets:
+            self._loop.remove_reader(one.fileno())
+        self._pause = self._loop.call_later(PAUSE_SECONDS, self._watch)
+        self._on_short(error)
+
+    async def _admit(self, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, accepted, ssl=self._ssl)
+        except OSError:
+            accepted.close()  # The peer went away, or no handshake came about: it is told by that.
+        except BaseException:
+            accepted.close()
+            raise
+
+    def _admitted(self, arrival: asyncio.Task[None]) -> None:
+        self._arrivals.discard(arrival)
+        error = None if arrival.cancelled() else arrival.exception()
+        if error is not None:
+            message = "a connection could not be taken in"
+            self._loop.call_exception_handler({"message": message, "exception": error, "task": arrival})
