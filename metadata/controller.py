@@ -231,7 +231,8 @@ class Controller:
             in_sync = [candidate for candidate in able if candidate in record.isr]
             return self._heard_of(record, in_sync or able, now, recovery=False)
         topic_partition = record.topic_partition
-        winners = recovery_winners(record, self._image.tickets_of(topic_partition), self._image.brokers)
+        tickets = self._image.tickets_of(topic_partition)
+        winners = recovery_winners(record, tickets, self._image.brokers, self._image.feature_level)
         if not winners:
             self._recoverable_since.pop(topic_partition, None)
             return None

@@ -13,7 +13,9 @@ what is missing: one wording for all three. A *live* broker is one that is regis
 3. **A recovery election** happens when rule 2 finds nobody, say after a power failure of all nodes. Live members of ISR
    and commit set that kept their directory take part, at least `min.insync.replicas` of them: so long as fewer than
    that lost data, one of them has every acknowledged record, and so has the one with the greatest (last epoch, fsynced
-   end). That is the winner. Members that are absent do not block it.
+   end). That is the winner. Members that are absent do not block it. A commit set smaller than the minimum means that
+   the minimum was raised after the last acknowledgement; as many as the commit set has are enough then (S10), since
+   nothing was ever acknowledged under the higher one.
 
 Rule 2 asks only about live members, so whoever takes part in rule 3 is marked, hence restarted; the report of its
 registration tells what it has. Only the reports of marked members are kept (`RecoveryTicket`).
@@ -29,6 +31,9 @@ import msgspec
 from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Incarnation, LeaderEpoch, Offset, PartitionRecord
 
 Brokers: TypeAlias = Mapping[BrokerId, BrokerRecord]
+
+RAISED_MINIMUM_FEATURE_LEVEL = 5
+"""From which on a minimum above the size of the commit set asks for no more members than the commit set has."""
 
 
 class RecoveryTicket(msgspec.Struct, frozen=True, gc=False):
@@ -78,13 +83,20 @@ def recovery_participants(
     return tuple(ticket for ticket in tickets if ticket.has_directory and is_live(brokers, ticket.broker_id))
 
 
+def recovery_minimum(record: PartitionRecord, feature_level: int) -> int:
+    """How many must take part in a recovery election, in a cluster at this feature level."""
+    if feature_level < RAISED_MINIMUM_FEATURE_LEVEL:
+        return record.min_insync_replicas
+    return min(record.min_insync_replicas, len(record.commit_set))
+
+
 def recovery_winners(
-    record: PartitionRecord, tickets: Sequence[RecoveryTicket], brokers: Brokers
+    record: PartitionRecord, tickets: Sequence[RecoveryTicket], brokers: Brokers, feature_level: int
 ) -> tuple[BrokerId, ...]:
     """Who may win a recovery election: those with the greatest log, in the order of preference. Nobody when too few
     take part."""
     participants = recovery_participants(record, tickets, brokers)
-    if not participants or len(participants) < record.min_insync_replicas:
+    if not participants or len(participants) < recovery_minimum(record, feature_level):
         return ()
     greatest = max(_log_end(ticket) for ticket in participants)
     winners = {ticket.broker_id for ticket in participants if _log_end(ticket) == greatest}
@@ -95,14 +107,16 @@ def _log_end(ticket: RecoveryTicket) -> tuple[int, int]:
     return (ticket.last_epoch, ticket.stable_end_offset)
 
 
-def explain_offline(record: PartitionRecord, tickets: Sequence[RecoveryTicket], brokers: Brokers) -> str | None:
+def explain_offline(
+    record: PartitionRecord, tickets: Sequence[RecoveryTicket], brokers: Brokers, feature_level: int
+) -> str | None:
     """What a partition without a leader waits for, in one line for people; None if it has a leader.
 
     An example: `no leader: waits for broker 2 to come back; members: 1 is here and lost its directory, 2 is not live`.
     """
     if record.has_leader:
         return None
-    if electable(record, brokers) or recovery_winners(record, tickets, brokers):
+    if electable(record, brokers) or recovery_winners(record, tickets, brokers, feature_level):
         return "an election is under way"
     by_broker = {ticket.broker_id: ticket for ticket in tickets}
     states = ", ".join(f"{m} {_state(m, by_broker.get(m), brokers)}" for m in members(record))
@@ -112,8 +126,9 @@ def explain_offline(record: PartitionRecord, tickets: Sequence[RecoveryTicket], 
         hopes.append(f"broker {' or '.join(eligible)} to come back")
     here = len(recovery_participants(record, tickets, brokers))
     might = sum(1 for m in members(record) if m not in by_broker or by_broker[m].has_directory)
-    if might >= record.min_insync_replicas:
-        hopes.append(f"{record.min_insync_replicas} of its members with their directories ({here} now)")
+    needed = recovery_minimum(record, feature_level)
+    if might >= needed:
+        hopes.append(f"{needed} of its members with their directories ({here} now)")
     waits = f"waits for {', or for '.join(hopes)}" if hopes else "can only be decided by an operator"
     return f"no leader: {waits}; members: {states}"
 

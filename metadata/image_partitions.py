@@ -34,7 +34,9 @@ def _elect(state: ImageState, election: Election) -> Refused | None:
         return Refused("stale_incarnation", f"broker {election.candidate} is not at {election.incarnation}")
     tickets = state.tickets_of(record.topic_partition)
     allowed = (
-        recovery_winners(record, tickets, state.brokers) if election.recovery else electable(record, state.brokers)
+        recovery_winners(record, tickets, state.brokers, state.feature_level)
+        if election.recovery
+        else electable(record, state.brokers)
     )
     if election.candidate not in allowed:
         kind = "recovery" if election.recovery else "an ordinary"

@@ -252,7 +252,8 @@ def elect_unclean(state: ImageState, command: ElectUnclean) -> Done | Refused:
     tickets = state.tickets_of(record.topic_partition)
     if record.has_leader:
         return Refused("invalid_request", f"{record.topic_partition} has a leader, broker {record.leader}")
-    if electable(record, state.brokers) or recovery_winners(record, tickets, state.brokers):
+    winners = recovery_winners(record, tickets, state.brokers, state.feature_level)
+    if winners or electable(record, state.brokers):
         return Refused("invalid_request", f"{record.topic_partition} can be led without loss: an election is under way")
     if command.candidate not in record.replicas:
         return Refused("not_eligible", f"broker {command.candidate} has no replica of {record.topic_partition}")

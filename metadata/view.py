@@ -157,7 +157,7 @@ class ClusterView:
         record = self._partitions.get(topic_partition)
         if record is None:
             return None
-        return explain_offline(record, self._tickets.get(topic_partition, ()), self._brokers)
+        return explain_offline(record, self._tickets.get(topic_partition, ()), self._brokers, self.feature_level)
 
     def tickets_of(self, topic_partition: TopicPartition) -> tuple[RecoveryTicket, ...]:
         """What is known of a partition's members that may not lead."""

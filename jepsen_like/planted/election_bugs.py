@@ -12,7 +12,7 @@ import msgspec
 
 from metadata import controller, image_brokers, image_elections, image_partitions, image_reassignments
 from metadata.controller import Controller
-from metadata.image_elections import is_live, members, recovery_participants
+from metadata.image_elections import is_live, members, recovery_minimum, recovery_participants
 from metadata.image_state import ImageState
 from partitions.replica import Replica
 from partitions.replica_folders import OpenedReplica
@@ -41,15 +41,15 @@ def _anybody_live(record: Any, brokers: Any) -> Any:
     return _electable(record, brokers) or tuple(r for r in record.replicas if is_live(brokers, r))
 
 
-def _smallest_log(record: Any, tickets: Any, brokers: Any) -> Any:
+def _smallest_log(record: Any, tickets: Any, brokers: Any, feature_level: int) -> Any:
     participants = recovery_participants(record, tickets, brokers)
-    if len(participants) < record.min_insync_replicas or not participants:
+    if len(participants) < recovery_minimum(record, feature_level) or not participants:
         return ()
     least = min(participants, key=lambda ticket: (ticket.last_epoch, ticket.stable_end_offset))
     return (least.broker_id,)
 
 
-def _first_back(record: Any, tickets: Any, brokers: Any) -> Any:
+def _first_back(record: Any, tickets: Any, brokers: Any, feature_level: int) -> Any:
     return tuple(ticket.broker_id for ticket in recovery_participants(record, tickets, brokers))[:1]
 
 

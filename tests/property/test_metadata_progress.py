@@ -5,10 +5,12 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.support.metadata_cluster import TP, Cluster
+from metadata.commands import AlterTopic, SetFeatureLevel
+from raftlog.version import FEATURE_LEVEL
+from tests.support.metadata_cluster import TOPIC, TP, Cluster
 from tests.support.metadata_world import World
 
 PATIENCE = 3.0
@@ -16,15 +18,19 @@ BOUND_SECONDS = 3.0 + 2 * 0.9 + PATIENCE
 
 
 @settings(max_examples=60, deadline=None)
+@example(11, (3, 2))
 @given(st.integers(0, 2**32 - 1), st.sampled_from([(3, 2), (3, 1), (5, 3), (1, 1), (2, 2)]))
 def test_healed_is_led(seed: int, shape: tuple[int, int]) -> None:
-    """Deaths, restarts with logs cut, new controllers; then all brokers are there with their directories."""
+    """Deaths, restarts with logs cut, new controllers, another minimum; then all brokers are there with their
+    directories."""
     random = Random(seed)
     replicas, minimum = shape
-    world = World(Cluster(replicas, min_insync_replicas=minimum), recovery_patience=PATIENCE)
+    cluster = Cluster(replicas, min_insync_replicas=minimum, feature_level=FEATURE_LEVEL)
+    cluster.do(SetFeatureLevel(FEATURE_LEVEL))
+    world = World(cluster, recovery_patience=PATIENCE)
     for _ in range(random.randint(1, 15)):
         broker = random.randrange(replicas)
-        match random.choice(("die", "die", "all die", "restart", "restart", "isr", "controller")):
+        match random.choice(("die", "die", "all die", "restart", "restart", "isr", "controller", "minimum")):
             case "die":
                 world.die(broker)
             case "all die":
@@ -35,6 +41,9 @@ def test_healed_is_led(seed: int, shape: tuple[int, int]) -> None:
                 world.rejoin()
             case "controller":
                 world.new_controller()
+            case "minimum":
+                asked = str(random.randint(1, replicas))
+                cluster.do(AlterTopic(TOPIC, (("min.insync.replicas", asked),)))
         world.run(random.choice((0.05, 0.3, 1.5)))
     for broker in range(replicas):
         if broker not in world.up:

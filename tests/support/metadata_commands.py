@@ -175,7 +175,8 @@ class RandomCommands:
             if record is not None:
                 tp, candidate = record.topic_partition, self.random.choice(record.replicas)
                 recovery = self.random.random() < 0.4
-                winners = recovery_winners(record, self.image.tickets_of(tp), self.image.brokers)
+                tickets, level = self.image.tickets_of(tp), self.image.feature_level
+                winners = recovery_winners(record, tickets, self.image.brokers, level)
                 if winners and self.random.random() < 0.5:
                     candidate, recovery = winners[0], True
                 incarnation = self._incarnation(candidate)

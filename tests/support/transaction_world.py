@@ -189,7 +189,8 @@ class TransactionWorld:
         for name in list(self.image.leaderless):
             record = self.image.partitions[name]
             able = electable(record, brokers)
-            winners = able or recovery_winners(record, self.image.tickets_of(name), brokers)
+            tickets = self.image.tickets_of(name)
+            winners = able or recovery_winners(record, tickets, brokers, self.image.feature_level)
             if winners:
                 self.elect(name.partition, winners[0], recovery=not able)
 

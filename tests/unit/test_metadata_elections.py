@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import Elected, Election, ElectLeaders, Refused
+from metadata.commands import AlterTopic, Elected, Election, ElectLeaders, Refused, SetFeatureLevel
+from metadata.image_elections import RAISED_MINIMUM_FEATURE_LEVEL
 from raftlog.model import NO_BROKER, BrokerId, TopicPartition
 from tests.support.metadata_cluster import TOPIC, TP, Cluster, report
 
@@ -405,6 +406,48 @@ def test_being_added_makes_eligible_again() -> None:
     assert cluster.partition.not_eligible == ()
     cluster.fence(0)
     assert cluster.elect(1) == ""
+
+
+def raised_while_in_use(feature_level: int) -> Cluster:
+    """Two replicas of three were in sync when the minimum was raised from two to three; then all lost power."""
+    cluster = Cluster(feature_level=feature_level)
+    cluster.do(SetFeatureLevel(feature_level))
+    cluster.fence(2)
+    cluster.do(AlterTopic(TOPIC, (("min.insync.replicas", "3"),)))
+    cluster.fence(0, 1)
+    for broker, end in enumerate((5, 6)):
+        cluster.restart(broker, report(1, end, cut=True))
+    assert (cluster.partition.commit_set, cluster.partition.min_insync_replicas) == ((0, 1), 3)
+    return cluster
+
+
+def test_a_minimum_above_the_commit_set_does_not_end_recovery_for_ever_s10() -> None:
+    """Nothing was acknowledged under the minimum of three, and the two replicas that had acknowledged are both here: to
+    wait for a third member would be to wait for ever (S10). One of the two may be the one that lost data (S1)."""
+    cluster = raised_while_in_use(RAISED_MINIMUM_FEATURE_LEVEL)
+    cluster.fence(0)
+    assert cluster.elect(1, recovery=True) == "not_eligible", "one of the two alone may lack records"
+    reason = cluster.view.explain_offline(TP)
+    assert reason is not None and "2 of its members with their directories (1 now)" in reason
+    cluster.unfence(0)
+    assert cluster.view.explain_offline(TP) == "an election is under way"
+    assert cluster.elect(0, recovery=True) == "not_eligible", "the other one has more"
+    assert cluster.elect(1, recovery=True) == ""
+
+
+def test_a_minimum_that_falls_asks_for_no_more_members_than_it_says() -> None:
+    cluster = raised_while_in_use(RAISED_MINIMUM_FEATURE_LEVEL)
+    cluster.do(AlterTopic(TOPIC, (("min.insync.replicas", "1"),)))
+    cluster.fence(0)
+    assert cluster.elect(1, recovery=True) == ""
+
+
+def test_below_its_feature_level_recovery_asks_for_the_minimum_as_it_is_set() -> None:
+    """Nodes of two versions must not decide one election differently (S7)."""
+    cluster = raised_while_in_use(RAISED_MINIMUM_FEATURE_LEVEL - 1)
+    assert cluster.elect(1, recovery=True) == "not_eligible"
+    reason = cluster.view.explain_offline(TP)
+    assert reason is not None and "can only be decided by an operator" in reason
 
 
 # --- What is missing -------------------------------------------------------------------------------------------------
