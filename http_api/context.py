@@ -129,11 +129,11 @@ class ApiContext:
 
     # --- Topics and partitions ---------------------------------------------------------------------------------------
 
-    async def catch_up(self, what: str) -> None:
+    async def catch_up(self, what: str, *, code: str = "quorum_unavailable") -> None:
         """Bring the view up to date before somebody is told that `what` does not exist: another node may just have
-        made it (S7). Raises `RetriableError` where the quorum does not answer."""
+        made it (S7). Raises `RetriableError` with this code where the quorum does not answer."""
         if not await self.service.catch_up():
-            raise RetriableError("quorum_unavailable", f"{what} is not known here, and the quorum is silent")
+            raise RetriableError(code, f"{what} is not known here, and the quorum is silent")
 
     def next_turn(self) -> int:
         """A number that rises with every request that needs one: where records without a key go in turn."""

@@ -77,6 +77,7 @@ class TopicSummary(msgspec.Struct):
     id: str
     partition_count: int
     replication_factor: int
+    created_index: int
 
 
 class PartitionDescription(msgspec.Struct):
@@ -103,11 +104,14 @@ class TopicDescription(msgspec.Struct):
     """Every setting, as it is in effect."""
     overrides: list[str]
     """Those that were set on this topic."""
+    created_index: int
+    """Of two topics of one name, the one created later has the greater."""
     partitions: list[PartitionDescription]
 
 
 def topic_summary(topic: TopicRecord) -> TopicSummary:
-    return TopicSummary(topic.name, topic.topic_id.hex(), topic.partition_count, topic.replication_factor)
+    counts = (topic.partition_count, topic.replication_factor)
+    return TopicSummary(topic.name, topic.topic_id.hex(), *counts, topic.created_index)
 
 
 def topic_description(topic: TopicRecord, config: TopicConfig, partitions: list[PartitionRecord]) -> TopicDescription:
@@ -119,6 +123,7 @@ def topic_description(topic: TopicRecord, config: TopicConfig, partitions: list[
         replication_factor=topic.replication_factor,
         configs={kafka_names[field.name]: str(getattr(config, field.name)) for field in fields(config)},
         overrides=sorted(name for name, _ in topic.configs),
+        created_index=topic.created_index,
         partitions=[_partition_description(partition) for partition in partitions],
     )
 

@@ -79,6 +79,7 @@ TITLES: dict[str, str] = {
     "quorum_change_in_progress": "The metadata quorum is changing",
     "voter_not_caught_up": "The node does not follow the metadata log closely enough to vote",
     "offset_not_available": "The offset is not known yet",
+    "metadata_behind": "The node's view of the metadata is behind what the caller knows",
     "replica_not_available": "The replica is not available",
     "overloaded": "The node is overloaded",
     "shutting_down": "The node is shutting down",

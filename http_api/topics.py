@@ -15,13 +15,14 @@ from .bodies import JSON_TYPE, read_json
 from .codec import encode
 from .context import ApiContext, context_of
 from .models import AddPartitions, AlterTopic, CreateTopic, settings, topic_description, topic_summary
-from .query import Query, topic_of
+from .query import MAX_INT64, Query, topic_of
 from .replies import bulk_reply
 
 METADATA_TIMEOUT_S = 60.0
 """Beyond what the broker itself waits for the quorum, and for leaders of a new topic."""
 
 QUERY = ("pattern",)
+DESCRIBE_QUERY = ("created_index",)
 
 _TOPIC_COST = 32
 """Listing a topic takes about as long as parsing this many bytes."""
@@ -56,8 +57,10 @@ async def create_topic(request: web.Request) -> web.StreamResponse:
 
 
 async def describe_topic(request: web.Request) -> web.StreamResponse:
+    """`created_index`: the greatest that the caller has seen of this name; the view is not behind it
+    (`middleware.py`)."""
     context = context_of(request)
-    Query(request)
+    Query(request, DESCRIBE_QUERY).integer("created_index", 0, MAX_INT64, 0)
     return await _described(request, context, topic_of(request, context.service))
 
 

@@ -123,7 +123,7 @@ class ClusterImage(ImageState):
             case UnfenceBroker():
                 return image_brokers.unfence_broker(self, command)
             case CreateTopic():
-                return image_topics.create_topic(self, command)
+                return image_topics.create_topic(self, command, index)
             case DeleteTopic():
                 return self._delete_topic(command, index)
             case ChangeGroups():

@@ -23,10 +23,13 @@ MAX_TOPICS = 10_000
 MAX_PARTITIONS = 100_000
 """Of the whole cluster: every node keeps all records in memory and in every snapshot."""
 MAX_REPLICATION_FACTOR = 32
+CREATED_INDEX_FEATURE_LEVEL = 5
+"""From here on a topic keeps the index of its creation: every node that applies the command keeps the same."""
 
 
-def create_topic(state: ImageState, command: CreateTopic) -> Steps:
-    """Refused when the name or the id is taken; the same name with the same id is the same creation, come twice."""
+def create_topic(state: ImageState, command: CreateTopic, index: int) -> Steps:
+    """Refused when the name or the id is taken; the same name with the same id is the same creation, come twice.
+    `index`: of the command in the metadata log."""
     existing = state.topic_ids.get(command.name)
     if existing is not None:
         if existing == command.topic_id:
@@ -50,7 +53,8 @@ def create_topic(state: ImageState, command: CreateTopic) -> Steps:
     if refused is not None:
         return refused
     configs = tuple(sorted(dict(command.configs).items()))
-    state.put_topic(TopicRecord(command.topic_id, command.name, len(command.replicas), factor, configs))
+    created = index if state.feature_level >= CREATED_INDEX_FEATURE_LEVEL else 0
+    state.put_topic(TopicRecord(command.topic_id, command.name, len(command.replicas), factor, configs, created))
     yield from _put_new_partitions(state, command.topic_id, 0, command.replicas, minimum)
     return Done()
 

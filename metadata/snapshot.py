@@ -2,7 +2,7 @@
 
     4 bytes  magic "RLMS"
     u32      version
-    u32      CRC-32 of the body
+    u32      CRC-32 of the body (from version 9 on of magic, version and body)
     ...      body: a msgpack array (`Body`)
 
 Integers of the header are big-endian. Indexes and the marks of partitions are rebuilt from the rest, so they cannot
@@ -34,6 +34,7 @@ from .snapshot_format import (
     PackedAnswer,
     PackedPartition,
     PackedTopic,
+    PackedTopicWithCreation,
     pack_broker,
     pack_partition,
     pack_session,
@@ -46,16 +47,23 @@ from .snapshot_format import (
 T = TypeVar("T")
 
 MAGIC = b"RLMS"
-VERSION = 8
+VERSION = 9
 """1 knew no reassignments and no unclean elections: its partitions end with their tickets. 2 knew no groups and no
 throttle, not whether a replica was let go in a partition's leader epoch, and of client sessions their last answers
-only. 4 knows no transactions. There are none between: one flipped bit, which the CRC does not cover, would make one of
-another."""
+only. 4 knows no transactions, 8 not when a topic was created. There are none between those: one flipped bit, which
+their CRC does not cover, would make one of another. From 9 on the CRC covers the version, too."""
+VERSION_FEATURE_LEVEL = 5
+"""From here on the newest version is written: every node can read it."""
+VERSION_WITH_TRANSACTIONS = 8
+"""Written below that level, where there are some."""
 VERSION_WITHOUT_TRANSACTIONS = 4
-"""Still written where there are none."""
-_KNOWN = (1, 2, VERSION_WITHOUT_TRANSACTIONS, VERSION)
+"""Written below that level, where there are none."""
+_KNOWN = (1, 2, VERSION_WITHOUT_TRANSACTIONS, VERSION_WITH_TRANSACTIONS, VERSION)
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+FIRST_WITH_CHECKED_VERSION = 9
 _HEADER = struct.Struct(">4sII")
+_CRC_BYTES = 4
+"""At the header's end."""
 
 PARTITIONS_PER_STEP = 250
 """Some milliseconds of work: heartbeats leave between two steps."""
@@ -75,7 +83,7 @@ class UnknownSnapshot(RemoteProtocolError):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Body)
 _decoder_with_transactions = msgspec.msgpack.Decoder(BodyWithTransactions)
-_topic_decoder = msgspec.msgpack.Decoder(PackedTopic)
+_topic_decoder = msgspec.msgpack.Decoder(PackedTopicWithCreation)
 _partition_decoder = msgspec.msgpack.Decoder(PackedPartition)
 _group_decoder = msgspec.msgpack.Decoder(PackedGroup)
 _answer_decoder = msgspec.msgpack.Decoder(PackedAnswer)
@@ -103,8 +111,9 @@ class SnapshotEncoder:
         self._answers = list(state.sessions.answers.items())
         self._partitions = state.partitions.copy()
         self._tickets = state.tickets.copy()
-        # What knows no transactions can be read by nodes that know none.
-        self._transactions = None if state.transactions.is_empty else pack_transactions(state.transactions)
+        self._version = _version_of(state)
+        lacks_transactions = self._version == VERSION_WITHOUT_TRANSACTIONS
+        self._transactions = None if lacks_transactions else pack_transactions(state.transactions)
         self._body = Body(
             index=state.index,
             feature_level=state.feature_level,
@@ -139,16 +148,13 @@ class SnapshotEncoder:
                 yield
         yield
         whole = msgspec.structs.replace(self._body, topics=tuple(topics), answers=tuple(answers), groups=tuple(groups))
-        version = VERSION
-        if self._transactions is None:
-            version = VERSION_WITHOUT_TRANSACTIONS
-        else:
+        if self._transactions is not None:
             transactions = yield from self._transactions
             whole = BodyWithTransactions(**msgspec.structs.asdict(whole), transactions=transactions)
         body = _encoder.encode(whole)
         yield
-        crc = yield from _crc(body)
-        return b"".join((_HEADER.pack(MAGIC, version, crc), body))
+        crc = yield from _crc(self._version, body)
+        return b"".join((_HEADER.pack(MAGIC, self._version, crc), body))
 
     def _pack_topics(self) -> Generator[None, None, list[msgspec.Raw]]:
         topics: list[msgspec.Raw] = []
@@ -162,7 +168,9 @@ class SnapshotEncoder:
                 done += 1
                 if done % PARTITIONS_PER_STEP == 0:
                     yield
-            whole = PackedTopic(topic.topic_id, topic.name, topic.replication_factor, topic.configs, tuple(partitions))
+            facts = (topic.topic_id, topic.name, topic.replication_factor, topic.configs, tuple(partitions))
+            knows_creation = self._version == VERSION
+            whole = PackedTopicWithCreation(*facts, topic.created_index) if knows_creation else PackedTopic(*facts)
             topics.append(msgspec.Raw(_encoder.encode(whole)))
         return topics
 
@@ -195,9 +203,8 @@ def decode_in_steps(state: ImageState, packed: Buffer) -> Generator[None, None, 
     done = 0
     for packed_topic in body.topics:
         topic = _decode(_topic_decoder, packed_topic)
-        state.put_topic(
-            TopicRecord(topic.topic_id, topic.name, len(topic.partitions), topic.replication_factor, topic.configs)
-        )
+        facts = (topic.replication_factor, topic.configs, topic.created_index)
+        state.put_topic(TopicRecord(topic.topic_id, topic.name, len(topic.partitions), *facts))
         for number, packed_partition in enumerate(topic.partitions):
             partition = _decode(_partition_decoder, packed_partition)
             tickets = tuple(unpack_ticket(ticket) for ticket in partition.tickets)
@@ -233,15 +240,24 @@ def _open(packed: Buffer) -> Generator[None, None, Body]:
     if version > VERSION:
         raise UnknownSnapshot(f"a snapshot of version {version}, newer than {VERSION}; this node must be upgraded")
     body = view[_HEADER.size :]
-    if version not in _KNOWN or (yield from _crc(body)) != crc:
+    if version not in _KNOWN or (yield from _crc(version, body)) != crc:
         raise RemoteProtocolError("the snapshot is damaged")
-    if version == VERSION:
+    if version in (VERSION_WITH_TRANSACTIONS, VERSION):
         return _decode(_decoder_with_transactions, body)
     return _decode(_decoder, body)
 
 
-def _crc(body: Buffer) -> Generator[None, None, int]:
+def _version_of(state: ImageState) -> int:
+    """The oldest that holds all of the state: nodes of the cluster's feature level can read it."""
+    if state.feature_level >= VERSION_FEATURE_LEVEL:
+        return VERSION
+    return VERSION_WITHOUT_TRANSACTIONS if state.transactions.is_empty else VERSION_WITH_TRANSACTIONS
+
+
+def _crc(version: int, body: Buffer) -> Generator[None, None, int]:
     view, crc = memoryview(body), 0
+    if version >= FIRST_WITH_CHECKED_VERSION:
+        crc = zlib.crc32(_HEADER.pack(MAGIC, version, 0)[:-_CRC_BYTES])
     for start in range(0, view.nbytes, CRC_BYTES_PER_STEP):
         crc = zlib.crc32(view[start : start + CRC_BYTES_PER_STEP], crc)
         yield

@@ -82,6 +82,10 @@ class PackedTopic(Part, frozen=True):
     """Each a `PackedPartition`, coded on its own, as the topics are: all of them at once would take too long."""
 
 
+class PackedTopicWithCreation(PackedTopic, frozen=True):
+    created_index: int = 0
+
+
 class PackedAnswer(Part, frozen=True):
     session_id: bytes
     sequence: int

@@ -98,6 +98,7 @@ CODES: dict[str, Code] = {
     "voter_not_caught_up": Code(503, True),
     "offset_not_available": Code(503, True),
     "replica_not_available": Code(503, True),
+    "metadata_behind": Code(503, True),
     "overloaded": Code(503, True),
     "shutting_down": Code(503, True),
     "connection_lost": Code(503, True),

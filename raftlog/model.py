@@ -129,6 +129,9 @@ class TopicRecord:
     partition_count: int
     replication_factor: int
     configs: tuple[tuple[str, str], ...] = ()
+    created_index: int = 0
+    """Index in the metadata log of the command that created it: of two topics of one name, the later has the greater
+    (0: created below feature level 5)."""
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, gc=False):

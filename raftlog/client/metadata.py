@@ -1,8 +1,10 @@
 """What a client knows of the cluster: its nodes, and who leads which partition of the topics it uses.
 
 The knowledge is a picture that may be old; a broker that no longer leads says so, and then the picture is drawn anew.
-It never goes back: of two answers about one partition the one with the higher leader epoch counts, whichever came last,
-since a node that is cut off from the quorum answers from an old view.
+It never goes back, since a node that is cut off from the quorum answers from an old view: of two answers about one
+partition the one with the higher leader epoch counts, and of two topics of one name, the one that was created later,
+whichever came last. (Which that is can be told from feature level 5 on; of two topics that were created before, the
+last answer counts.)
 
 The structs here are also what `Admin` returns: fields that a newer cluster adds are ignored.
 
@@ -19,7 +21,7 @@ from urllib.parse import quote
 import msgspec
 
 from raftlog.config import MAX_BATCH_BYTES
-from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError
+from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
 
 from .api import HttpApi, parse_endpoint
@@ -86,6 +88,13 @@ class TopicDescription(msgspec.Struct, frozen=True):
     """All settings in effect."""
     overrides: list[str] | None = None
     """Names of those that are set on this topic."""
+    created_index: int = 0
+    """Of two topics of one name, the one that was created later has the greater. 0: it was created below feature
+    level 5, or is described by a node that does not know."""
+
+    def is_older_than(self, other: TopicDescription) -> bool:
+        """A topic of the same name, deleted before that one was created."""
+        return self.id != other.id and self.created_index < other.created_index
 
     @property
     def id_bytes(self) -> bytes:
@@ -124,14 +133,15 @@ class ClusterMetadata:
     async def refresh(
         self, topics: Iterable[str], *, timeout: float = 5.0
     ) -> dict[str, TopicDescription | RaftlogError]:
-        """Ask for nodes and these topics. Returns what is known of each topic now, or the error of asking for it;
-        raises a `RaftlogError` where not even the nodes could be learned."""
+        """Ask for nodes and these topics. Returns what is known of each topic now, or the error of asking for it
+        (`metadata_behind` where a node describes one that was deleted: then another node is asked next); raises a
+        `RaftlogError` where not even the nodes could be learned."""
         limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
 
         async def ask(topic: str) -> TopicDescription | RaftlogError:
             async with limit:
                 try:
-                    return await self._api.get(topic_path(topic), TopicDescription, timeout=timeout)
+                    return await self._api.get(self._path(topic), TopicDescription, timeout=timeout)
                 except RaftlogError as error:
                     return error
 
@@ -140,7 +150,15 @@ class ClusterMetadata:
             self._api.get("/v1/cluster", ClusterInfo, timeout=timeout), asyncio.gather(*map(ask, names))
         )
         self._learn(cluster)
-        return {name: self._topic_answered(name, answer) for name, answer in zip(names, answers, strict=True)}
+        known = {name: self._topic_answered(name, answer) for name, answer in zip(names, answers, strict=True)}
+        if any(isinstance(answer, RaftlogError) and answer.code == "metadata_behind" for answer in known.values()):
+            self._api.prefer_another()
+        return known
+
+    def _path(self, topic: str) -> str:
+        """With the newest topic of the name that is known: a node that knows an older one catches up first."""
+        known = self.topics.get(topic)
+        return topic_path(topic) + (f"?created_index={known.created_index}" if known and known.created_index else "")
 
     def data_endpoint(self, node_id: int) -> Endpoint | None:
         """Where a node takes produce and fetch streams; None for one that is not known."""
@@ -176,6 +194,9 @@ class ClusterMetadata:
         if not _TOPIC_ID.fullmatch(answer.id):
             return RemoteProtocolError(f"the id of topic {name} is not one: {answer.id!r}")
         known = self.topics.get(name)
+        if known is not None and answer.is_older_than(known):
+            what = f"a node describes the topic {name} that was deleted before the present one was created"
+            return RetriableError("metadata_behind", what)
         if known is not None and known.id == answer.id:
             answer = self._newest(known, answer)
         self.topics[name] = answer
@@ -191,4 +212,7 @@ class ClusterMetadata:
         ]
         longer = max((known.partitions, answer.partitions), key=len)
         partitions = merged + longer[len(merged) :]
-        return msgspec.structs.replace(answer, partitions=partitions, partition_count=len(partitions))
+        created = max(known.created_index, answer.created_index)
+        return msgspec.structs.replace(
+            answer, partitions=partitions, partition_count=len(partitions), created_index=created
+        )

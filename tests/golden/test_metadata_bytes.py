@@ -18,13 +18,15 @@ from metadata.commands import decode, decode_result, encode, encode_result
 from metadata.groups import changes as g
 from metadata.groups import transaction_changes as t
 from metadata.image import ClusterImage
-from raftlog.model import BrokerId, Endpoint
+from raftlog.model import BrokerId, Endpoint, TopicId
+from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, Cluster, directory, report
 from tests.unit.test_metadata_snapshot import busy
 
 FOLDER = pathlib.Path(__file__).parent
 COMMANDS = FOLDER / "metadata_commands_v1.txt"
-SNAPSHOT = FOLDER / "metadata_snapshot_v8.txt"
+SNAPSHOT = FOLDER / "metadata_snapshot_v9.txt"
+SNAPSHOT_WITH_TRANSACTIONS = FOLDER / "metadata_snapshot_v8.txt"
 SNAPSHOT_WITHOUT_TRANSACTIONS = FOLDER / "metadata_snapshot_v4.txt"
 OLD_SNAPSHOTS = (FOLDER / "metadata_snapshot_v1.txt", FOLDER / "metadata_snapshot_v2.txt")
 
@@ -159,6 +161,17 @@ def with_transactions() -> Cluster:
     return cluster
 
 
+def of_the_newest_level() -> Cluster:
+    """And a topic that was created at the newest feature level."""
+    cluster = with_transactions()
+    for number in range(3):
+        cluster.do(cluster.registration(number, feature_level=FEATURE_LEVEL))
+        cluster.unfence(number)
+    cluster.do(c.SetFeatureLevel(FEATURE_LEVEL))
+    cluster.do(c.CreateTopic("payments", TopicId(b"topic-number-009"), ((_N(0), _N(1)),), (("retention.ms", "1000"),)))
+    return cluster
+
+
 def render() -> str:
     """One line each: name, bytes."""
     session = c.ClientSession(b"session-number-1", 5, 400)
@@ -186,7 +199,12 @@ def test_commands_and_answers_are_read_as_ever() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "cluster"), [(SNAPSHOT, with_transactions), (SNAPSHOT_WITHOUT_TRANSACTIONS, with_a_group)]
+    ("path", "cluster"),
+    [
+        (SNAPSHOT, of_the_newest_level),
+        (SNAPSHOT_WITH_TRANSACTIONS, with_transactions),
+        (SNAPSHOT_WITHOUT_TRANSACTIONS, with_a_group),
+    ],
 )
 def test_a_snapshot_is_written_and_read_as_ever(path: pathlib.Path, cluster: Callable[[], Cluster]) -> None:
     packed = bytes.fromhex(path.read_text())
@@ -204,5 +222,6 @@ def test_snapshots_of_older_versions_are_read() -> None:
 
 if __name__ == "__main__":
     COMMANDS.write_text(render())
-    SNAPSHOT.write_text(with_transactions().image.snapshot().hex() + "\n")
+    SNAPSHOT.write_text(of_the_newest_level().image.snapshot().hex() + "\n")
+    SNAPSHOT_WITH_TRANSACTIONS.write_text(with_transactions().image.snapshot().hex() + "\n")
     SNAPSHOT_WITHOUT_TRANSACTIONS.write_text(with_a_group().image.snapshot().hex() + "\n")

@@ -69,6 +69,23 @@ async def test_nobody_is_told_that_a_topic_does_not_exist_before_the_quorum_was_
     assert (await api.get("/v1/topics/orders")).status == 200
 
 
+async def test_a_caller_that_knows_a_later_topic_of_the_name_is_not_told_of_the_deleted_one(api: Api) -> None:
+    """S7: the topic was deleted and created again, and this node's view is behind."""
+    old = (await api.get("/v1/topics/orders")).document
+    assert old["created_index"] > 0
+
+    asked = f"/v1/topics/orders?created_index={old['created_index'] + 1}"
+    api.broker.quorum_answers = False
+    (await api.get(asked)).problem("metadata_behind")
+    assert (await api.get(f"/v1/topics/orders?created_index={old['created_index']}")).document["id"] == old["id"]
+    api.broker.quorum_answers = True
+    api.broker.unseen.append(lambda: api.broker.create_again("orders"))
+    new = (await api.get(asked)).document
+    assert new["created_index"] > old["created_index"] and new["id"] != old["id"]
+    (await api.get("/v1/topics/orders?created_index=-1")).problem("invalid_request")
+    (await api.get("/v1/topics/orders?created_index=soon")).problem("invalid_request")
+
+
 async def test_nobody_is_told_that_a_partition_does_not_exist_before_the_quorum_was_asked(api: Api) -> None:
     """S7: another node has just added it, and this node's view is behind."""
     grown: list[int] = []

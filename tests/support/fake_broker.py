@@ -164,9 +164,15 @@ class FakeBroker:
 
     def add_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> TopicRecord:
         topic_id = TopicId(len(self.view.topics()).to_bytes(2, "big") + os.urandom(14))
-        topic = TopicRecord(topic_id, name, partitions, 1, tuple(sorted((configs or {}).items())))
+        settings = tuple(sorted((configs or {}).items()))
+        topic = TopicRecord(topic_id, name, partitions, 1, settings, created_index=self.view.index + 1)
         self._event(TopicChanged(topic), *self._new_partitions(topic, 0))
         return topic
+
+    def create_again(self, name: str) -> TopicRecord:
+        """Delete the topic, and make another of its name."""
+        self._event(TopicRemoved(self._topic(name).topic_id, name))
+        return self.add_topic(name)
 
     def grow(self, name: str, partition_count: int) -> None:
         topic = self._topic(name)

@@ -136,6 +136,7 @@ class FakeTopic:
     partitions: list[FakePartition]
     id: bytes = field(default_factory=lambda: os.urandom(16))
     configs: dict[str, str] = field(default_factory=dict)
+    created_index: int = 0
 
 
 class FakeCluster:
@@ -145,6 +146,8 @@ class FakeCluster:
         self.nodes = {number: FakeNode(self, number) for number in range(1, nodes + 1)}
         self.topics: dict[str, FakeTopic] = {}
         self.producer_ids = 0
+        self.created = 0
+        """Topics so far."""
         self.transactions = FakeTransactions(self)
         self.describes = 0
         self.changed = asyncio.Event()
@@ -166,7 +169,8 @@ class FakeCluster:
 
     def create_topic(self, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> FakeTopic:
         made = [FakePartition(p, sorted(self.nodes)[p % len(self.nodes)]) for p in range(partitions)]
-        topic = self.topics[name] = FakeTopic(name, made, configs=configs or {})
+        self.created += 1
+        topic = self.topics[name] = FakeTopic(name, made, configs=configs or {}, created_index=self.created)
         return topic
 
     def topic_by_id(self, topic_id: bytes) -> FakeTopic | None:
@@ -206,6 +210,8 @@ class FakeNode:
         self.api_problem: dict[str, Any] | None = None
         """What the API answers instead."""
         self.api_calls: list[str] = []
+        self.behind: dict[str, FakeTopic] = {}
+        """By name: topics that were deleted and that this node, cut off from the quorum, still describes and serves."""
         self._ports: list[HeldPort] = []
         self._listener: Http2Listener | None = None
         self._runner: web.AppRunner | None = None
@@ -258,6 +264,11 @@ class FakeNode:
         for stream in list(self._streams):
             stream.connection.abort("dropped by the test")
 
+    def topic_by_id(self, topic_id: bytes) -> FakeTopic | None:
+        """As this node knows it."""
+        old = next((topic for topic in self.behind.values() if topic.id == topic_id), None)
+        return old or self.cluster.topic_by_id(topic_id)
+
     # --- Data ---------------------------------------------------------------------------------------------------------
 
     def _accept(self, stream: Http2Stream) -> FakeNode:
@@ -303,7 +314,7 @@ class FakeNode:
             self._spawn(self._answer(stream, ProduceResponse(request.correlation_id, answers), fate.hold))
 
     def _append(self, topic_id: bytes, number: int, batch: memoryview) -> tuple[str, int]:
-        topic = self.cluster.topic_by_id(topic_id)
+        topic = self.topic_by_id(topic_id)
         if topic is None:
             return "unknown_topic", -1
         partition = topic.partitions[number]
@@ -357,7 +368,7 @@ class FakeNode:
             return await self.cluster.transactions.route(request, path[1:])
         if method == "GET" and path[0] == "topics" and len(path) == 2:
             self.cluster.describes += 1
-            topic = self.cluster.topics.get(path[1])
+            topic = self.behind.get(path[1]) or self.cluster.topics.get(path[1])
             if topic is None:
                 raise InvalidRequest("unknown_topic", f"there is no topic {path[1]!r}")
             return web.json_response(self._describe(topic))
@@ -382,6 +393,7 @@ class FakeNode:
         return {
             "name": topic.name, "id": topic.id.hex(), "partition_count": len(partitions),
             "replication_factor": len(numbers), "configs": topic.configs, "partitions": partitions,
+            "created_index": topic.created_index,
         }  # fmt: skip
 
     def _offsets(self, message: bytes) -> web.Response:
@@ -389,7 +401,7 @@ class FakeNode:
         assert isinstance(request, OffsetsRequest)
         found = []
         for asked in request.partitions:
-            topic = self.cluster.topic_by_id(asked.topic_id)
+            topic = self.topic_by_id(asked.topic_id)
             if topic is None:
                 found.append(FoundOffset(asked.topic_id, asked.partition, "unknown_topic", "gone"))
                 continue

@@ -136,7 +136,7 @@ class FakeFetches:
         answers: list[FetchedPartition] = []
         body: list[bytes] = []
         for asked in partitions:
-            topic = self._node.cluster.topic_by_id(asked.topic_id)
+            topic = self._node.topic_by_id(asked.topic_id)
             partition = topic.partitions[asked.partition] if topic else None
             code, found = error, []
             if partition is None:

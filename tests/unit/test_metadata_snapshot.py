@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.commands import ClientSession, CreateTopic, DeleteTopic, Done, NoOp
+from metadata.commands import ClientSession, CreateTopic, DeleteTopic, Done, NoOp, SetFeatureLevel
 from metadata.engine import InstalledSnapshot
 from metadata.image import ClusterImage, diff
 from metadata.quorum_machine import StateMachine
 from metadata.snapshot import VERSION, UnknownSnapshot
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, TopicId
+from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import Cluster, report
 
 
@@ -95,9 +97,19 @@ def test_a_snapshot_that_was_cut_short_is_refused(length: int) -> None:
         ClusterImage.from_snapshot(packed[:length])
 
 
-@given(st.data())
-def test_a_flipped_bit_is_found(data: st.DataObject) -> None:
-    packed = bytearray(busy().image.snapshot())
+def newest() -> Cluster:
+    """Of which a snapshot is of the newest version."""
+    cluster = busy()
+    for number in range(3):
+        cluster.do(cluster.registration(number, feature_level=FEATURE_LEVEL))
+    cluster.do(SetFeatureLevel(FEATURE_LEVEL))
+    return cluster
+
+
+@pytest.mark.parametrize("made", [busy, newest])
+@given(data=st.data())
+def test_a_flipped_bit_is_found(made: Callable[[], Cluster], data: st.DataObject) -> None:
+    packed = bytearray(made().image.snapshot())
     packed[data.draw(st.integers(0, len(packed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(RemoteProtocolError):
         ClusterImage.from_snapshot(packed)

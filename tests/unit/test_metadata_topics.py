@@ -12,8 +12,11 @@ from metadata.commands import (
     CreateTopic,
     DeleteTopic,
     Done,
+    SetFeatureLevel,
 )
+from metadata.image import ClusterImage
 from raftlog.model import BrokerId, TopicId
+from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, Cluster
 
 OTHER = TopicId(b"topic-number-002")
@@ -100,6 +103,32 @@ def test_a_deleted_topic_is_gone_and_its_name_is_free() -> None:
     assert topic.topic_id == OTHER
     assert cluster.view.topic_by_id(TOPIC) is None
     cluster.fence(0)
+
+
+def test_of_two_topics_of_one_name_the_later_has_the_greater_index() -> None:
+    """It is that of the command in the metadata log: the same on every node, and the same when the topic changes."""
+    cluster = Cluster(3, feature_level=FEATURE_LEVEL)
+    assert created(cluster) == 0, "the cluster was at a lower feature level"
+    cluster.do(SetFeatureLevel(image_topics.CREATED_INDEX_FEATURE_LEVEL))
+    cluster.do(DeleteTopic(TOPIC))
+    cluster.do(CreateTopic("orders", OTHER, (brokers(0, 1, 2),)))
+    first = created(cluster)
+    assert first == cluster.image.index
+    cluster.do(AlterTopic(OTHER, (("retention.ms", "1"),)))
+    cluster.do(AddPartitions(OTHER, 1, (brokers(2, 1, 0),)))
+    cluster.do(CreateTopic("orders", OTHER, (brokers(0, 1, 2),)))
+    assert created(cluster) == first
+    restored = ClusterImage.from_snapshot(cluster.image.snapshot())
+    assert restored.topics == cluster.image.topics
+    cluster.do(DeleteTopic(OTHER))
+    cluster.do(CreateTopic("orders", TOPIC, (brokers(0, 1, 2),)))
+    assert created(cluster) > first
+
+
+def created(cluster: Cluster) -> int:
+    topic = cluster.view.topic("orders")
+    assert topic is not None
+    return topic.created_index
 
 
 def test_partitions_are_added_with_the_settings_of_the_topic() -> None:

@@ -1,0 +1,127 @@
+"""A topic was deleted and created again, and one node, cut off from the quorum, still describes the deleted one: no
+client goes back to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from raftlog import Consumer, Producer
+from raftlog.client.api import HttpApi
+from raftlog.client.metadata import ClusterMetadata, TopicDescription
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.wire import ProduceRequest
+from tests.support.fake_cluster import OK, FakeCluster, FakeTopic, Fate
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster(nodes=3) as started:
+        yield started
+
+
+def created_twice(cluster: FakeCluster, *, behind: int) -> tuple[FakeTopic, FakeTopic]:
+    """The deleted topic, which is led by the node that is behind, and the present one, which node 1 leads."""
+    old = cluster.create_topic("t")
+    old.partitions[0].leader, old.partitions[0].leader_epoch = behind, 7
+    new = cluster.create_topic("t")
+    cluster.nodes[behind].behind["t"] = old
+    return old, new
+
+
+async def test_of_two_topics_of_one_name_the_one_created_later_is_known(cluster: FakeCluster) -> None:
+    """And the next question goes to another node than the one that is behind."""
+    old, new = created_twice(cluster, behind=2)
+    api = HttpApi([cluster.nodes[n].api_address for n in (2, 1)])
+    metadata = ClusterMetadata(api)
+
+    async def described() -> TopicDescription | RaftlogError:
+        return (await metadata.refresh(["t"]))["t"]
+
+    first = await described()
+    assert isinstance(first, TopicDescription)
+    assert first.id_bytes == old.id, "nothing better is known yet"
+    api.prefer_another()
+    while str(api.addresses[0]) != cluster.nodes[1].api_address:
+        api.prefer_another()
+    second = await described()
+    assert isinstance(second, TopicDescription)
+    assert (second.id_bytes, first.is_older_than(second)) == (new.id, True)
+    while str(api.addresses[0]) != cluster.nodes[2].api_address:
+        api.prefer_another()
+    third = await described()
+    assert isinstance(third, RetriableError)
+    assert third.code == "metadata_behind"
+    assert str(api.addresses[0]) != cluster.nodes[2].api_address
+    assert metadata.topics["t"].id_bytes == new.id
+    await api.close()
+
+
+async def test_a_node_is_told_what_the_client_knows(cluster: FakeCluster) -> None:
+    asked: list[str] = []
+    route = cluster.nodes[1]._route
+
+    async def recorded(request):  # type: ignore[no-untyped-def]
+        asked.append(request.path_qs)
+        return await route(request)
+
+    cluster.nodes[1]._route = recorded  # type: ignore[method-assign]
+    cluster.create_topic("t")
+    api = HttpApi(cluster.nodes[1].api_address)
+    metadata = ClusterMetadata(api)
+    await metadata.refresh(["t"])
+    await metadata.refresh(["t"])
+    assert [path for path in asked if "topics" in path] == ["/v1/topics/t", "/v1/topics/t?created_index=1"]
+    await api.close()
+
+
+async def test_one_description_from_a_node_that_is_behind_appends_nothing_twice(cluster: FakeCluster) -> None:
+    """S1: the batch is in the log and its answer is lost; whoever took the deleted topic for a new one would drop the
+    batch's sequence numbers and append it again."""
+    old, new = created_twice(cluster, behind=2)
+    answers_lost = 0
+
+    def fate(_: ProduceRequest) -> Fate:
+        nonlocal answers_lost
+        answers_lost += 1
+        return Fate(drop_after=True) if answers_lost <= 8 else OK
+
+    cluster.nodes[1].on_produce = fate
+    async with Producer(cluster.nodes[1].api_address) as producer:
+        delivery = await producer.send("t", b"x", partition=0)
+    assert cluster.nodes[2].api_calls.count("GET /v1/topics/t") > 0, "the node that is behind was asked"
+    assert delivery.base_offset == 0
+    assert (new.partitions[0].values(), old.partitions[0].values()) == ([b"x"], [])
+
+
+async def test_a_reader_of_the_present_topic_outlives_a_description_of_the_deleted_one(cluster: FakeCluster) -> None:
+    """S10: for half a second nobody leads; the third question in a row goes to the node that is behind."""
+    created_twice(cluster, behind=2)
+    async with (
+        Producer(cluster.nodes[1].api_address) as producer,
+        Consumer(cluster.nodes[1].api_address, "t") as consumer,
+    ):
+        await producer.send("t", b"a", partition=0)
+        assert [record.value for record in await consumer.poll(10, 5)] == [b"a"]
+        cluster.move_leader("t", 0, -1)
+        cluster.nodes[1].drop_connections()
+        asked = cluster.nodes[2].api_calls
+        await cluster.until(lambda: asked.count("GET /v1/topics/t") >= 2)
+        cluster.move_leader("t", 0, 3)
+        await producer.send("t", b"b", partition=0)
+        assert [record.value for record in await consumer.poll(10, 5)] == [b"b"]
+
+
+async def test_a_reader_of_the_deleted_topic_is_told_that_there_is_a_later_one(cluster: FakeCluster) -> None:
+    old = cluster.create_topic("t")
+    async with Consumer(cluster.bootstrap, "t") as consumer:
+        for node in (2, 3):
+            cluster.nodes[node].behind["t"] = old
+        cluster.create_topic("t")
+        cluster.move_leader("t", 0, 1)
+        with pytest.raises(InvalidRequest, match="created again"):
+            async with asyncio.timeout(10):
+                while True:
+                    await consumer.poll(timeout=0.1)
