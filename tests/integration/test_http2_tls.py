@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from raftlog.errors import RetriableError
-from raftlog.http2 import Http2Connection
+from raftlog.http2 import Http2Connection, connect
 from raftlog.http2.frames import PREFACE
 from raftlog.http2.tls import PIECE_BYTES, TURN_BYTES, TransportWriter
 from raftlog.ports import FileRegion
@@ -86,6 +86,29 @@ async def test_tls_without_h2_is_not_served(tls: tuple[ssl.SSLContext, ssl.SSLCo
         writer.close()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()
+
+
+async def test_a_listener_that_does_not_agree_to_h2_is_not_spoken_to(
+    tls: tuple[ssl.SSLContext, ssl.SSLContext], tmp_path: Path
+) -> None:
+    """RFC 9113 section 3.2: without the protocol's name in the handshake, either end gives up."""
+    from tests.support.certificates import self_signed
+
+    certificate, key = self_signed("127.0.0.1")
+    (tmp_path / "certificate.pem").write_bytes(certificate)
+    (tmp_path / "key.pem").write_bytes(key)
+    plain = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)  # offers no protocol at all
+    plain.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            await reader.read()  # it says nothing, until the dialer goes
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0, ssl=plain) as server:
+        trusting = ssl.create_default_context(cafile=str(tmp_path / "certificate.pem"))
+        with pytest.raises(RetriableError, match="did not agree to HTTP/2"):
+            await connect("127.0.0.1", server.sockets[0].getsockname()[1], ssl=trusting)
 
 
 async def test_a_connection_under_tls_stays_on_the_listeners_loop(tls: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:

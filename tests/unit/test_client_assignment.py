@@ -126,3 +126,17 @@ async def test_who_waits_for_records_gets_those_of_a_partition_that_is_resumed(
         await asyncio.sleep(0)
         consumer.resume([0])
         assert [record.offset for record in await waiting][:2] == [0, 1]
+
+
+async def test_what_is_assigned_is_asked_for_while_the_leader_still_waits(
+    cluster: FakeCluster, topic: FakeTopic
+) -> None:
+    """A long poll of other partitions holds nothing up: without one for what came, its records would wait for that."""
+    async with Consumer(cluster.bootstrap, "t", [0], {0: 40}, max_wait_ms=30_000) as consumer:
+        asked = asked_for(cluster)
+        waiting = asyncio.create_task(consumer.poll(timeout=30.0))
+        async with asyncio.timeout(5):
+            while (0, 40) not in asked:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+            consumer.assign({0: 40, 2: 39})
+            assert [(record.partition, record.offset) for record in await waiting] == [(2, 39)]

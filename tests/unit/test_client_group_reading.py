@@ -144,3 +144,28 @@ async def test_whoever_is_cancelled_however_often_loses_no_record(cluster: FakeC
             if not turns % 7:
                 await asyncio.sleep(0.001)
     assert found == list(range(200))
+
+
+@pytest.mark.parametrize("rest", ["paused", "resumed at once", "moved"])
+async def test_what_was_read_ahead_of_a_pause_is_handed_out_after_it(
+    cluster: FakeCluster, reading: GroupReading, rest: str
+) -> None:
+    """S8: no record between the position and what was read ahead is skipped, none comes during the pause."""
+    topic = topic_of(cluster, "t", 1)
+    held = named(topic, 0)
+    reading.begin({held: 0})
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(10):
+        while not reading.hand_out(1):
+            await reading.wait(5, loop.time() + 1.0, asyncio.Event())
+    assert reading.positions == {held: 1}, "four more of the batch are here"
+    reading.pause([held])
+    if rest != "resumed at once":
+        assert reading.hand_out(10) == []
+        assert not await reading.wait(10, loop.time() + 0.05, asyncio.Event())
+        assert reading.hand_out(10) == [] and reading.positions == {held: 1}
+    if rest == "moved":
+        reading.seek(held, 17)
+    reading.resume([held])
+    first = 17 if rest == "moved" else 1
+    assert await read(reading, 20 - first) == [("t", 0, offset) for offset in range(first, 20)]

@@ -117,6 +117,23 @@ def test_a_short_frame_at_the_very_end_of_the_buffer(last: bytes) -> None:
     assert only(peer.events(), MessageReceived)[0].message == b"x" * (room - 13) and not peer.core.failed
 
 
+@pytest.mark.parametrize("length", [13, 1_000, 8_191])
+def test_a_frame_that_reaches_beyond_the_buffers_end_is_moved_to_its_front(length: int) -> None:
+    """Frames that are kept whole in the staging buffer, and headers of DATA: several buffers of either, read as a fast
+    peer lets them be, each read as long as there is room."""
+    peer = RawPeer()
+    peer.open()
+    unknown = raw_frame(0xBE, 0, 0, b"?" * length)
+    messages = [bytes([number % 256]) * length for number in range(3 * 128 * 1024 // length)]
+    wire = b"".join(unknown + data_frame(1, prefixed(message)) for message in messages)
+    told: list[bytes] = []
+    for position in range(0, len(wire), 50 * length):
+        peer.now += 1.0  # frames that carry nothing are rationed by time
+        peer.feed(wire[position : position + 50 * length])
+        told += peer.messages()
+    assert told == messages and not peer.core.failed
+
+
 def test_a_large_message_is_received_into_its_own_buffer() -> None:
     peer = RawPeer()
     peer.open()

@@ -176,6 +176,23 @@ def test_only_as_much_is_framed_as_the_socket_wants() -> None:
     assert peer.core.outbox.queued_bytes == 0
 
 
+def test_what_goes_out_at_once_uses_up_the_sockets_room() -> None:
+    """Messages that fit are framed while they are sent, and count like those that waited in a queue."""
+    peer = RawPeer(settings=OURS)
+    stream = peer.open()
+    peer.feed(window_update(0, 2**30))
+    peer.frames(room=0)
+    message = b"x" * 96  # 100 bytes of DATA with its prefix
+    peer.core.outbox.room = 250
+    for _ in range(10):
+        peer.core.send(stream, [message])
+    assert peer.core.outbox.room == -50, "the third frame still began within the room"
+    assert stream.queued_bytes == peer.core.outbox.queued_bytes == 7 * 100
+    assert sent(peer, room=0) == (prefixed(message) * 3, [100] * 3)
+    assert sent(peer, room=101) == (prefixed(message) * 2, [100] * 2)
+    assert sent(peer) == (prefixed(message) * 5, [100] * 5)
+
+
 # --- Regions of files ------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,120 @@
+"""Requests by way of the API count as a connection: it has an end, which is told once, after the last answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from raftlog.client.transport_http1 import ApiConnection
+from raftlog.errors import RaftlogError, RetriableError
+from raftlog.model import Endpoint
+from raftlog.ports import Buffer
+from raftlog.wire import OffsetsRequest, OffsetsResponse, Response, encode
+
+
+class Api:
+    """Answers each request when a test lets it."""
+
+    def __init__(self) -> None:
+        self.asked: list[asyncio.Future[bytes]] = []
+
+    async def once(self, path: str, message: bytes, content_type: str, timeout: float) -> Buffer:
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.asked.append(answer)
+        return await answer
+
+
+class World:
+    def __init__(self) -> None:
+        self.api = Api()
+        self.told: list[str] = []
+        self.over: list[ApiConnection] = []
+        self.connection = ApiConnection(
+            1,
+            Endpoint("127.0.0.1", 1),
+            self.api,
+            lambda: self.told.append("drained"),
+            self.over.append,  # type: ignore[arg-type]
+        )
+
+    def ask(self, body: bytes = b"") -> None:
+        def answered(response: Response, rest: memoryview) -> None:
+            assert not self.over, "the end comes last"
+            self.told.append(f"answered {response.correlation_id}")
+
+        def lost(error: RaftlogError) -> None:
+            assert not self.over, "the end comes last"
+            self.told.append(error.code)
+
+        self.connection.request(
+            "/v1/fetch", lambda number: OffsetsRequest(number, []), [body], timeout=5.0, answered=answered, lost=lost
+        )
+
+    def answer(self, number: int) -> None:
+        self.api.asked[number].set_result(b"".join(encode(OffsetsResponse(number, []))))  # type: ignore[arg-type]
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_the_end_of_a_retired_connection_is_told_after_its_last_answer() -> None:
+    world = World()
+    world.ask()
+    world.ask()
+    await turns()
+    world.connection.retire()
+    assert not world.connection.usable
+    with pytest.raises(RetriableError) as refused:
+        world.ask()
+    assert refused.value.code == "connection_lost"
+    world.answer(1)
+    await turns()
+    assert world.told == ["answered 1"] and not world.over
+    world.answer(0)
+    await turns()
+    assert world.told == ["answered 1", "answered 0"] and world.over == [world.connection]
+    world.connection.retire()
+    world.connection.close("again")
+    await turns()
+    assert world.over == [world.connection], "once"
+
+
+async def test_an_idle_connection_that_is_retired_is_over_in_a_later_turn() -> None:
+    world = World()
+    world.ask()
+    await turns()
+    world.answer(0)
+    await turns()
+    assert world.told == ["answered 0"] and not world.over and world.connection.oldest_sent_at is None
+    world.connection.retire()
+    assert not world.over
+    await turns()
+    assert world.over == [world.connection]
+
+
+async def test_a_connection_that_is_closed_loses_what_is_under_way_and_is_over() -> None:
+    world = World()
+    world.ask()
+    await turns()
+    world.connection.close("the client is closed")
+    await turns()
+    assert world.told == ["connection_lost"] and world.over == [world.connection]
+
+
+async def test_much_that_waits_is_congestion_and_its_end_is_told() -> None:
+    world = World()
+    for _ in range(3):
+        world.ask(b"x" * (512 * 1024))
+    await turns()
+    assert world.connection.congested
+    world.answer(0)
+    await turns()
+    assert world.told == ["answered 0"] and world.connection.congested, "two are a MiB, with their heads"
+    world.answer(1)
+    await turns()
+    assert world.told == ["answered 0", "answered 1", "drained"] and not world.connection.congested
+    world.connection.close("over")
+    await turns()
