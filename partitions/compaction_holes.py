@@ -80,17 +80,20 @@ class Hole:
     """It is not as it was before the pass."""
     end_offset: int
     max_timestamp: int
+    greatest_id: int
+    """Of the producers of all that it stands for."""
 
     @classmethod
     def of(cls, header: BatchHeader, batch: bytes, *, changed: bool) -> Hole:
-        return cls(header, batch, changed, header.end_offset, header.max_timestamp)
+        return cls(header, batch, changed, header.end_offset, header.max_timestamp, header.producer_id)
 
     def with_next(self, header: BatchHeader) -> Hole | None:
         """With the batch that follows; None where one batch cannot stand for both: another leader epoch, too long."""
         if header.leader_epoch != self.first.leader_epoch or header.last_offset - self.first.base_offset > _DELTA_MAX:
             return None
         latest = max(self.max_timestamp, header.max_timestamp)
-        return replace(self, end_offset=header.end_offset, max_timestamp=latest)
+        greatest_id = max(self.greatest_id, header.producer_id)
+        return replace(self, end_offset=header.end_offset, max_timestamp=latest, greatest_id=greatest_id)
 
     @property
     def joined(self) -> bool:
@@ -112,4 +115,5 @@ class Hole:
         """To be written."""
         if self._stays:
             return self.first_batch
-        return hole(self.first.base_offset, self.end_offset, self.first.leader_epoch, self.max_timestamp)
+        first = self.first
+        return hole(first.base_offset, self.end_offset, first.leader_epoch, self.max_timestamp, self.greatest_id)

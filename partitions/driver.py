@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskError, InvariantViolation, RaftlogError, RetriableError
-from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, TopicPartition
+from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, ProducerId, TopicPartition
 from raftlog.ports import Buffer
 from raftlog.record_batch import BatchHeader
 
@@ -149,7 +149,16 @@ class PartitionDriver(DriverReads):
 
     # --- Produce and read ---
 
-    def produce(self, batch: Buffer, config: TopicConfig, acks: Acks, done: ProduceDone, deadline: float) -> None:
+    def produce(
+        self,
+        batch: Buffer,
+        config: TopicConfig,
+        acks: Acks,
+        done: ProduceDone,
+        deadline: float,
+        *,
+        resent: bool = False,
+    ) -> None:
         """One batch; see `PartitionManager.produce`. `deadline` is in monotonic seconds."""
         try:
             self._check_open_for_produce()
@@ -157,7 +166,7 @@ class PartitionDriver(DriverReads):
             done(error)
             return
         request = self._performer.requests.add(done, deadline)
-        self._incoming.arrive(Arrival(request, batch, acks, config, self._around.clock.wall_ms()))
+        self._incoming.arrive(Arrival(request, batch, acks, config, self._around.clock.wall_ms(), resent))
         self._around.wants_tick(self)
 
     def _on_checked(self, arrival: Arrival, header: BatchHeader | RaftlogError) -> None:
@@ -175,9 +184,17 @@ class PartitionDriver(DriverReads):
         append_time = self._around.clock.wall_ms() if stamped else -1
         deadline = self._performer.requests.deadline_of(arrival.request)
         incoming = fx.IncomingBatch(
-            arrival.request, header, arrival.batch, arrival.acks, append_time, deadline=deadline
+            arrival.request,
+            header,
+            arrival.batch,
+            arrival.acks,
+            append_time,
+            deadline=deadline,
+            resent=arrival.resent,
         )
-        return self.replica.produce(incoming, self._now())
+        now = self._now()
+        self._producers.advance(now)
+        return self.replica.produce(incoming, now)
 
     def _check_open_for_produce(self) -> None:
         if self._closed:
@@ -188,6 +205,11 @@ class PartitionDriver(DriverReads):
             raise RetriableError("replica_not_available", f"{self.name} still reads what its producers sent")
         if self.log.full:
             raise self.log.refusal(self.name)
+
+    @property
+    def greatest_producer_id(self) -> ProducerId:
+        """Nobody with a greater id has ever written to this log."""
+        return self._producers.greatest_id
 
     @property
     def closed(self) -> bool:

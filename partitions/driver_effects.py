@@ -146,6 +146,7 @@ class EffectPerformer:
         for batch in effect.batches:
             self._log.append(batch.header, [batch.data])
             self._producers.append(batch.header, batch.control)
+        self._producers.advance(self._around.clock.monotonic())
         self.write()
 
     def _truncate_to(self, effect: fx.TruncateTo) -> None:
@@ -155,6 +156,10 @@ class EffectPerformer:
 
     def _start_log_at(self, effect: fx.StartLogAt) -> None:
         self._log.truncate_fully_and_start_at(effect.offset)
+        if effect.offset > 0:
+            # Instead of what the log assumed, which has nobody to ask: that anybody may have written below.
+            self._producers.restore(None)
+            self._producers.lacks_past(effect.greatest_producer_id)
         self._truncated(effect.leader_epoch)
 
     def _truncated(self, leader_epoch: LeaderEpoch) -> None:

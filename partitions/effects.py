@@ -16,7 +16,17 @@ from dataclasses import dataclass
 from typing import NewType, TypeAlias
 
 from raftlog.errors import RaftlogError
-from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch, TopicPartition
+from raftlog.model import (
+    EVERY_PRODUCER_ID,
+    Acks,
+    BrokerId,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    ProducerId,
+    TopicPartition,
+)
 from raftlog.ports import Buffer
 from raftlog.record_batch import BatchHeader, Control
 from raftlog.transactions import TransactionKey
@@ -47,6 +57,8 @@ class IncomingBatch:
     """Until when whoever sent it waits for an answer, in monotonic seconds."""
     control: Control | None = None
     """What a marker says, which the leader itself makes; nobody waits for it."""
+    resent: bool = False
+    """An earlier attempt may have been appended."""
 
 
 @dataclass(slots=True)
@@ -135,6 +147,8 @@ class StartLogAt:
 
     leader_epoch: LeaderEpoch
     offset: Offset
+    greatest_producer_id: ProducerId = EVERY_PRODUCER_ID
+    """Of those who wrote below, as far as is known."""
 
 
 @dataclass(slots=True)
@@ -205,6 +219,8 @@ class StartAt:
     (The log start may lie inside a batch; the follower hears of it with the marks.)"""
 
     first_batch_offset: Offset
+    greatest_producer_id: ProducerId = EVERY_PRODUCER_ID
+    """Nobody with a greater id wrote to the leader's log: whoever begins in the middle of it has not seen them (S1)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ class Follower:
                 raise RemoteProtocolError("matched, and then diverged in the same epoch")
             return self._shorten(truncation_for(self._log, answer))
         if isinstance(answer, StartAt):
-            return self._shorten(answer.first_batch_offset, fully=True)
+            return self._begin_anew(answer)
         return self._wait(now, RETRY_SECONDS)
 
     def on_truncated(self, leader_epoch: LeaderEpoch) -> list[Effect]:
@@ -218,19 +218,29 @@ class Follower:
         self._retry_at = now + seconds
         return []
 
-    def _shorten(self, end_offset: Offset, *, fully: bool = False) -> list[Effect]:
+    def _begin_anew(self, answer: StartAt) -> list[Effect]:
+        """Nothing of this log can be compared."""
+        self._refuse_to_lose(answer.first_batch_offset)
+        self.state = State.TRUNCATING
+        self.high_watermark = answer.first_batch_offset
+        return [StartLogAt(self.leader_epoch, answer.first_batch_offset, answer.greatest_producer_id)]
+
+    def _shorten(self, end_offset: Offset) -> list[Effect]:
         """Drop what the leader does not have, unless that is committed."""
+        self._refuse_to_lose(end_offset)
+        self.state = State.TRUNCATING
+        if end_offset < self._log.log_start_offset:
+            self.high_watermark = end_offset
+            return [StartLogAt(self.leader_epoch, end_offset)]
+        self.high_watermark = min(self.high_watermark, end_offset)
+        return [TruncateTo(self.leader_epoch, end_offset)]
+
+    def _refuse_to_lose(self, end_offset: Offset) -> None:
         if end_offset < self.high_watermark and self._vouches():
             raise InvariantViolation(
                 f"would truncate to {end_offset}, below the high watermark {self.high_watermark}, as a member of the "
                 f"ISR or the commit set (S6): {self.record}"
             )
-        self.state = State.TRUNCATING
-        if fully or end_offset < self._log.log_start_offset:
-            self.high_watermark = end_offset
-            return [StartLogAt(self.leader_epoch, end_offset)]
-        self.high_watermark = min(self.high_watermark, end_offset)
-        return [TruncateTo(self.leader_epoch, end_offset)]
 
     def _vouches(self) -> bool:
         """Whether committed records may rest on this replica."""

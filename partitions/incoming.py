@@ -41,6 +41,7 @@ class Arrival:
     acks: Acks
     config: TopicConfig
     wall_ms: int
+    resent: bool = False
 
 
 class IncomingBatches:

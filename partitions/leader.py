@@ -18,6 +18,7 @@ What is *not* here: roles (`replica.py`), the log and its fsync (`driver.py`), f
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from raftlog.errors import InvalidRequest, InvariantViolation, NotLeader, RaftlogError, RetriableError
 from raftlog.model import Acks, BrokerId, BrokerRecord, Incarnation, LeaderEpoch, Offset, PartitionRecord, ProducerId
@@ -38,6 +39,7 @@ from .effects import (
     ProposeIsr,
     Refused,
     Reject,
+    StartAt,
     WhenStable,
 )
 from .isr import IsrState, Members, members, replicated_end_offset
@@ -47,7 +49,7 @@ from .leader_parking import Parking
 from .leader_produces import UnreplicatedProduces
 from .leader_transactions import LeaderTransactions
 from .log_view import LogView, compare_follower
-from .producer_state import Ahead, AppendedBatch, Duplicate, ProducerStates, RefusedSequence
+from .producer_state import Ahead, AppendedBatch, Duplicate, NoRoom, ProducerStates, RefusedSequence
 
 ISR_RETRY_SECONDS = 0.2
 """Between a proposal that was refused or got lost and the next."""
@@ -117,7 +119,7 @@ class Leader:
         transaction is acknowledged, resent or not, when it is below the high watermark (S13)."""
         if batch.header.is_transactional and (not_taken := self.transactions.refusal(batch)) is not None:
             return [Reject(batch.request, not_taken)]
-        verdict = self._producers.check(batch.header)
+        verdict = self._producers.check(batch.header, resent=batch.resent)
         if isinstance(verdict, Duplicate):
             return self._resent(batch, verdict.batch)
         if isinstance(verdict, RefusedSequence):
@@ -125,6 +127,8 @@ class Leader:
         refusal = self._refusal(batch)
         if refusal is not None:
             return [Reject(batch.request, refusal)]
+        if isinstance(verdict, NoRoom):
+            return [Reject(batch.request, RetriableError("overloaded", verdict.detail))]
         if isinstance(verdict, Ahead):
             if self._parking.park(batch, verdict, now):
                 return []
@@ -137,7 +141,7 @@ class Leader:
             return []
         effects: list[Effect] = []
         for parked in list(self._parking.of(producer_id)):
-            if not isinstance(self._producers.check(parked.batch.header), Ahead):
+            if not isinstance(self._producers.check(parked.batch.header, resent=parked.batch.resent), Ahead):
                 self._parking.leave(parked)
                 released = self.produce(parked.batch, now)
                 effects += released
@@ -172,6 +176,8 @@ class Leader:
         counts = follower in self.maximal_isr or follower in self.record.commit_set
         counted = counts and follower not in self.record.not_eligible
         answer = compare_follower(self._log, self.high_watermark, last_epoch, fetch_offset, counted=counted)
+        if isinstance(answer, StartAt):
+            answer = replace(answer, greatest_producer_id=self._producers.greatest_id)
         effects: list[Effect] = [AnswerFollower(follower, answer)]
         if isinstance(answer, Matched):
             progress = self._followers[follower]

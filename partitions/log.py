@@ -258,7 +258,7 @@ class PartitionLog(LogCompaction):
         self._generation += 1
         self._pending.restarted(offset)
         self.forget_compaction(Offset(0))
-        self.producers.emptied()
+        self.producers.emptied(offset)
 
     def advance_log_start(self, offset: Offset) -> None:
         """Records below `offset` are no longer readable; segments wholly below go with the next jobs. Never back.

@@ -307,7 +307,7 @@ def _rest_of_hole(header: BatchHeader, wanted: Wanted) -> bytes | None:
     within = header.base_offset < wanted.start_offset < header.end_offset <= wanted.end_offset
     if not (wanted.copying and within and is_hole(header)):
         return None
-    return hole(wanted.start_offset, header.end_offset, header.leader_epoch, header.max_timestamp)
+    return hole(wanted.start_offset, header.end_offset, header.leader_epoch, header.max_timestamp, header.producer_id)
 
 
 def _add_rest(found: LogSlice, rest: bytes, wanted: Wanted, end_offset: Offset) -> None:

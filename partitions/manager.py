@@ -31,6 +31,7 @@ from .log_writer import LogWriter
 from .offset_search import not_found, search_offset
 from .partition_view import MetadataChange, PartitionView, TopicRemoved, Touched
 from .partition_view_steps import consequences
+from .producer_state import DEFAULT_BOUNDS, ProducerBounds
 from .replica_folders import OpenedReplica
 from .replica_repair import ReplicaRepairs, ReportLoss
 from .replica_shelf import MOVED_SECONDS, ReplicaShelf
@@ -64,6 +65,7 @@ class PartitionManager:
         timing: TimingConfig,
         retention_check_ms: int = 30_000,
         fetch_cache_bytes: int = 64 * MIB,
+        producer_bounds: ProducerBounds = DEFAULT_BOUNDS,
         on_replica_offline: Callable[[TopicPartition, str], None] | None = None,
         report_loss: ReportLoss | None = None,
         transactions: TransactionPorts | None = None,
@@ -72,10 +74,8 @@ class PartitionManager:
         `worker` does all else that blocks. `on_replica_offline` is told when a disk error or a broken invariant took a
         replica out of service, and again whenever it is elected all the same: another replica could be elected."""
         self._node_id = node_id
-        self._clock = clock
-        self._scheduler = scheduler
-        self._worker = worker
-        self._random = random
+        self._clock, self._random = clock, random
+        self._scheduler, self._worker = scheduler, worker
         self._propose_isr = propose_isr
         self._logger = logger
         self._timing = timing
@@ -88,7 +88,7 @@ class PartitionManager:
         self._writer = LogWriter(log_worker, scheduler)
         self._retention_clock = RetentionClock(clock)
         self._shelf = ReplicaShelf(
-            disk, scheduler, worker, self._writer, logger, self._place_late, cache_bytes=fetch_cache_bytes
+            disk, scheduler, worker, self._writer, logger, self._place_late, fetch_cache_bytes, producer_bounds
         )
         self.repairs = ReplicaRepairs(
             self._drivers, scheduler, worker, logger, self._shelf, report_loss, self._place_late, on_replica_offline
@@ -191,18 +191,19 @@ class PartitionManager:
         done: Callable[[Produced | RaftlogError], None],
         *,
         timeout_ms: int | None = None,
+        resent: bool = False,
     ) -> None:
         """Append one batch; its bytes must not change from now on. `done` is called exactly once, perhaps before this
         returns: with the answer as `acks` asks, or with what went wrong (whose `applied` tells whether it may have
         been appended), at the latest after `timeout_ms` (default `timing.produce_timeout_ms`), give or take a tick:
-        then with `request_timed_out`."""
+        then with `request_timed_out`. `resent`: an earlier attempt may have been appended."""
         driver = self._drivers.get(topic_partition)
         config = self._view.config(topic_partition.topic_id)
         if driver is None or config is None:
             done(self.missing(topic_partition))
             return
         timeout = self._timing.produce_timeout_ms if timeout_ms is None else min(timeout_ms, MAX_PRODUCE_TIMEOUT_MS)
-        driver.produce(batch, config, acks, done, self._clock.monotonic() + timeout / 1000)
+        driver.produce(batch, config, acks, done, self._clock.monotonic() + timeout / 1000, resent=resent)
 
     def fetch(
         self,

@@ -68,8 +68,11 @@ class ProducerReplay:
         except ValueError:
             # A later version of this program wrote it. All of it is in the batches, too.
             self.state.restore(None)
-            return start
-        return start if snapshot is None else max(start, snapshot.offset)
+            snapshot = None
+        begin = Offset(0) if snapshot is None else snapshot.offset
+        if begin < start:
+            self.state.lacks_past()
+        return max(start, begin)
 
     def _damaged(self, offset: Offset, detail: str) -> LogDamaged:
         detail = f"{self.source.path}: producers at {offset}: {detail}"
@@ -105,12 +108,14 @@ class LiveProducers:
         self.stale = self._state is not None
         self._running = self._reached = None
 
-    def emptied(self) -> None:
-        """The log was, so what there is to know is known."""
+    def emptied(self, start_offset: Offset) -> None:
+        """The log was, and goes on here: what there is to know is known."""
         self.batches_went()
         self.stale = False
         if self._state is not None:
             self._state.restore(None)
+            if start_offset > 0:
+                self._state.lacks_past()
 
     def next_replay(self, generation: int, *, snapshots: bool) -> ProducerReplay | None:
         """See `PartitionLog.producer_replay`. `snapshots`: those on disk may be of this log."""

@@ -44,6 +44,10 @@ class ReplayedState(Protocol):
         """The next batch of the log; `control` is what a control batch says."""
         ...
 
+    def lacks_past(self) -> None:
+        """Right after `restore`: batches between the snapshot and the next one are not there any more."""
+        ...
+
     def empty(self) -> Self:
         """Another one, of nothing yet."""
         ...

@@ -23,7 +23,7 @@ from .batch_tail import FetchCache
 from .checkpoint import FLUSH_OS_NAME
 from .durable import Steps, alone
 from .log import PartitionLog, Recovery
-from .producer_state import ProducerStates
+from .producer_state import DEFAULT_BOUNDS, ProducerBounds, ProducerStates
 from .quarantine import quarantined
 
 FOLDER = "partitions"
@@ -114,12 +114,13 @@ def open_steps(
     shared: bool,
     *,
     clean_shutdown: bool,
+    bounds: ProducerBounds = DEFAULT_BOUNDS,
 ) -> Steps[OpenedReplica]:
     """`open_replica`, from barrier to barrier (`durable.py`)."""
     path = folder_of(topic_partition)
     if config is None:
         config = replace(TopicConfig(), flush="os" if disk.exists(f"{path}/{FLUSH_OS_NAME}") else "fsync")
-    producers = ProducerStates()
+    producers = ProducerStates(bounds)
     log, recovery = yield from PartitionLog.open_steps(
         disk, path, config, clean_shutdown=clean_shutdown, producers=producers, cache=cache, shared=shared
     )

@@ -27,6 +27,7 @@ from .driver_ports import Logger
 from .durable import TOGETHER_MAX, Steps
 from .log import PartitionLog
 from .log_writer import LogWriter
+from .producer_state import DEFAULT_BOUNDS, ProducerBounds
 from .quarantine import prune_quarantined
 from .replica_distrust import distrust
 from .replica_folders import (
@@ -66,8 +67,8 @@ class ReplicaShelf:
         writer: LogWriter,
         logger: Logger,
         on_change: Callable[[TopicPartition], None],
-        *,
         cache_bytes: int,
+        producer_bounds: ProducerBounds = DEFAULT_BOUNDS,
     ) -> None:
         self._disk = disk
         self._scheduler = scheduler
@@ -76,6 +77,7 @@ class ReplicaShelf:
         self._logger = logger
         self._on_change = on_change
         self._cache = FetchCache(cache_bytes)
+        self._producer_bounds = producer_bounds
         self._rounds = ReplicaRounds(disk, scheduler, worker)
         self._loaded: dict[TopicPartition, OpenedReplica] = {}
         self._returned: dict[TopicPartition, PartitionLog] = {}
@@ -228,7 +230,15 @@ class ReplicaShelf:
     def _steps(
         self, tp: TopicPartition, config: TopicConfig | None, *, clean_shutdown: bool
     ) -> Callable[[bool], Steps[OpenedReplica]]:
-        return partial(open_steps, self._disk, tp, config, self._cache, clean_shutdown=clean_shutdown)
+        return partial(
+            open_steps,
+            self._disk,
+            tp,
+            config,
+            self._cache,
+            clean_shutdown=clean_shutdown,
+            bounds=self._producer_bounds,
+        )
 
     def _piece(self, tp: TopicPartition, steps: Callable[[bool], Steps[OpenedReplica]]) -> Piece[OpenedReplica]:
         return Piece(steps, partial(shares_syncs, self._disk, tp))

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Protocol
 
 from raftlog.errors import RemoteProtocolError
-from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset
+from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset, ProducerId
 from raftlog.ports import Link, Scheduler
 
 from .driver import PartitionDriver
@@ -279,5 +279,5 @@ def _answer(answer: SlotAnswer) -> Answer:
     if isinstance(answer, DivergedSlot):
         return Diverged(LeaderEpoch(answer.epoch), Offset(answer.end_offset))
     if isinstance(answer, StartAtSlot):
-        return StartAt(Offset(answer.first_batch_offset))
+        return StartAt(Offset(answer.first_batch_offset), ProducerId(answer.greatest_producer_id))
     return Refused(answer.code)

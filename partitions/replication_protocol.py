@@ -36,6 +36,7 @@ import msgspec
 
 from raftlog.config import MAX_PUSHES_IN_FLIGHT, PUSH_MESSAGE_BYTES
 from raftlog.errors import RemoteProtocolError
+from raftlog.model import EVERY_PRODUCER_ID
 from raftlog.ports import Buffer, Part
 from raftlog.wire import Natural, PartitionNumber, TopicIdBytes
 
@@ -148,6 +149,8 @@ class StartAtSlot(msgspec.Struct, array_like=True, frozen=True, tag="start_at"):
 
     slot: Slot
     first_batch_offset: Natural
+    greatest_producer_id: Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)] = EVERY_PRODUCER_ID
+    """Nobody with a greater id wrote to the leader's log."""
 
 
 class RefusedSlot(msgspec.Struct, array_like=True, frozen=True, tag="refused"):

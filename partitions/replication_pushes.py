@@ -310,7 +310,7 @@ class Pusher:
         except InvalidRequest:
             # Retention overtook this follower: it has to begin where the log begins now.
             slot.driver.on_unsubscribe(slot.follower, slot)
-            slot.on_answer(StartAt(log.first_batch_offset))
+            slot.on_answer(StartAt(log.first_batch_offset, slot.driver.greatest_producer_id))
             return None
         except RaftlogError:
             # The replica went offline and told its followers; or this part of the log is damaged.
@@ -391,5 +391,5 @@ def _slot_answer(slot: int, answer: Answer) -> SlotAnswer:
     if isinstance(answer, Diverged):
         return DivergedSlot(slot, answer.epoch, answer.end_offset)
     if isinstance(answer, StartAt):
-        return StartAtSlot(slot, answer.first_batch_offset)
+        return StartAtSlot(slot, answer.first_batch_offset, answer.greatest_producer_id)
     return RefusedSlot(slot, answer.code)

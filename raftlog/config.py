@@ -63,9 +63,6 @@ MAX_PARTITIONS_PER_TOPIC = 10_000
 MAX_UNREPLICATED_BYTES = 64 * MIB
 """With acks 0 or 1 a partition takes this much that its followers do not have yet, then says `overloaded`."""
 
-MAX_PRODUCERS_PER_PARTITION = 10_000
-"""Idempotent producers remembered in a partition; the least recent are forgotten first."""
-
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
@@ -309,6 +306,13 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """How long the committed offsets of a consumer group without members are kept."""
     transactional_id_expiration_minutes: Annotated[int, msgspec.Meta(ge=1, le=10 * 525_600)] = 10_080
     """How long a `transactional_id` is kept with which nothing is begun or ended."""
+    producer_id_expiration_ms: Annotated[int, msgspec.Meta(ge=1, le=366 * 24 * 3_600_000)] = 24 * 3_600_000
+    """How long a partition remembers an idempotent producer that has written nothing, by the time that its replica was
+    in service (Kafka's `producer.id.expiration.ms`)."""
+    producer_state_bytes: Annotated[int, msgspec.Meta(ge=64 * 1024, le=1024 * MIB)] = 16 * MIB
+    """Memory for what a partition remembers of its idempotent producers: some 35,000 that wrote one batch, or 12,000
+    that wrote five or more, within `producer_id_expiration_ms`. A new one is told `overloaded` then, until there is
+    room."""
     metadata_snapshot_entries: Annotated[int, msgspec.Meta(ge=10, le=10_000_000)] = 10_000
     """Of the metadata quorum, after which the node writes a snapshot and begins its journal anew; it does so anyway
     when the journal has 16 MiB. Fewer: a shorter start, and snapshots more often."""

@@ -54,6 +54,8 @@ NO_BROKER = BrokerId(-1)
 NO_INCARNATION = Incarnation(-1)
 NO_EPOCH = LeaderEpoch(-1)
 NO_PRODUCER_ID = ProducerId(-1)
+EVERY_PRODUCER_ID = ProducerId(2**63 - 1)
+"""Nobody's: where a greatest id is asked for, it may be anybody's."""
 NO_PRODUCER_EPOCH = ProducerEpoch(-1)
 NO_SEQUENCE = Sequence(-1)
 

@@ -83,16 +83,19 @@ def without_records(header: BatchHeader) -> bytes:
 
 
 def is_hole(header: BatchHeader) -> bool:
-    """Whether this batch stands for its offsets and nothing else: no record, and no producer."""
-    return not (header.record_count or header.is_control) and header.producer_id == NO_PRODUCER_ID
+    """Whether this batch stands for its offsets and nothing else: no record, and no producer's sequence."""
+    return not (header.record_count or header.is_control) and header.producer_epoch < 0
 
 
-def hole(base_offset: int, end_offset: int, leader_epoch: int, max_timestamp: int) -> bytes:
+def hole(
+    base_offset: int, end_offset: int, leader_epoch: int, max_timestamp: int, greatest_id: int = NO_PRODUCER_ID
+) -> bytes:
     """A batch without records, and of no producer, that stands for the offsets [base_offset, end_offset). Any part of
-    it is a hole as well. `max_timestamp` is milliseconds, that of what was there; -1: none."""
+    it is a hole as well. `max_timestamp` is milliseconds, that of what was there; -1: none. `greatest_id`: of the
+    producers of what was there, which a reader of the hole cannot know; -1: none."""
     delta = end_offset - base_offset - 1
     times = max_timestamp, max_timestamp
-    header = BatchHeader(base_offset, 0, leader_epoch, MAGIC, 0, 0, delta, *times, NO_PRODUCER_ID, -1, -1, 0)
+    header = BatchHeader(base_offset, 0, leader_epoch, MAGIC, 0, 0, delta, *times, greatest_id, -1, -1, 0)
     return seal(header, _no_records())
 
 

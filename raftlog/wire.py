@@ -44,6 +44,9 @@ class ProducePartition(msgspec.Struct, array_like=True, frozen=True):
     topic_id: TopicIdBytes
     partition: PartitionNumber
     length: Natural
+    resent: bool = False
+    """An earlier attempt of this batch, whose answer never came or told of an unknown outcome, may have been appended.
+    A leader that cannot tell whether it was appends nothing then (S1)."""
 
 
 class ProduceRequest(msgspec.Struct, array_like=True, frozen=True, tag="produce.1"):

@@ -142,8 +142,8 @@ def _readable_to_the_end(driver: Any, current_leader_epoch: int = -1) -> Offset:
     return end
 
 
-def _append_resends(states: Any, header: Any) -> Any:
-    verdict = _check(states, header)
+def _append_resends(states: Any, header: Any, *, resent: bool = False) -> Any:
+    verdict = _check(states, header, resent=resent)
     return IN_SEQUENCE if isinstance(verdict, Duplicate) else verdict
 
 

@@ -93,10 +93,18 @@ class SimProducer:
             base_sequence=sequence,
         )
 
-    def _request(self, target: SimNode, send: Send, batch: bytes, hear: Callable[[ProducedPartition], None]) -> None:
+    def _request(
+        self,
+        target: SimNode,
+        send: Send,
+        batch: bytes,
+        hear: Callable[[ProducedPartition], None],
+        *,
+        resent: bool = False,
+    ) -> None:
         """Ask for it to be appended; `hear` is told if an answer arrives."""
         clients, tp = self._clients, self.topic_partition
-        part = ProducePartition(tp.topic_id, tp.partition, len(batch))
+        part = ProducePartition(tp.topic_id, tp.partition, len(batch), resent)
         request = ProduceRequest(1, send.acks, PRODUCE_TIMEOUT_MS, [part])
 
         def deliver() -> None:
@@ -126,6 +134,8 @@ class IdempotentProducer(SimProducer):
         self._queue: list[tuple[int, Send, bytes]] = []
         """Not yet answered, in order; each with its number."""
         self._batches = 0
+        self._tried = 0
+        """Number of the first batch that was never sent."""
         self._sent = 0
         """So many of the queue are on their way."""
         self._round = 0
@@ -167,7 +177,7 @@ class IdempotentProducer(SimProducer):
                         f"{self.topic_partition}, and {answer.base_offset} when it sent it again"
                     )
 
-        self._request(target, copy, batch, hear)
+        self._request(target, copy, batch, hear, resent=True)
 
     def _pump(self) -> None:
         while self._sent < len(self._queue) and self._queue[self._sent][0] < self._queue[0][0] + self.plan.in_flight:
@@ -178,16 +188,17 @@ class IdempotentProducer(SimProducer):
                     self._retry_later()
                     return
                 self._target_starts = target.starts
-            _, send, batch = self._queue[self._sent]
+            number, send, batch = self._queue[self._sent]
             self._sent += 1
-            self._send(target, send, batch, self._round)
+            resent, self._tried = number < self._tried, max(self._tried, number + 1)
+            self._send(target, send, batch, self._round, resent)
 
-    def _send(self, target: SimNode, send: Send, batch: bytes, sent_in: int) -> None:
+    def _send(self, target: SimNode, send: Send, batch: bytes, sent_in: int, resent: bool) -> None:
         def timed_out() -> None:
             if sent_in == self._round and send.fate is None:
                 self._again()
 
-        self._request(target, send, batch, lambda answer: self._answered(sent_in, send, answer))
+        self._request(target, send, batch, lambda answer: self._answered(sent_in, send, answer), resent=resent)
         self._clients.heap.schedule(REQUEST_TIMEOUT, timed_out)
 
     def _answered(self, sent_in: int, send: Send, answer: ProducedPartition) -> None:

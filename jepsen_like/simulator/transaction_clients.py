@@ -253,7 +253,8 @@ class SimApplication:
                 written.failed = True
 
         if target is not None:
-            self._request(target, topic_partition, batch, send, hear)
+            # A stray one's only attempt is marked as well: to mark too much is safe.
+            self._request(target, topic_partition, batch, send, hear, resent=tries > 0)
         self._clients.heap.schedule(REQUEST_TIMEOUT, again)
 
     def _request(
@@ -263,9 +264,11 @@ class SimApplication:
         batch: bytes,
         send: Send,
         hear: Callable[[ProducedPartition], None],
+        *,
+        resent: bool,
     ) -> None:
         clients = self._clients
-        part = ProducePartition(topic_partition.topic_id, topic_partition.partition, len(batch))
+        part = ProducePartition(topic_partition.topic_id, topic_partition.partition, len(batch), resent)
 
         def deliver() -> None:
             assert target.broker is not None
@@ -340,7 +343,7 @@ class SimApplication:
     def _send_late(self, topic_partition: TopicPartition, batch: bytes, send: Send) -> None:
         target = self._clients.leader_of(topic_partition)
         if target is not None:
-            self._request(target, topic_partition, batch, send, lambda answer: None)
+            self._request(target, topic_partition, batch, send, lambda answer: None, resent=True)
 
     def _read_starts(self) -> None:
         """Of the group and the position: from a node that has applied what it was told to, or from any."""

@@ -80,6 +80,7 @@ class LocalRequests:
                     Acks(request.acks),
                     partial(answered, position),
                     timeout_ms=request.timeout_ms,
+                    resent=target.resent,
                 )
             )
         if not self._handing_over:

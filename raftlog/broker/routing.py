@@ -21,7 +21,7 @@ from http_api.service import Health
 from metadata.commands import GrantProducerIds, ProducerIdsGranted
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
-from raftlog.errors import Applied, NotLeader, RaftlogError
+from raftlog.errors import Applied, NotLeader, RaftlogError, error_from_code
 from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus, TopicId, VotersChange
 from raftlog.ports import Part
 from raftlog.record_batch import parse_header
@@ -141,7 +141,8 @@ class Router:
             )
             if slots.open and not await self._leaders.retry_before(deadline):
                 break
-        return ProduceResponse(request.correlation_id, slots.in_order())
+        answers = [_told(answer, n in slots.maybe_applied) for n, answer in enumerate(slots.in_order())]
+        return ProduceResponse(request.correlation_id, answers)
 
     async def _produce_at(
         self,
@@ -152,13 +153,15 @@ class Router:
         slots: Slots[ProducedPartition],
     ) -> None:
         chosen = [batches[position] for position in positions]
-        targets = [request.partitions[position] for position in positions]
+        targets = [_marked(request.partitions[position], position in slots.maybe_applied) for position in positions]
         part = msgspec.structs.replace(request, partitions=targets, forwarded=True)
         try:
             response = await self._produce_part(leader, part, chosen)
         except RaftlogError as error:
             for position, batch in zip(positions, chosen, strict=True):
                 again = error.retriable and (error.applied is Applied.NO or _is_idempotent(batch))
+                if error.applied is not Applied.NO:
+                    slots.maybe_applied.add(position)
                 slots.settle(position, _failed_produce(request.partitions[position], error), final=not again)
             return
         for position, answer in zip(positions, response.partitions, strict=True):
@@ -258,6 +261,19 @@ class Router:
         future: asyncio.Future[QuorumStatus] = asyncio.get_running_loop().create_future()
         self._quorum.leader_status(lambda status: resolve(future, status))
         return await future
+
+
+def _marked(target: ProducePartition, maybe_applied: bool) -> ProducePartition:
+    """A mark that came with the request is never taken off."""
+    return msgspec.structs.replace(target, resent=True) if maybe_applied and not target.resent else target
+
+
+def _told(answer: ProducedPartition, maybe_applied: bool) -> ProducedPartition:
+    """The last attempt's answer, which speaks for that one alone: an earlier one may have been applied (S1)."""
+    if not (maybe_applied and answer.error) or error_from_code(answer.error, "").applied is not Applied.NO:
+        return answer
+    why = f"an earlier attempt was not answered, the last one with {answer.error}: {answer.detail}"
+    return ProducedPartition(answer.topic_id, answer.partition, "outcome_unknown", why)
 
 
 def _is_idempotent(batch: memoryview) -> bool:

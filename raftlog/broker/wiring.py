@@ -52,6 +52,7 @@ from partitions import effects
 from partitions.driver_ports import TransactionPorts
 from partitions.manager import Dialer, Logger, MetadataChange, PartitionManager
 from partitions.manager import TopicRemoved as TopicIsGone
+from partitions.producer_state import ProducerBounds
 from partitions.replica_repair import LossAnswer
 from partitions.scrubber import Scrubber
 from raftlog.config import NodeConfig
@@ -134,6 +135,7 @@ class Broker:
             timing=config.timing,
             retention_check_ms=config.retention_check_ms,
             fetch_cache_bytes=config.fetch_cache_bytes,
+            producer_bounds=ProducerBounds(config.producer_state_bytes, config.producer_id_expiration_ms),
             on_replica_offline=self._offline_leaders.on_offline,
             report_loss=self._report_loss,
             transactions=TransactionPorts(self.view.transactions, self.reports.markers_written, self.reports.overdue),

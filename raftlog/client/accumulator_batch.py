@@ -46,8 +46,8 @@ class Batch(Generic[D]):
 
     __slots__ = (
         "attempt", "base_sequence", "capacity", "counted", "delivery", "expires_at", "headers", "keys",
-        "maybe_applied", "number", "opened_at", "partition", "producer_epoch", "producer_id", "reserved", "room",
-        "row_bytes", "timestamp_ms", "timestamps", "topic", "ungranted", "values",
+        "maybe_applied", "number", "opened_at", "partition", "producer_epoch", "producer_id", "resent", "reserved",
+        "room", "row_bytes", "timestamp_ms", "timestamps", "topic", "ungranted", "values",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, capacity: int, delivery: D, now: float, wall_ms: int) -> None:
@@ -74,6 +74,8 @@ class Batch(Generic[D]):
         self.attempt = 0
         self.number = -1
         self.maybe_applied = False
+        self.resent = False
+        """This attempt says that an earlier one may have been applied."""
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1

@@ -124,7 +124,7 @@ class Lane:
             return
         attempts, payloads = [attempt for attempt, _ in current], [payload for _, payload in current]
         partitions = [
-            ProducePartition(self._topic_ids.get(batch.topic, bytes(16)), batch.partition, len(payload))
+            ProducePartition(self._topic_ids.get(batch.topic, bytes(16)), batch.partition, len(payload), batch.resent)
             for (batch, _), payload in zip(attempts, payloads, strict=True)
         ]
         timeout_ms = int(self._request_timeout * 1000)

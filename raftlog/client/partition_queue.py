@@ -6,7 +6,8 @@ only after its predecessor, and answers a repeated one with the offset that the 
 producer repeat a batch whose fate it does not know (S1), and it rests on three rules kept here:
 
 * **A batch is repeated under the same name** as long as any attempt may have been applied. (*Maybe applied*: its answer
-  never came, or told of an unknown outcome.)
+  never came, or told of an unknown outcome.) Such a repetition says that it is one, so that a leader that has forgotten
+  the name, or never saw it, knows that it cannot tell.
 * **After an error everything later is taken back too** and sent again in order, once nothing of the partition is in
   flight. An answer to an attempt that was taken back changes nothing.
 * **A batch that fails for good breaks the chain of names.** Was it certainly not applied, then nothing after it can
@@ -121,6 +122,7 @@ class PartitionQueue(Generic[D]):
             batch.number = self.launches
             self.launches += 1
             self.next_sequence = (self.next_sequence + batch.count) % SEQUENCE_MODULUS
+        batch.resent = batch.maybe_applied and self.idempotent
         batch.attempt += 1
         self.rewound = False
         self.in_flight.append(batch)

@@ -1,9 +1,10 @@
 """The order and the once of a producer, against a leader that loses, delays, repeats and refuses (S1).
 
-The model is a leader in thirty lines: it appends a name at most once and only after its predecessor. Between the two
-lies a network that may break at any moment: what was on its way is then applied at any later time, or never, and its
-answer is lost. Whatever happens, a batch that is reported as delivered lies in the log once, at the offset reported,
-after all delivered ones that were sent before it; one that is reported as not applied lies nowhere.
+The model is a leader in thirty lines: it appends a name at most once and only after its predecessor. Now and then it
+forgets every name, and then refuses what is marked as sent before (names rise, so it knows whom it forgot). Between the
+two lies a network that may break at any moment: what was on its way is then applied at any later time, or never, and
+its answer is lost. Whatever happens, a batch that is reported as delivered lies in the log once, at the offset
+reported, after all delivered ones that were sent before it; one that is reported as not applied lies nowhere.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Message:
     attempt: int
     name: tuple[int, int]
     values: list[bytes]
+    resent: bool
 
 
 @dataclass
@@ -38,9 +40,16 @@ class Leader:
 
     log: list[bytes] = field(default_factory=list)
     windows: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    forgotten_up_to: int = 0
+
+    def forget(self) -> None:
+        self.forgotten_up_to = max(self.forgotten_up_to, *self.windows, 0)
+        self.windows.clear()
 
     def produce(self, message: Message) -> int | str:
         producer, sequence = message.name
+        if producer not in self.windows and (sequence or (message.resent and producer <= self.forgotten_up_to)):
+            return "unknown_producer_id"
         window = self.windows.setdefault(producer, [])
         for base, count, offset in window:
             if (base, count) == (sequence, len(message.values)):
@@ -89,7 +98,7 @@ class World:
         for broker in self.sequencer.leaders():
             for batch in self.sequencer.take(broker, self.now, 10_000):
                 name = (batch.producer_id, batch.base_sequence)
-                self.wire[broker].append(Message(batch, batch.attempt, name, list(batch.values)))
+                self.wire[broker].append(Message(batch, batch.attempt, name, list(batch.values), batch.resent))
 
     def process(self, broker: int) -> None:
         if not self.wire[broker]:
@@ -130,6 +139,11 @@ class World:
         if self.zombies:
             self.leader.produce(self.zombies.pop(0))
 
+    def forget(self) -> None:
+        """The leader remembers for longer than anything can be on its way, so first attempts do not come after it."""
+        if not self.zombies and not any(self.wire.values()):
+            self.leader.forget()
+
     def move(self) -> None:
         self.leads = 3 - self.leads
         self.epoch += 1
@@ -152,9 +166,10 @@ class World:
                 self.zombie,
                 self.move,
                 self.refresh,
+                self.forget,
                 lambda: self.decide(self.sequencer.expire(self.now)),
             ],
-            [6, 10, 16, 12, 1, 1, 1, 4, 1],
+            [6, 10, 16, 12, 1, 1, 1, 4, 1, 1],
         )[0]
         action()
         self.now += self.random.uniform(0, 0.04)
@@ -230,6 +245,60 @@ def test_the_model_finds_a_producer_that_renames_too_early() -> None:
     with pytest.raises(AssertionError, match=r"times|out of order|is there"):
         for seed in range(50):
             run(seed)
+
+
+def test_the_model_finds_a_resend_that_does_not_say_so() -> None:
+    """The check of marks, checked: an attempt after the first, without its mark, is there twice."""
+
+    def run(seed: int) -> None:
+        world = World(seed)
+        take = world.sequencer.take
+
+        def unmarked(leader: int, now: float, max_bytes: int) -> list[Batch[int]]:
+            batches = take(leader, now, max_bytes)
+            for batch in batches:
+                batch.resent = False
+            return batches
+
+        world.sequencer.take = unmarked  # type: ignore[method-assign]
+        for _ in range(150):
+            world.step()
+        world.settle()
+        world.check()
+
+    with pytest.raises(AssertionError, match=r"times|is there"):
+        for seed in range(2000):
+            run(seed)
+
+
+def test_only_an_attempt_whose_forerunner_may_have_been_applied_says_that_it_is_a_resend(
+    pipelined: tuple[Sequencer[int], list[Batch[int]]],
+) -> None:
+    sequencer, batches = pipelined
+    assert [batch.resent for batch in batches] == [False] * 3
+    sequencer.refused(batches[0], 1, error_from_code("overloaded", ""), 1.0)
+    sequencer.lost(batches[1], 1, error_from_code("connection_lost", ""), 1.0)
+    sequencer.wake(9.0)
+    again = sequencer.take(1, 9.0, 10_000)
+    assert [batch.resent for batch in again] == [False, True, True]
+    sequencer.refused(again[0], again[0].attempt, error_from_code("request_timed_out", ""), 9.0)
+    sequencer.lost(again[1], again[1].attempt, error_from_code("connection_lost", ""), 9.0)
+    sequencer.wake(19.0)
+    third = sequencer.take(1, 19.0, 10_000)
+    assert [batch.resent for batch in third] == [True, True, True], "a mark stays"
+
+
+def test_a_marked_batch_that_its_leader_cannot_judge_has_an_unknown_outcome(
+    pipelined: tuple[Sequencer[int], list[Batch[int]]],
+) -> None:
+    """Not sent again under a new name, which would append it twice if it was there (S1)."""
+    sequencer, batches = pipelined
+    sequencer.lost(batches[0], 1, error_from_code("connection_lost", ""), 1.0)
+    sequencer.wake(9.0)
+    first, *_ = sequencer.take(1, 9.0, 10_000)
+    outcomes = sequencer.refused(first, first.attempt, error_from_code("unknown_producer_id", ""), 9.0)
+    assert outcome_codes(outcomes) == ["outcome_unknown"] * 3
+    assert sequencer.take(1, 19.0, 10_000) == []
 
 
 def outcome_codes(outcomes: list[Outcome[int]]) -> list[str]:

@@ -14,11 +14,15 @@ from partitions.effects import Fate
 from partitions.isr import IsrState
 from partitions.log_view import compare_follower, truncation_for
 from partitions.producer_state import (
+    BATCH_BYTES,
+    PRODUCER_BYTES,
     REMEMBERED_BATCHES,
     SEQUENCES,
     Ahead,
     Duplicate,
     InSequence,
+    NoRoom,
+    ProducerBounds,
     ProducerStates,
     RefusedSequence,
 )
@@ -240,6 +244,49 @@ def test_the_state_is_a_function_of_the_batches_that_are_left(
         rebuilt.replay(batch)
     assert rebuilt == whole
     assert rebuilt.snapshot() == whole.snapshot()
+
+
+FIRST_BATCHES = st.lists(
+    st.tuples(
+        st.integers(0, 12),  # producer
+        st.sampled_from((0, 0, 1)),  # epoch
+        st.sampled_from((0, 0, 1)),  # base sequence
+        st.booleans(),  # first attempt (or sent again)
+        st.sampled_from((0.0, 0.0, 0.4, 1.1)),  # expiration times that pass before
+        st.sampled_from(("", "", "", "restart", "copy")),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300)
+@given(FIRST_BATCHES)
+def test_no_resend_is_appended_twice_whatever_is_forgotten(
+    sends: list[tuple[int, int, int, bool, float, str]],
+) -> None:
+    """S1: the twin knows all that was ever appended. Who sends for the first time does so once; a resend of a first
+    batch is taken only where the twin has none. Those with the greatest ids so far are always taken."""
+    bounds = ProducerBounds(max_bytes=4 * (PRODUCER_BYTES + BATCH_BYTES), expiration_ms=1000)
+    states, appended, now = ProducerStates(bounds), set[tuple[int, int, int]](), 0.0
+    for producer, epoch, sequence, first, passed, event in sends:
+        now += passed
+        states.advance(now)
+        if event == "restart":
+            again = states.empty()
+            again.restore(states.snapshot())
+            states = again
+        elif event == "copy":  # a replica that begins in the middle of the log
+            greatest, states = states.greatest_id, states.empty()
+            states.lacks_past(greatest)
+        name = (producer, epoch, sequence)
+        verdict = states.check(header(producer=name), resent=not first or name in appended)
+        newest = all(producer > known for known, _, _ in appended)
+        if not first and newest and sequence == 0 and epoch == 0:
+            assert isinstance(verdict, InSequence | NoRoom), "nobody can have forgotten it"
+        if isinstance(verdict, InSequence):
+            assert name not in appended
+            appended.add(name)
+            states.append(header(base_offset=len(appended), producer=name))
 
 
 @given(st.integers(0, 20), st.lists(st.integers(1, 4), min_size=1, max_size=12))

@@ -50,6 +50,9 @@ class SeenBatches:
     def replay(self, header: BatchHeader, control: Control | None = None) -> None:
         self.seen.append((header.base_offset, header.leader_epoch, said_by(control)))
 
+    def lacks_past(self) -> None:
+        """What was seen is told from what the log holds, and begins where it does."""
+
     def empty(self) -> SeenBatches:
         return SeenBatches()
 

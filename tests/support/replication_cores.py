@@ -144,10 +144,16 @@ class CoreDriver:
     """Performs the effects of one replica on a `FakeLog` and notes what would have left."""
 
     def __init__(
-        self, log: FakeLog | None = None, *, node: int = 0, brokers: Sequence[int] = (0, 1, 2), lag_max: float = 5.0
+        self,
+        log: FakeLog | None = None,
+        *,
+        node: int = 0,
+        brokers: Sequence[int] = (0, 1, 2),
+        lag_max: float = 5.0,
+        producers: ProducerStates | None = None,
     ) -> None:
         self.log = log or FakeLog()
-        self.producers = ProducerStates()
+        self.producers = ProducerStates() if producers is None else producers
         self.brokers = {BrokerId(number): broker(number) for number in brokers}
         self.node = BrokerId(node)
         self.replica = Replica(self.node, Incarnation(1), self.log, self.producers, self.brokers, lag_max=lag_max)
@@ -206,11 +212,18 @@ class CoreDriver:
         return self.do(self.replica.on_record(record(**fields), self.now))
 
     def produce(
-        self, count: int = 1, acks: Acks = Acks.ALL, producer: tuple[int, int, int] = (-1, -1, -1), size: int = 100
+        self,
+        count: int = 1,
+        acks: Acks = Acks.ALL,
+        producer: tuple[int, int, int] = (-1, -1, -1),
+        size: int = 100,
+        *,
+        resent: bool = False,
     ) -> list[fx.Effect]:
         """One batch; the request numbers count from 1."""
         self._requests += 1
-        batch = fx.IncomingBatch(fx.RequestId(self._requests), header(count, producer=producer, size=size), b"", acks)
+        checked = header(count, producer=producer, size=size)
+        batch = fx.IncomingBatch(fx.RequestId(self._requests), checked, b"", acks, resent=resent)
         return self.do(self.replica.produce(batch, self.now))
 
     def fsync(self) -> list[fx.Effect]:

@@ -224,6 +224,42 @@ async def test_what_may_have_been_appended_is_sent_again_only_by_the_idempotent(
         found = await router_of(view_of(THERE), here, others, quorum).produce(request, [memoryview(batch)])
         assert len(others.asked) == times
         assert [p.error for p in found.partitions] == (["outcome_unknown"] if times == 1 else [""])
+        assert [request.partitions[0].resent for request in others.asked] == [False, True][:times]
+
+
+def idempotent_request(timeout_ms: int, *, resent: bool = False) -> tuple[ProduceRequest, list[memoryview]]:
+    batch = encode_batch([b"x"], base_timestamp_ms=1, producer_id=5, producer_epoch=0, base_sequence=0)
+    part = ProducePartition(TOPIC, 0, len(batch), resent)
+    return ProduceRequest(7, -1, timeout_ms, [part]), [memoryview(batch)]
+
+
+async def test_a_mark_that_comes_with_a_batch_goes_on_with_it(here: Here, quorum: Quorum) -> None:
+    """S1: the leader alone can judge a resend, if it hears that it is one."""
+    for resent in (False, True):
+        others = Others()
+        others.answer = lambda request: ProduceResponse(0, [ProducedPartition(TOPIC, 0, base_offset=1)])
+        await router_of(view_of(THERE), here, others, quorum).produce(*idempotent_request(5_000, resent=resent))
+        assert [request.partitions[0].resent for request in others.asked] == [resent]
+
+
+@pytest.mark.parametrize("last", ["not_leader", "unknown_producer_id", "overloaded"])
+async def test_the_last_attempts_error_does_not_speak_for_an_earlier_one(here: Here, quorum: Quorum, last: str) -> None:
+    """S1: an error that means "not appended" would have the producer send the batch again under another name."""
+    others = Others()
+    answers = [RetriableError("outcome_unknown", "it broke")]
+
+    def answer(request: ProduceRequest) -> ProduceResponse:
+        if answers:
+            raise answers.pop()
+        return ProduceResponse(0, [ProducedPartition(TOPIC, 0, last, "no")])
+
+    others.answer = answer
+    found = await router_of(view_of(THERE), here, others, quorum).produce(*idempotent_request(300))
+    assert [p.error for p in found.partitions] == ["outcome_unknown"]
+    assert last in found.partitions[0].detail
+    others.answer = lambda request: ProduceResponse(0, [ProducedPartition(TOPIC, 0, last, "no")])
+    found = await router_of(view_of(THERE), here, others, quorum).produce(*idempotent_request(300))
+    assert [p.error for p in found.partitions] == [last], "of one attempt it does"
 
 
 def test_slots_keep_the_order_of_the_asking() -> None:

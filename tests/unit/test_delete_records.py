@@ -10,7 +10,7 @@ from partitions import effects as fx
 from partitions.driver_requests import Deleted
 from partitions.leader_deletions import MAX_WAITING
 from raftlog.errors import Applied, RaftlogError
-from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset
+from raftlog.model import NO_PRODUCER_ID, Acks, BrokerId, Incarnation, LeaderEpoch, Offset
 from raftlog.record_batch import encode
 from tests.support.replication_cluster import ReplicationCluster, tp
 from tests.support.replication_cores import CoreDriver, FakeLog, broker, isr_of, record
@@ -147,7 +147,7 @@ class TestTheCore:
         core.log.batch_bases = (0, 3, 8)
         core.lead(epoch=2)
         core.subscribe(1, last_epoch=-1, end=0)
-        assert core.last_answer() == fx.StartAt(Offset(3))
+        assert core.last_answer() == fx.StartAt(Offset(3), NO_PRODUCER_ID)
         core.subscribe(1, last_epoch=-1, end=3)
         assert core.last_answer() == fx.Matched(Offset(5), Offset(5))
 

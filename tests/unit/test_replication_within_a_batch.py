@@ -8,7 +8,7 @@ import pytest
 from partitions import effects as fx
 from partitions import replication_protocol as rp
 from partitions.replication_pushes import CHECKED_BYTES
-from raftlog.model import Acks, BrokerId, Incarnation, Offset
+from raftlog.model import NO_PRODUCER_ID, Acks, BrokerId, Incarnation, Offset
 from raftlog.record_batch import encode
 from tests.support.replication_cluster import AutoLink, ReplicationCluster, tp
 from tests.support.replication_cores import CoreDriver, FakeLog, isr_of
@@ -65,7 +65,7 @@ def test_an_empty_one_that_counts_nowhere_begins_where_its_leader_does() -> None
     core.lead(epoch=4, isr=(0, 1))
     for end in (8, 9, 10):
         core.subscribe(2, last_epoch=-1, end=end)
-        assert core.last_answer() == fx.StartAt(Offset(0))
+        assert core.last_answer() == fx.StartAt(Offset(0), NO_PRODUCER_ID)
         assert core.proposals() == []
 
 
@@ -76,7 +76,7 @@ def test_an_empty_one_that_begins_where_it_was_told_may_although_its_leader_know
     core.log.batch_bases = (0, 4, 8)
     core.lead(epoch=4, isr=(0, 1))
     core.subscribe(2, last_epoch=-1, end=9)
-    assert core.last_answer() == fx.StartAt(Offset(4))
+    assert core.last_answer() == fx.StartAt(Offset(4), NO_PRODUCER_ID)
     core.log.batch_bases = (0,)
     core.subscribe(2, last_epoch=-1, end=4)
     assert isinstance(core.last_answer(), fx.Matched)

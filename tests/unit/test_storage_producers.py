@@ -30,9 +30,14 @@ class State:
     def __init__(self) -> None:
         self.restored: bytes | None = b"never"
         self.replayed: list[int] = []
+        self.gap = False
 
     def restore(self, snapshot: bytes | None) -> None:
-        self.restored, self.replayed = snapshot, []
+        self.restored, self.replayed, self.gap = snapshot, [], False
+
+    def lacks_past(self) -> None:
+        assert not self.replayed
+        self.gap = True
 
     def replay(self, header: BatchHeader, control: Control | None = None) -> None:
         self.replayed.append(header.base_offset)
@@ -41,7 +46,7 @@ class State:
         return State()
 
     def become(self, other: State) -> None:
-        self.restored, self.replayed = other.restored, other.replayed
+        self.restored, self.replayed, self.gap = other.restored, other.replayed, other.gap
 
     def snapshot(self) -> bytes:
         return (self.restored or b"") + b"".join(b" %d" % offset for offset in self.replayed)
@@ -60,6 +65,11 @@ def put(disk: SimDisk, offset: int, epoch: int) -> None:
 
 
 def rebuilt(disk: SimDisk, end: int = 12, start: int = 0, *, snapshots: bool = True) -> tuple[bytes | None, list[int]]:
+    state = rebuilt_state(disk, end, start, snapshots=snapshots)
+    return state.restored, state.replayed
+
+
+def rebuilt_state(disk: SimDisk, end: int = 12, start: int = 0, *, snapshots: bool = True) -> State:
     state, tail = State(), BatchTail()
     segment = Segment(Offset(0), SegmentFile(disk, PATH), Offset(0))
     for header in HEADERS[:end]:
@@ -68,7 +78,7 @@ def rebuilt(disk: SimDisk, end: int = 12, start: int = 0, *, snapshots: bool = T
     in_memory = tail.from_offset(tail_start)
     source = HeaderSource(disk, PATH, EPOCHS, Offset(start), Offset(end), [], tail_start, in_memory)
     ProducerReplay(source, state, None, snapshots, 0).run()
-    return state.restored, state.replayed
+    return state
 
 
 def test_without_a_snapshot_everything_is_replayed(disk: SimDisk) -> None:
@@ -120,6 +130,25 @@ def test_of_a_snapshot_that_a_later_version_wrote_everything_is_replayed(
 def test_a_snapshot_below_the_first_segment_serves(disk: SimDisk) -> None:
     put(disk, 3, 0)
     assert rebuilt(disk, start=6) == (b"at 3", [6, 7, 8, 9, 10, 11])
+
+
+def test_a_state_that_does_not_begin_with_the_log_knows_that_something_is_missing(disk: SimDisk) -> None:
+    """S1: else a resend of what lay there would be taken for news."""
+    assert not rebuilt_state(disk).gap
+    assert rebuilt_state(disk, start=5).gap
+    put(disk, 3, 0)
+    assert rebuilt_state(disk, start=6).gap, "batches 3 to 5 are nowhere"
+    assert not rebuilt_state(disk, start=3).gap
+    put(disk, 9, 2)
+    assert not rebuilt_state(disk, start=6).gap
+
+
+def test_a_log_that_goes_on_elsewhere_lacks_its_past(disk: SimDisk) -> None:
+    log, state = truncated(disk)
+    log.truncate_fully_and_start_at(Offset(9))
+    assert state.gap and not log.producers.stale
+    log.truncate_fully_and_start_at(Offset(0))
+    assert not state.gap
 
 
 def test_a_few_are_kept_and_a_log_opens_by_the_last(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from partitions import aborted_ranges, transaction_state
 from partitions.aborted_ranges import AbortedRanges
-from partitions.producer_state import ProducerStates
+from partitions.producer_state import BATCH_BYTES, PRODUCER_BYTES, ProducerBounds, ProducerStates
 from partitions.transaction_state import TransactionState
-from raftlog.model import Offset
+from raftlog.model import EVERY_PRODUCER_ID, NO_PRODUCER_ID, Offset
 from raftlog.record_batch import Control, ControlKind
 from raftlog.transactions import TransactionKey
 from raftlog.wire import AbortedRange
@@ -204,7 +204,7 @@ def test_a_snapshot_gives_the_state_again_and_rubbish_does_not() -> None:
 
 def test_a_producer_is_not_forgotten_while_its_transaction_is_open_and_then_it_is() -> None:
     """Ids that are good for one transaction push nobody out who writes without transactions."""
-    states = ProducerStates(limit=2)
+    states = ProducerStates(ProducerBounds(max_bytes=ONE_PRODUCER // 2))
     plain = data_header(0, key(9))
     plain.attributes = 0
     states.append(plain)
@@ -214,7 +214,8 @@ def test_a_producer_is_not_forgotten_while_its_transaction_is_open_and_then_it_i
         assert list(states) == [9, 1, 50 + number]
         states.append(marker_header(3 + 2 * number), commits((key(50 + number), 3 + 2 * number)))
     assert list(states) == [9, 1]
-    again = ProducerStates(limit=2)
+    assert states.forgotten_up_to == NO_PRODUCER_ID, "nobody was forgotten who might send again"
+    again = states.empty()
     again.restore(states.snapshot())
     assert again == states
     again.append(marker_header(20), says(ControlKind.ABORT, (A, -1)))
@@ -233,6 +234,7 @@ def test_the_next_transaction_of_a_producer_keeps_its_sequences() -> None:
     assert states.get(key(7).producer_id) is None
 
 
+ONE_PRODUCER = PRODUCER_BYTES + BATCH_BYTES
 SNAPSHOT_1 = bytes.fromhex("92019193 07 02 92 9500020003ce000186a0 95030303 04 ff".replace(" ", ""))
 SNAPSHOT_2 = bytes.fromhex(
     (
@@ -243,8 +245,18 @@ SNAPSHOT_2 = bytes.fromhex(
 )
 
 
+SNAPSHOT_3 = bytes.fromhex(
+    (
+        "96 03 91 95 01 00 91 95 00 00 00 01 00 00 c3"
+        "93 91 94 01 00 00 01  91 92 02 01"
+        "95 c408 0200000000000000 c402 0000 c408 0100000000000000 c408 0200000000000000 c408 0000000000000000"
+        "cd1388 02 ff"
+    ).replace(" ", "")
+)
+
+
 def test_snapshots_on_disk_stay_readable() -> None:
-    """Bytes of both versions: the first had producers only."""
+    """Bytes of all versions: the first had producers only, the second no horizon."""
     before = ProducerStates()
     before.restore(SNAPSHOT_1)
     entry = before.get(key(7).producer_id)
@@ -259,4 +271,10 @@ def test_snapshots_on_disk_stay_readable() -> None:
     again = ProducerStates()
     again.restore(SNAPSHOT_2)
     assert again == log
-    assert log.snapshot().hex() == SNAPSHOT_2.hex()
+    assert again.forgotten_up_to == EVERY_PRODUCER_ID, "what it does not know may have been forgotten"
+    log.advance(1.0)
+    log.advance(6.0)
+    assert log.snapshot().hex() == SNAPSHOT_3.hex()
+    again.restore(SNAPSHOT_3)
+    assert again == log
+    assert (again.forgotten_up_to, again.greatest_id) == (NO_PRODUCER_ID, 2)
