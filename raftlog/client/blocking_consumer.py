@@ -43,6 +43,7 @@ class Consumer:
         min_bytes: int = 1,
         on_out_of_range: str = "error",
         isolation: str = READ_COMMITTED,
+        topic_id: str = "",
         ssl: SSLContext | None = None,
     ) -> None:
         """The settings are those of `raftlog.Consumer`. Raises `InvalidRequest`."""
@@ -56,6 +57,7 @@ class Consumer:
             min_bytes=min_bytes,
             on_out_of_range=on_out_of_range,
             isolation=isolation,
+            topic_id=topic_id,
             ssl=ssl,
         )
         self._ahead: deque[ConsumerRecord] = deque()

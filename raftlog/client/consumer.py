@@ -31,6 +31,7 @@ from .api import HttpApi
 from .consumed import ConsumedBatch, ConsumerRecord
 from .cursor import Cursor
 from .fetcher import Fetcher, FetcherSettings
+from .metadata import TOPIC_ID
 from .reader import READ_COMMITTED, PartitionReader, Start, parse_isolation, parse_start
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Consumer:
         min_bytes: int = 1,
         on_out_of_range: str = "error",
         isolation: str = READ_COMMITTED,
+        topic_id: str = "",
         ssl: SSLContext | None = None,
     ) -> None:
         """`partitions`: None for all, those added later included. `start`: `"earliest"`, `"latest"`, an offset,
@@ -67,8 +69,9 @@ class Consumer:
         `prefetch_bytes`: fetched ahead at most. `max_wait_ms`: how long a broker may wait for `min_bytes`.
         `on_out_of_range`: what to do where the position is not in the log (any more): `"error"`, or go on at the
         `"earliest"` or `"latest"`. `isolation`: `"read_committed"` gives what is no transaction's or of a committed
-        one, up to the first that is open (S13); `"read_uncommitted"` all that is replicated. `ssl`: as for a
-        `Producer`. Raises `InvalidRequest`.
+        one, up to the first that is open (S13); `"read_uncommitted"` all that is replicated. `topic_id`: 32 hexadecimal
+        digits of the topic that is meant; another of this name, deleted before it was created or created after it was
+        deleted, is never read. `ssl`: as for a `Producer`. Raises `InvalidRequest`.
         """
         if on_out_of_range not in ("error", "earliest", "latest"):
             known = "error, earliest or latest"
@@ -86,7 +89,10 @@ class Consumer:
         for partition in partitions or ():
             if not isinstance(partition, int) or partition < 0:
                 raise InvalidRequest("invalid_request", f"{partition!r} is no partition: they are counted from 0")
+        if topic_id and not TOPIC_ID.fullmatch(topic_id):
+            raise InvalidRequest("invalid_request", f"{topic_id!r} is no id of a topic: it has 32 hexadecimal digits")
         self._topic = check_topic_name(topic)
+        self._topic_id = bytes.fromhex(topic_id)
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
         self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
         wait, least, level = max_wait_ms / 1000, max(1, int(min_bytes)), parse_isolation(isolation)
@@ -282,7 +288,8 @@ class Consumer:
         if self._closed:
             raise RetriableError("shutting_down", "the consumer is closed")
         if self._fetcher is None:
-            self._fetcher = Fetcher(self._api, self._topic, self._partitions, self._start, self._settings)
+            where = (self._topic, self._partitions, self._start)
+            self._fetcher = Fetcher(self._api, *where, self._settings, self._topic_id)
             self._fetcher.topic.paused = self._paused
         return self._fetcher
 

@@ -59,12 +59,12 @@ class Fetcher:
 
     def __init__(
         self, api: HttpApi, topic: str, partitions: Sequence[int] | None, start: Mapping[int, Start] | Start,
-        settings: FetcherSettings,
+        settings: FetcherSettings, topic_id: bytes = b"",
     ) -> None:  # fmt: skip
-        """`partitions` and `start`: as of `TopicReaders`."""
+        """`partitions`, `start` and `topic_id`: as of `TopicReaders`."""
         self._api = api
         self._topic = topic
-        self.topic = TopicReaders(topic, partitions, start)
+        self.topic = TopicReaders(topic, partitions, start, topic_id)
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.metadata = ClusterMetadata(api)
@@ -305,6 +305,7 @@ class Fetcher:
                 self._unknown_since = None
                 self._looked_at = now
                 if self.topic.described(answer, now):
+                    self._api.prefer_another()
                     self._refresher.ask([self._topic])
                 self.error = self.error or self.topic.error
             elif not blames_caller(answer):

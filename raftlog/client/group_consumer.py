@@ -380,7 +380,7 @@ class GroupConsumer(GroupTransactions):
 
     def _assigned(self, topic: str, partition: int) -> GroupPartition:
         """Raises `InvalidRequest`."""
-        for one in self._reading.positions:
+        for one in reversed(self._reading.positions):  # of two topics of one name the one that was assigned last
             if (one.topic, one.partition) == (topic, partition):
                 return one
         raise InvalidRequest("unknown_partition", f"{topic}/{partition} is not assigned to this consumer")

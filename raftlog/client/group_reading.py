@@ -1,5 +1,9 @@
 """What a member of a group reads: a `Consumer` for each topic, and the offsets after what was handed out.
 
+Topics are told apart by their ids: positions are committed under them. So the records of a topic that was deleted are
+never handed out as those of another that has its name now, nor the other way round, whatever a node that is behind
+says; and both may be assigned for a while.
+
 A change of the assignment touches only the partitions that come or go: what was fetched ahead of the others stays. A
 partition that is paused keeps its place and is not handed out, nor fetched.
 
@@ -16,6 +20,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from ssl import SSLContext
+from typing import NamedTuple
 
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError
@@ -27,6 +32,18 @@ from .group_api import GroupPartition
 GONE = ("unknown_topic", "unknown_partition")
 """Of a topic that was deleted: the group will say so."""
 READ_AGAIN_SECONDS = 1.0
+
+
+class Topic(NamedTuple):
+    """One of those that have had this name."""
+
+    name: str
+    topic_id: str
+
+
+def topic_of(partition: GroupPartition) -> Topic:
+    """Of which it is."""
+    return Topic(partition.topic, partition.topic_id)
 
 
 class GroupReading:
@@ -50,13 +67,12 @@ class GroupReading:
         """What is read → the next offset to hand out."""
         self.paused: set[GroupPartition] = set()
         """Of those."""
-        self._readers: dict[str, Consumer] = {}
-        """By topic."""
-        self._again_at: dict[str, float] = {}
+        self._readers: dict[Topic, Consumer] = {}
+        self._again_at: dict[Topic, float] = {}
         """Topics whose reader failed, and when they get another, in loop time."""
         self._former: set[asyncio.Task[None]] = set()
         """Former readers that let go of their connections."""
-        self._ahead: deque[ConsumerRecord] = deque()
+        self._ahead: deque[tuple[GroupPartition, ConsumerRecord]] = deque()
         """Came with others that were handed out."""
 
     # --- Records -----------------------------------------------------------------------------------------------------
@@ -64,10 +80,10 @@ class GroupReading:
     def hand_out(self, max_records: int) -> list[ConsumerRecord]:
         """Of those that are here."""
         records: list[ConsumerRecord] = []
-        by_name = {(one.topic, one.partition): one for one in self.positions} if self._ahead else {}
         while self._ahead and len(records) < max_records:
-            record = self._ahead.popleft()
-            self.positions[by_name[record.topic, record.partition]] = record.offset + 1
+            partition, record = self._ahead.popleft()
+            assert partition in self.positions, f"{partition} is read and not assigned"
+            self.positions[partition] = record.offset + 1
             records.append(record)
         if not self._ahead:
             self._move_over_holes()
@@ -78,7 +94,7 @@ class GroupReading:
         that there is has no lag, and commits where the next one will be."""
         read = {topic: reader.positions for topic, reader in self._readers.items()}
         for partition, position in self.positions.items():
-            further = read.get(partition.topic, {}).get(partition.partition, -1)
+            further = read.get(topic_of(partition), {}).get(partition.partition, -1)
             if further > position and partition not in self.paused:
                 self.positions[partition] = further
 
@@ -90,7 +106,7 @@ class GroupReading:
         self._read_again(loop.time())
         left = min([deadline, *self._again_at.values()]) - loop.time()
         reads = {
-            topic: loop.create_task(self._read(reader, max_records, left))
+            topic: loop.create_task(self._read(topic, reader, max_records, left))
             for topic, reader in sorted(self._readers.items())
         }
         waits = loop.create_task(wanted.wait())
@@ -104,7 +120,7 @@ class GroupReading:
         for topic, outcome in zip(reads, outcomes, strict=False):
             if isinstance(outcome, RaftlogError) and outcome.code in GONE:
                 self._close(topic)
-                self._forget_ahead(partition for partition in self.positions if partition.topic == topic)
+                self._forget_ahead(partition for partition in self.positions if topic_of(partition) == topic)
                 self._again_at[topic] = loop.time() + READ_AGAIN_SECONDS
             elif isinstance(outcome, Exception):
                 raise outcome
@@ -115,7 +131,7 @@ class GroupReading:
         """How far positions are behind what may be read, where a leader has told that."""
         found = {}
         for partition, position in self.positions.items():
-            reader = self._readers.get(partition.topic)
+            reader = self._readers.get(topic_of(partition))
             end = None if reader is None else reader.end_offsets.get(partition.partition)
             if end is not None:
                 found[partition] = max(0, end - position)
@@ -126,7 +142,7 @@ class GroupReading:
     def begin(self, starts: Mapping[GroupPartition, int]) -> None:
         """Read these, too."""
         self.positions.update(starts)
-        self._follow({partition.topic for partition in starts})
+        self._follow({topic_of(partition) for partition in starts})
 
     def stop(self, partitions: Iterable[GroupPartition]) -> None:
         """Read these no more."""
@@ -135,13 +151,13 @@ class GroupReading:
             self.positions.pop(partition, None)
         self.paused -= gone
         self._forget_ahead(gone)
-        self._follow({partition.topic for partition in gone})
+        self._follow({topic_of(partition) for partition in gone})
 
     def seek(self, partition: GroupPartition, offset: int) -> None:
         """Go on there in a partition that is read."""
         self.positions[partition] = offset
         self._forget_ahead({partition})
-        reader = self._readers.get(partition.topic)
+        reader = self._readers.get(topic_of(partition))
         if reader is not None:
             reader.go_on_at(partition.partition, offset)
 
@@ -149,9 +165,9 @@ class GroupReading:
         """Of those that are read."""
         paused = set(partitions)
         self.paused |= paused
-        held_back = {(record.topic, record.partition) for record in self._ahead}
+        held_back = {partition for partition, _ in self._ahead}
         for partition in sorted(paused):
-            if (partition.topic, partition.partition) in held_back:
+            if partition in held_back:
                 self.seek(partition, self.positions[partition])
         self._pause_readers(paused)
 
@@ -169,14 +185,15 @@ class GroupReading:
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 
-    async def _read(self, reader: Consumer, max_records: int, timeout: float) -> None:
+    async def _read(self, topic: Topic, reader: Consumer, max_records: int, timeout: float) -> None:
         """What was taken is here in the same turn: whoever waits may be cancelled at any time, and more than once."""
-        self._ahead.extend(await reader.poll(max_records, timeout))
+        records = await reader.poll(max_records, timeout)
+        self._ahead.extend((GroupPartition(topic.name, record.partition, topic.topic_id), record) for record in records)
 
-    def _follow(self, topics: Iterable[str]) -> None:
+    def _follow(self, topics: Iterable[Topic]) -> None:
         """The readers of these topics read what is assigned now."""
         for topic in sorted(topics):
-            starts = {one.partition: offset for one, offset in self.positions.items() if one.topic == topic}
+            starts = {one.partition: offset for one, offset in self.positions.items() if topic_of(one) == topic}
             reader = self._readers.get(topic)
             if not starts:
                 self._close(topic)
@@ -186,21 +203,22 @@ class GroupReading:
             elif topic not in self._again_at:
                 self._open(topic, starts)
 
-    def _open(self, topic: str, starts: Mapping[int, int]) -> None:
-        share = self._prefetch_bytes // len({partition.topic for partition in self.positions})
+    def _open(self, topic: Topic, starts: Mapping[int, int]) -> None:
+        share = self._prefetch_bytes // len({topic_of(partition) for partition in self.positions})
         self._readers[topic] = Consumer(
             self._bootstrap,
-            topic,
+            topic.name,
             sorted(starts),
             starts,
             prefetch_bytes=max(MIB, share),
             on_out_of_range=self._on_out_of_range,
             isolation=self._isolation,
+            topic_id=topic.topic_id,
             ssl=self._ssl,
         )
-        self._pause_readers(partition for partition in self.paused if partition.topic == topic)
+        self._pause_readers(partition for partition in self.paused if topic_of(partition) == topic)
 
-    def _close(self, topic: str) -> None:
+    def _close(self, topic: Topic) -> None:
         reader = self._readers.pop(topic, None)
         if reader is not None:
             closing = asyncio.get_running_loop().create_task(reader.close())
@@ -214,12 +232,12 @@ class GroupReading:
 
     def _pause_readers(self, partitions: Iterable[GroupPartition]) -> None:
         for partition in partitions:
-            reader = self._readers.get(partition.topic)
+            reader = self._readers.get(topic_of(partition))
             if reader is not None and partition in self.paused:
                 reader.pause([partition.partition])
             elif reader is not None:
                 reader.resume([partition.partition])
 
     def _forget_ahead(self, partitions: Iterable[GroupPartition]) -> None:
-        names = {(partition.topic, partition.partition) for partition in partitions}
-        self._ahead = deque(record for record in self._ahead if (record.topic, record.partition) not in names)
+        gone = set(partitions)
+        self._ahead = deque(one for one in self._ahead if one[0] not in gone)

@@ -28,7 +28,7 @@ from .api import HttpApi, parse_endpoint
 
 CONCURRENT_REQUESTS = 8
 
-_TOPIC_ID = re.compile("[0-9a-f]{32}", re.IGNORECASE)
+TOPIC_ID = re.compile("[0-9a-f]{32}", re.IGNORECASE)
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
@@ -191,7 +191,7 @@ class ClusterMetadata:
             return answer
         if [info.partition for info in answer.partitions] != list(range(answer.partition_count)):
             return RemoteProtocolError(f"the description of topic {name} does not list its partitions in order")
-        if not _TOPIC_ID.fullmatch(answer.id):
+        if not TOPIC_ID.fullmatch(answer.id):
             return RemoteProtocolError(f"the id of topic {name} is not one: {answer.id!r}")
         known = self.topics.get(name)
         if known is not None and answer.is_older_than(known):

@@ -1,7 +1,8 @@
 """The readers of one topic: which of its partitions are read, from where, and who leads them. A pure core.
 
 Wanted are all partitions, those to come included, or given ones, which may be changed: what is read already goes on.
-A partition that a node does not know may be new, and the node behind, so it is asked for again before that is an error.
+A partition that a node does not know may be new, and the node behind, so another node is asked before that is an error.
+The same goes for a topic that is to be read by its id, where a node describes another of the same name.
 
 What is *not* here: asking for descriptions and records (`fetcher.py`), one partition's reading (`reader.py`).
 """
@@ -20,12 +21,19 @@ UNKNOWN_TOPIC_GRACE = 2.0
 
 
 class TopicReaders:
-    """Of one topic, which is known by its id from its first description on."""
+    """Of one topic, which is known by its id from its first description on, or from the beginning."""
 
-    def __init__(self, topic: str, partitions: Sequence[int] | None, start: Mapping[int, Start] | Start) -> None:
-        """`partitions` None: all of them, also those that are added later (which begin at their earliest record)."""
+    def __init__(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None,
+        start: Mapping[int, Start] | Start,
+        topic_id: bytes = b"",
+    ) -> None:
+        """`partitions` None: all of them, also those that are added later (which begin at their earliest record).
+        `topic_id`: the one to be read, where that is known; another topic of this name never is."""
         self.topic = topic
-        self.topic_id = b""
+        self.topic_id = topic_id
         self.readers: dict[int, PartitionReader] = {}
         self.paused: set[int] = set()
         """Partitions that are neither asked for nor handed out."""
@@ -37,6 +45,8 @@ class TopicReaders:
         self._description: TopicDescription | None = None
         self._beyond_since: float | None = None
         """Since when a wanted partition does not exist, as far as the nodes say."""
+        self._another_since: float | None = None
+        """Since when the nodes describe another topic than the wanted one, which none of them has described yet."""
 
     def assign(self, starts: Mapping[int, Start], now: float) -> tuple[list[PartitionReader], bool]:
         """Read exactly these: what is read already goes on where it is, the others begin there. Returns the readers
@@ -48,11 +58,11 @@ class TopicReaders:
         return dropped, self._description is not None and self.described(self._description, now)
 
     def described(self, description: TopicDescription, now: float) -> bool:
-        """What a node says of the topic. True where it is to be asked for again."""
+        """What a node says of the topic; never of one that was created before the one described last
+        (`ClusterMetadata`). True where another node is to be asked."""
         if self.topic_id and self.topic_id != description.id_bytes:
-            again = f"topic {self.topic} was deleted and created again: its offsets mean other records"
-            self.error = InvalidRequest("unknown_topic", again)
-            return False
+            return self._is_another(now)
+        self._another_since = None
         self.topic_id = description.id_bytes
         self._description = description
         count = description.partition_count
@@ -73,6 +83,16 @@ class TopicReaders:
         if isinstance(self._start, Mapping):
             return self._start.get(partition, EARLIEST)
         return EARLIEST if self._begun else self._start
+
+    def _is_another(self, now: float) -> bool:
+        """The node may be behind, as long as none has described the topic that is wanted."""
+        if self._description is None:
+            self._another_since = now if self._another_since is None else self._another_since
+            if now - self._another_since < UNKNOWN_TOPIC_GRACE:
+                return True
+        again = f"topic {self.topic} was deleted and created again: its offsets mean other records"
+        self.error = InvalidRequest("unknown_topic", again)
+        return False
 
     def _is_behind(self, beyond: int, count: int, now: float) -> bool:
         self._beyond_since = now if self._beyond_since is None else self._beyond_since

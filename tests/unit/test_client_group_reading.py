@@ -120,7 +120,85 @@ async def test_a_topic_that_is_gone_costs_nothing_and_is_read_when_it_is_there_a
         assert reading.hand_out(5) == []
     assert polls < 40, "whoever waits does not ask again and again at once"
     gone = topic_of(cluster, "gone", 1)
+    gone.id = bytes(16)  # the nodes were behind
     assert await read(reading, 17) == [(gone.name, 0, offset) for offset in range(3, 20)]
+
+
+def with_values(topic: FakeTopic, values: list[bytes]) -> None:
+    for value in values:
+        end = topic.partitions[0].end_offset
+        batch = encode([value], base_timestamp_ms=1000)
+        topic.partitions[0].put(b"".join(map(bytes, stamp(batch, end, topic.partitions[0].leader_epoch))))
+
+
+async def values_of(reading: GroupReading, count: int) -> list[bytes | None]:
+    """So many, within a bounded time."""
+    found: list[bytes | None] = []
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(15):
+        while len(found) < count:
+            found += [record.value for record in reading.hand_out(100)]
+            await reading.wait(100, loop.time() + 0.5, asyncio.Event())
+    return found
+
+
+async def test_of_a_deleted_topic_nothing_is_handed_out_as_of_the_one_that_has_its_name_now() -> None:
+    """S8: a node that was cut off describes and serves the topic that was deleted; what a member is assigned is the one
+    that was created again. The position is committed under its id, so records would be skipped for ever."""
+    async with FakeCluster(nodes=2) as cluster:
+        old = cluster.create_topic("t")
+        old.partitions[0].leader = 2
+        with_values(old, [b"old"] * 5)
+        new = cluster.create_topic("t")
+        with_values(new, [b"new-%d" % i for i in range(8)])
+        cluster.nodes[2].behind["t"] = old
+        bootstrap = [cluster.nodes[number].api_address for number in (2, 1)]
+        reading = GroupReading(bootstrap, 32 * MIB, "earliest", "read_committed", None)
+        reading.begin({named(new, 0): 0})
+        assert await values_of(reading, 8) == [b"new-%d" % i for i in range(8)]
+        assert reading.positions == {named(new, 0): 8}
+        assert cluster.nodes[2].fetches == [], "the node that is behind was asked for no records"
+        await reading.close()
+
+
+async def test_a_reader_of_the_present_topic_waits_while_every_node_is_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Longer than a reader waits for one that may not exist: another takes its place."""
+    monkeypatch.setattr(group_reading, "READ_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("raftlog.client.topic_readers.UNKNOWN_TOPIC_GRACE", 0.05)
+    async with FakeCluster() as cluster:
+        old = topic_of(cluster, "t", 1)
+        new = cluster.create_topic("t")
+        cluster.nodes[1].behind["t"] = old
+        reading = GroupReading(cluster.bootstrap, 32 * MIB, "earliest", "read_committed", None)
+        reading.begin({named(new, 0): 0})
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + 0.4
+        while await reading.wait(5, deadline, asyncio.Event()):
+            assert reading.hand_out(5) == []
+        assert cluster.nodes[1].fetches == [] and reading.positions == {named(new, 0): 0}
+        with_values(new, [b"new"])
+        cluster.nodes[1].behind.clear()
+        assert await values_of(reading, 1) == [b"new"]
+        await reading.close()
+
+
+async def test_both_topics_of_a_name_keep_their_own_positions(cluster: FakeCluster, reading: GroupReading) -> None:
+    """For a moment both are assigned: the deleted one until the group takes it away."""
+    old = cluster.create_topic("t")
+    with_values(old, [b"old-%d" % i for i in range(3)])
+    reading.begin({named(old, 0): 1})
+    assert await values_of(reading, 2) == [b"old-1", b"old-2"]
+    new = cluster.create_topic("t")
+    with_values(new, [b"new-%d" % i for i in range(2)])
+    reading.begin({named(new, 0): 0})
+    assert await values_of(reading, 2) == [b"new-0", b"new-1"]
+    assert reading.positions == {named(old, 0): 3, named(new, 0): 2}
+    reading.stop([named(old, 0)])
+    assert reading.positions == {named(new, 0): 2}
+    with_values(new, [b"new-2"])
+    assert await values_of(reading, 1) == [b"new-2"]
 
 
 async def test_whoever_is_cancelled_however_often_loses_no_record(cluster: FakeCluster, reading: GroupReading) -> None:

@@ -114,6 +114,26 @@ async def test_a_reader_of_the_present_topic_outlives_a_description_of_the_delet
         assert [record.value for record in await consumer.poll(10, 5)] == [b"b"]
 
 
+async def test_a_topic_that_is_named_by_its_id_is_read_and_no_other(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever was created first; another that never was is an error after a while."""
+    monkeypatch.setattr("raftlog.client.topic_readers.UNKNOWN_TOPIC_GRACE", 0.1)
+    old, new = created_twice(cluster, behind=2)
+    for topic, leader in ((old, 2), (new, 1)):
+        async with Producer(cluster.nodes[leader].api_address) as producer:
+            await producer.send("t", b"of the present" if topic is new else b"of the deleted", partition=0)
+    bootstrap = [cluster.nodes[number].api_address for number in (2, 1)]
+    async with Consumer(bootstrap, "t", topic_id=new.id.hex()) as consumer:
+        assert [record.value for record in await consumer.poll(10, 5)] == [b"of the present"]
+    with pytest.raises(InvalidRequest, match="created again"):
+        async with Consumer(bootstrap, "t", topic_id="ab" * 16):
+            pass
+    for no_id in ("ab", "x" * 32):
+        with pytest.raises(InvalidRequest, match="hexadecimal"):
+            Consumer(bootstrap, "t", topic_id=no_id)
+
+
 async def test_a_reader_of_the_deleted_topic_is_told_that_there_is_a_later_one(cluster: FakeCluster) -> None:
     old = cluster.create_topic("t")
     async with Consumer(cluster.bootstrap, "t") as consumer:
