@@ -67,6 +67,7 @@ from .command_results import (
 )
 from .commands_losses import ReportLoss
 from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, ThrottleReassignments, UnregisterBroker
+from .commands_time import AdvanceTime
 from .groups.changes import ChangeGroups
 from .groups.transaction_changes import ChangeTransactions
 
@@ -76,6 +77,7 @@ __all__ = [
     "MAX_ELECTIONS_PER_COMMAND",
     "TAGS",
     "AddPartitions",
+    "AdvanceTime",
     "AlterIsr",
     "AlterReassignments",
     "AlterTopic",
@@ -289,6 +291,7 @@ Command: TypeAlias = (
     | ChangeGroups
     | ThrottleReassignments
     | ChangeTransactions
+    | AdvanceTime
 )
 
 

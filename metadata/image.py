@@ -28,6 +28,7 @@ from raftlog.ports import Buffer
 from . import image_brokers, image_invariants, image_partitions, image_reassignments, image_topics, snapshot
 from .commands import (
     AddPartitions,
+    AdvanceTime,
     AlterIsr,
     AlterReassignments,
     AlterTopic,
@@ -65,11 +66,13 @@ from .image_events import (
     MetadataEvent,
     PartitionChanged,
     ThrottleChanged,
+    TimeAdvanced,
     TopicChanged,
     TopicRemoved,
 )
 from .image_losses import report_loss
 from .image_state import ImageState, Steps
+from .image_time import advance_time
 from .snapshot import SnapshotEncoder
 
 T = TypeVar("T")
@@ -140,6 +143,8 @@ class ClusterImage(ImageState):
                 return self._set_feature_level(command)
             case NoOp():
                 return Done()
+            case AdvanceTime():
+                return advance_time(self, command, term)
             case AlterReassignments():
                 return image_reassignments.alter_reassignments(self, command)
             case BeginMoves():
@@ -226,6 +231,8 @@ def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None,
     events: list[MetadataEvent] = []
     if new.feature_level != old.feature_level:
         events.append(FeatureLevelChanged(new.feature_level))
+    if new.time != old.time:
+        events.append(TimeAdvanced(new.time))
     if new.throttle != old.throttle:
         events.append(ThrottleChanged(new.throttle))
     changed = (b for b in sorted(new.brokers) if new.brokers[b] != old.brokers.get(b))

@@ -14,6 +14,7 @@ import msgspec
 from raftlog.model import (
     BrokerId,
     BrokerRecord,
+    ClusterTime,
     Incarnation,
     PartitionRecord,
     ReplicationThrottle,
@@ -35,6 +36,13 @@ class FeatureLevelChanged:
     """The finalized feature level of the cluster."""
 
     level: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAdvanced:
+    """The cluster's time, told again and again whether it moved or not: who is told may go on from it for a while."""
+
+    time: ClusterTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +98,7 @@ class PartitionChanged(msgspec.Struct, frozen=True, gc=False):
 
 MetadataEvent: TypeAlias = (
     FeatureLevelChanged
+    | TimeAdvanced
     | ThrottleChanged
     | BrokerChanged
     | BrokerRemoved

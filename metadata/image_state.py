@@ -17,9 +17,11 @@ from typing import Literal, TypeAlias, TypeVar
 from raftlog.model import (
     NO_BROKER,
     NO_INCARNATION,
+    NO_TIME,
     UNTHROTTLED,
     BrokerId,
     BrokerRecord,
+    ClusterTime,
     LeaderEpoch,
     PartitionEpoch,
     PartitionRecord,
@@ -44,6 +46,7 @@ from .image_events import (
     MetadataEvent,
     PartitionChanged,
     ThrottleChanged,
+    TimeAdvanced,
     TopicChanged,
     TopicRemoved,
 )
@@ -72,6 +75,8 @@ class ImageState(GroupsState):
         self.index = 0
         """Of the last command applied."""
         self.feature_level = INITIAL_FEATURE_LEVEL
+        self.time = NO_TIME
+        """Of the cluster: no other clock makes a stamp here, once there is one."""
         self.transactions = TransactionsState(self.note)
         """What is decided and known of them."""
         self.throttle = UNTHROTTLED
@@ -150,6 +155,11 @@ class ImageState(GroupsState):
         """What its marked members reported."""
         return self.tickets.get(topic_partition, ())
 
+    def stamp_ms(self, proposed_ms: int) -> int:
+        """The time of what is applied now. `proposed_ms` is the proposer's wall clock, which may be any: it is good
+        only until there is a cluster's time, and whatever it said then counts as that time's beginning (`since_ms`)."""
+        return self.time.stamp_ms or proposed_ms
+
     # --- Writing -----------------------------------------------------------------------------------------------------
 
     def take_events(self) -> list[MetadataEvent]:
@@ -163,6 +173,11 @@ class ImageState(GroupsState):
     def put_feature_level(self, level: int) -> None:
         self.feature_level = level
         self._events.append(FeatureLevelChanged(level))
+
+    def put_time(self, time: ClusterTime) -> None:
+        """Also where it is the same: whoever follows goes on from now."""
+        self.time = time
+        self._events.append(TimeAdvanced(time))
 
     def put_throttle(self, throttle: ReplicationThrottle) -> None:
         if throttle != self.throttle:

@@ -19,7 +19,7 @@ from .commands import RegisterBroker, Registered, encode
 from .engine import Outcome
 from .image import ClusterImage
 from .quorum_proposals import Proposals
-from .quorum_protocol import BrokerHeartbeat
+from .quorum_protocol import MAX_WALL_MS, BrokerHeartbeat
 
 
 class OwnBroker:
@@ -59,7 +59,7 @@ class OwnBroker:
         overdue = self._stopping[0] if self._stopping is not None else math.inf
         return overdue if self._speechless else min(overdue, self._next_heartbeat_at)
 
-    def heartbeat(self, now: float, controller: BrokerId, applied_index: int) -> BrokerHeartbeat | None:
+    def heartbeat(self, now: float, controller: BrokerId, applied_index: int, wall_ms: int) -> BrokerHeartbeat | None:
         """What to tell the controller now, if anything is due."""
         self._speechless = self._incarnation == NO_INCARNATION or controller == NO_BROKER
         if self._speechless:
@@ -68,7 +68,9 @@ class OwnBroker:
             return None
         self._next_heartbeat_at = now + self._every
         self._told = controller
-        return BrokerHeartbeat(self._broker_id, self._incarnation, applied_index, self._stopping is not None)
+        # A clock that was never set, or that lies far ahead, is told as far as it can be: nobody agrees with it.
+        wall_ms = min(max(wall_ms, 0), MAX_WALL_MS)
+        return BrokerHeartbeat(self._broker_id, self._incarnation, applied_index, self._stopping is not None, wall_ms)
 
     def notice_fence(self, now: float, image: ClusterImage) -> None:
         """End a stop: fenced (or replaced, or never registered), or too late."""

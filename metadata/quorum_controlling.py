@@ -1,23 +1,26 @@
 """The controller's place in a node: made when the node begins to lead, asked what to do, dropped when it leads no more.
 
 Every term has a controller of its own, with empty sessions: it grants everyone a full session before it fences anybody.
-What it decides is proposed with its term, and is refused where it is applied in another.
+What it decides is proposed with its term, and is refused where it is applied in another. Beside it is the keeper of the
+cluster's time, also one a term; since when the image has had its present time is known on every node, so that a new
+controller goes on from there.
 
-What is *not* here: what it decides (`controller.py`, `sessions.py`).
+What is *not* here: what they decide (`controller.py`, `sessions.py`, `time_keeper.py`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from raftlog.model import BrokerId, Incarnation
+from raftlog.model import NO_TIME, BrokerId, Incarnation
 
 from .commands import Command, encode
 from .controller import Controller
 from .engine import Outcome
 from .image import ClusterImage
 from .sessions import Sessions
+from .time_keeper import TimeKeeper
 
 DECIDE_EVERY = 0.01
 """Seconds: a decision costs little when nothing changed, but not nothing."""
@@ -34,6 +37,10 @@ class Controlling:
         self._session = session
         self._submit = submit
         self._controller: Controller | None = None
+        self._keeper = TimeKeeper(-1)
+        self._image: ClusterImage | None = None
+        self._time, self._time_at = NO_TIME, 0.0
+        """The image's, and since when this node has known it."""
         self._term = -1
         self._decided_at = float("-inf")
 
@@ -47,23 +54,37 @@ class Controlling:
         """When to look again even if nothing happens."""
         return math.inf if self._controller is None else self._decided_at + LOOK_EVERY
 
-    def update(self, leads: bool, term: int, image: ClusterImage) -> None:
+    def update(self, leads: bool, term: int, image: ClusterImage, now: float) -> None:
         """This node leads `term` and has applied what was committed before, or it does not."""
+        self._image = image
+        if image.time is not self._time:
+            self._time, self._time_at = image.time, now
         if not leads:
             self._controller = None
         elif self._controller is None or self._term != term:
             self._controller = Controller(image, Sessions(self._session))
+            self._keeper = TimeKeeper(term)
             self._term = term
 
     def heartbeat(
-        self, broker_id: BrokerId, incarnation: Incarnation, applied_index: int, now: float, *, stopping: bool
+        self,
+        broker_id: BrokerId,
+        incarnation: Incarnation,
+        applied_index: int,
+        now: float,
+        *,
+        stopping: bool,
+        wall_ms: int,
     ) -> bool | None:
         """A broker's sign of life: whether its incarnation is the registered one. None: this is not the controller."""
         if self._controller is None:
             return None
-        return self._controller.heartbeat(broker_id, incarnation, applied_index, now, stopping=stopping)
+        known = self._controller.heartbeat(broker_id, incarnation, applied_index, now, stopping=stopping)
+        if known and wall_ms > 0:
+            self._keeper.heard(broker_id, wall_ms, now)
+        return known
 
-    def decide(self, now: float) -> bool:
+    def decide(self, now: float, voters: Sequence[BrokerId]) -> bool:
         """Propose what is due. Returns whether anything was."""
         controller = self._controller
         if controller is None or now < self._decided_at + DECIDE_EVERY:
@@ -71,8 +92,12 @@ class Controlling:
         self._decided_at = now
         commands = controller.decide(now)
         for command in commands:
-            self._propose(controller, command)
-        return bool(commands)
+            self._propose(command, controller.settled)
+        assert self._image is not None
+        step = self._keeper.decide(now, self._image, voters, self._time_at)
+        if step is not None:
+            self._propose(step, self._keeper.settled)
+        return bool(commands) or step is not None
 
-    def _propose(self, controller: Controller, command: Command) -> None:
-        self._submit(encode(command, term=self._term), True, lambda outcome: controller.settled(command))
+    def _propose(self, command: Command, settled: Callable[[Command], None]) -> None:
+        self._submit(encode(command, term=self._term), True, lambda outcome: settled(command))

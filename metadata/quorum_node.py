@@ -338,8 +338,8 @@ class QuorumNode:
         self._notice_leader()
         leads = self._leads()
         if not leads or self._machine.between_entries:
-            self._controlling.update(leads, self._engine.term, self._machine.image)
-            self._controlling.decide(now)
+            self._controlling.update(leads, self._engine.term, self._machine.image, now)
+            self._controlling.decide(now, self._engine.configuration.node_ids)
         return bool(self._lanes)
 
     def _leads(self) -> bool:
@@ -365,7 +365,7 @@ class QuorumNode:
     def _tell_controller(self, now: float) -> None:
         leader = self._leader
         controller = leader if leader == self._identity.node_id or leader in self._connected else NO_BROKER
-        heartbeat = self._broker.heartbeat(now, controller, self._machine.applied_index)
+        heartbeat = self._broker.heartbeat(now, controller, self._machine.applied_index, self._clock.wall_ms())
         if heartbeat is not None and controller == self._identity.node_id:
             self._on_heartbeat(controller, heartbeat)
         elif heartbeat is not None:
@@ -376,7 +376,12 @@ class QuorumNode:
             raise RemoteProtocolError(f"node {peer} sends heartbeats of broker {frame.broker_id}")
         incarnation = Incarnation(frame.incarnation)
         known = self._controlling.heartbeat(
-            peer, incarnation, frame.applied_index, self._clock.monotonic(), stopping=frame.stopping
+            peer,
+            incarnation,
+            frame.applied_index,
+            self._clock.monotonic(),
+            stopping=frame.stopping,
+            wall_ms=frame.wall_ms,
         )
         if known is not None and peer != self._identity.node_id:
             self._outgoing.queue(peer, HeartbeatAnswer(frame.incarnation, known))

@@ -22,6 +22,7 @@ from raftlog.ports import Buffer
 
 from .commands import (
     MAX_COMMAND_BYTES,
+    AdvanceTime,
     AlterIsr,
     BeginMoves,
     Command,
@@ -44,6 +45,9 @@ MATCHES_MAX = PEERS_MAX + 64
 """Nodes that a leader tells of: whoever is here, and voters that are not."""
 
 MAX_FRAME_BYTES = MAX_ENGINE_MESSAGE_BYTES + 1024
+
+MAX_WALL_MS = 2**53
+"""Of a wall clock: some hundred thousand years."""
 
 _Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _NodeId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -84,12 +88,14 @@ class EngineFrame(_Frame, frozen=True, tag="engine.1"):
 
 
 class BrokerHeartbeat(_Frame, frozen=True, tag="heartbeat.1"):
-    """One life of a broker is there, its metadata has come to `applied_index`. `stopping`: it wants to be fenced."""
+    """One life of a broker is there, its metadata has come to `applied_index`. `stopping`: it wants to be fenced.
+    `wall_ms`: what its wall clock says, to be compared with those of the others; 0 where it cannot be."""
 
     broker_id: _NodeId
     incarnation: _Natural
     applied_index: _Natural
     stopping: bool
+    wall_ms: Annotated[int, msgspec.Meta(ge=0, le=MAX_WALL_MS)] = 0
 
 
 class HeartbeatAnswer(_Frame, frozen=True, tag="heartbeat_answer.1"):
@@ -116,7 +122,7 @@ def author(command: Command) -> int | None:
 
 def is_controllers(command: Command) -> bool:
     """Whether only the controller makes it, beside the engine: nobody forwards it."""
-    return isinstance(command, BeginMoves | FenceBroker | UnfenceBroker)
+    return isinstance(command, AdvanceTime | BeginMoves | FenceBroker | UnfenceBroker)
 
 
 class Proposed(_Frame, frozen=True, tag="proposed.1"):

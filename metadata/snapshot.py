@@ -22,7 +22,7 @@ from typing import TypeVar
 import msgspec
 
 from raftlog.errors import RemoteProtocolError
-from raftlog.model import ReplicationThrottle, TopicPartition, TopicRecord
+from raftlog.model import ClusterTime, ReplicationThrottle, TopicPartition, TopicRecord
 from raftlog.ports import Buffer
 
 from .groups.snapshot import PackedGroup, pack_group, unpack_group
@@ -30,6 +30,7 @@ from .groups.transaction_snapshot import pack_transactions, unpack_transactions
 from .image_state import ImageState
 from .snapshot_format import (
     Body,
+    BodyWithTime,
     BodyWithTransactions,
     PackedAnswer,
     PackedPartition,
@@ -50,8 +51,8 @@ MAGIC = b"RLMS"
 VERSION = 9
 """1 knew no reassignments and no unclean elections: its partitions end with their tickets. 2 knew no groups and no
 throttle, not whether a replica was let go in a partition's leader epoch, and of client sessions their last answers
-only. 4 knows no transactions, 8 not when a topic was created. There are none between those: one flipped bit, which
-their CRC does not cover, would make one of another. From 9 on the CRC covers the version, too."""
+only. 4 knows no transactions, 8 not when a topic was created, and no cluster's time. There are none between those: one
+flipped bit, which their CRC does not cover, would make one of another. From 9 on the CRC covers the version, too."""
 VERSION_FEATURE_LEVEL = 5
 """From here on the newest version is written: every node can read it."""
 VERSION_WITH_TRANSACTIONS = 8
@@ -83,6 +84,7 @@ class UnknownSnapshot(RemoteProtocolError):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Body)
 _decoder_with_transactions = msgspec.msgpack.Decoder(BodyWithTransactions)
+_decoder_with_time = msgspec.msgpack.Decoder(BodyWithTime)
 _topic_decoder = msgspec.msgpack.Decoder(PackedTopicWithCreation)
 _partition_decoder = msgspec.msgpack.Decoder(PackedPartition)
 _group_decoder = msgspec.msgpack.Decoder(PackedGroup)
@@ -114,6 +116,7 @@ class SnapshotEncoder:
         self._version = _version_of(state)
         lacks_transactions = self._version == VERSION_WITHOUT_TRANSACTIONS
         self._transactions = None if lacks_transactions else pack_transactions(state.transactions)
+        self._time = (state.time.now_ms, state.time.began_ms, state.time.agreed_ms)
         self._body = Body(
             index=state.index,
             feature_level=state.feature_level,
@@ -150,7 +153,9 @@ class SnapshotEncoder:
         whole = msgspec.structs.replace(self._body, topics=tuple(topics), answers=tuple(answers), groups=tuple(groups))
         if self._transactions is not None:
             transactions = yield from self._transactions
-            whole = BodyWithTransactions(**msgspec.structs.asdict(whole), transactions=transactions)
+            fields = {**msgspec.structs.asdict(whole), "transactions": transactions}
+            newest = self._version == VERSION
+            whole = BodyWithTime(**fields, time=self._time) if newest else BodyWithTransactions(**fields)
         body = _encoder.encode(whole)
         yield
         crc = yield from _crc(self._version, body)
@@ -196,6 +201,8 @@ def decode_in_steps(state: ImageState, packed: Buffer) -> Generator[None, None, 
     state.next_producer_id = body.next_producer_id
     state.sessions.forgotten_index = body.forgotten_index
     state.throttle = ReplicationThrottle(*body.throttle)
+    if isinstance(body, BodyWithTime):
+        state.time = ClusterTime(*body.time)
     for broker in body.brokers:
         state.put_broker(unpack_broker(broker))
         if broker.starting:
@@ -242,7 +249,9 @@ def _open(packed: Buffer) -> Generator[None, None, Body]:
     body = view[_HEADER.size :]
     if version not in _KNOWN or (yield from _crc(version, body)) != crc:
         raise RemoteProtocolError("the snapshot is damaged")
-    if version in (VERSION_WITH_TRANSACTIONS, VERSION):
+    if version == VERSION:
+        return _decode(_decoder_with_time, body)
+    if version == VERSION_WITH_TRANSACTIONS:
         return _decode(_decoder_with_transactions, body)
     return _decode(_decoder, body)
 

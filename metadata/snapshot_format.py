@@ -122,6 +122,13 @@ class BodyWithTransactions(Body, frozen=True):
     """As `groups/transaction_snapshot.py` writes them."""
 
 
+class BodyWithTime(BodyWithTransactions, frozen=True):
+    """From feature level 5 on."""
+
+    time: tuple[int, int, int] = (0, 0, 0)
+    """A `ClusterTime`."""
+
+
 def pack_session(session_id: bytes, seen: Seen) -> PackedSession:
     return PackedSession(session_id, seen.upto, tuple(sorted(seen.ahead)), seen.last_index, seen.floor_index)
 

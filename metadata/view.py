@@ -16,6 +16,7 @@ from typing import TypeAlias
 from raftlog.config import TopicConfig
 from raftlog.model import (
     NO_BROKER,
+    NO_TIME,
     UNTHROTTLED,
     BrokerId,
     BrokerRecord,
@@ -39,6 +40,7 @@ from .image_events import (
     MetadataEvent,
     PartitionChanged,
     ThrottleChanged,
+    TimeAdvanced,
     TopicChanged,
     TopicRemoved,
 )
@@ -61,6 +63,7 @@ __all__ = [
     "OffsetsRemoved",
     "PartitionChanged",
     "ThrottleChanged",
+    "TimeAdvanced",
     "TopicChanged",
     "TopicRemoved",
     "ViewListener",
@@ -79,6 +82,8 @@ class ClusterView:
         """Of the last log entry in this view."""
         self.feature_level = INITIAL_FEATURE_LEVEL
         """The finalized one: nothing above it is used in the cluster."""
+        self.time = NO_TIME
+        """The cluster's, as of the last entry that told it: it goes on between two of them."""
         self.throttle = UNTHROTTLED
         """How fast moves may copy."""
         self.controller: BrokerId = NO_BROKER
@@ -212,6 +217,8 @@ class ClusterView:
                 self.groups.on_event(event)
             case FeatureLevelChanged(level):
                 self.feature_level = level
+            case TimeAdvanced(time):
+                self.time = time
             case ThrottleChanged(throttle):
                 self.throttle = throttle
             case _:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from weakref import WeakKeyDictionary
 
+from raftlog.cluster_clock import ClusterClock
 from raftlog.config import MIB
 from raftlog.errors import RetriableError
 from raftlog.ports import Scheduler, Worker
@@ -26,7 +27,6 @@ from .compaction_run import CleanedSegment, CompactionRun, Finished, Paused, Pie
 from .driver import PartitionDriver
 from .driver_ports import Logger
 from .log_writer import LogWriter
-from .retention import RetentionClock
 
 CHECK_SECONDS = 15.0
 """As Kafka's cleaner."""
@@ -46,7 +46,7 @@ class Compactor:
         scheduler: Scheduler,
         worker: Worker,
         writer: LogWriter,
-        clock: RetentionClock,
+        clock: ClusterClock,
         logger: Logger,
         drivers: Callable[[], Iterable[PartitionDriver]],
     ) -> None:
@@ -73,12 +73,12 @@ class Compactor:
 
     def look(self) -> bool:
         """Begin a pass over the dirtiest log, if there is one and none is under way. Whether one began."""
-        now_ms, doubt = self._clock.now_ms()
+        now_ms = self._clock.expiry_ms()
         compacted = [driver for driver in self._drivers() if driver.log.config.compacts]
         if not compacted or self._busy or self._closed:
             return False
         if now_ms is None:
-            self._logger.warning(f"compaction waits, as retention does: {doubt}")
+            self._logger.warning(f"compaction waits, as retention does: {self._clock.doubt()}")
             return False
         found: tuple[PartitionDriver, CompactionPlan] | None = None
         for driver in compacted:

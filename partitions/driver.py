@@ -116,7 +116,7 @@ class PartitionDriver(DriverReads):
         leader = self.replica.leader
         if leader is None or self._closed or self.log.producers.stale:
             return Look(0, more=False)  # Whoever reads the state again asks for a look when it is there.
-        self._run(lambda: leader.look(self._now(), self._around.clock.wall_ms(), may_write=not self.log.full))
+        self._run(lambda: leader.look(self._now(), self._around.cluster_clock.stamp_ms(), may_write=not self.log.full))
         self._around.wants_tick(self)
         return Look(leader.transactions.looked_at, more=self.replica.leader is leader and leader.transactions.more)
 
@@ -166,7 +166,7 @@ class PartitionDriver(DriverReads):
             done(error)
             return
         request = self._performer.requests.add(done, deadline)
-        self._incoming.arrive(Arrival(request, batch, acks, config, self._around.clock.wall_ms(), resent))
+        self._incoming.arrive(Arrival(request, batch, acks, config, self._around.cluster_clock.stamp_ms(), resent))
         self._around.wants_tick(self)
 
     def _on_checked(self, arrival: Arrival, header: BatchHeader | RaftlogError) -> None:
@@ -181,7 +181,7 @@ class PartitionDriver(DriverReads):
         except RaftlogError as error:
             return [fx.Reject(arrival.request, error)]
         stamped = arrival.config.message_timestamp_type == "LogAppendTime"
-        append_time = self._around.clock.wall_ms() if stamped else -1
+        append_time = self._around.cluster_clock.stamp_ms() if stamped else -1
         deadline = self._performer.requests.deadline_of(arrival.request)
         incoming = fx.IncomingBatch(
             arrival.request,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from raftlog.cluster_clock import ClusterClock
 from raftlog.model import BrokerId, BrokerRecord, Incarnation, TopicPartition
 from raftlog.ports import Clock, Worker
 from raftlog.transactions import TransactionKey, TransactionVerdicts
@@ -120,6 +121,7 @@ class Surroundings:
     node_id: BrokerId
     incarnation: Incarnation
     clock: Clock
+    cluster_clock: ClusterClock
     writer: Writer
     worker: Worker
     logger: Logger

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
+from raftlog.cluster_clock import ClusterClock
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, MIB, TimingConfig
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import NO_INCARNATION, Acks, BrokerId, Incarnation, ReplicaReport, TopicPartition
@@ -38,7 +39,6 @@ from .replica_shelf import MOVED_SECONDS, ReplicaShelf
 from .replica_ticks import ReplicaTicks
 from .replication_client import Dialer, ReplicationClient
 from .replication_server import ReplicationServer
-from .retention import RetentionClock
 from .transaction_looks import TransactionLooks
 from .turns import in_turns
 
@@ -55,6 +55,7 @@ class PartitionManager:
         cluster_id: str,
         disk: Disk,
         clock: Clock,
+        cluster_clock: ClusterClock,
         scheduler: Scheduler,
         worker: Worker,
         log_worker: Worker,
@@ -70,11 +71,11 @@ class PartitionManager:
         report_loss: ReportLoss | None = None,
         transactions: TransactionPorts | None = None,
     ) -> None:
-        """`log_worker` writes and fsyncs, so that no read of a cold file ever waits in front of an acknowledgement;
-        `worker` does all else that blocks. `on_replica_offline` is told when a disk error or a broken invariant took a
-        replica out of service, and again whenever it is elected all the same: another replica could be elected."""
+        """`cluster_clock` stamps records and makes them old. `log_worker` writes and fsyncs, so that no read of a cold
+        file ever waits in front of an acknowledgement; `worker` does all else that blocks. `on_replica_offline` is told
+        when a replica was taken out of service, and again whenever it is elected all the same."""
         self._node_id = node_id
-        self._clock, self._random = clock, random
+        self._clock, self._cluster_clock, self._random = clock, cluster_clock, random
         self._scheduler, self._worker = scheduler, worker
         self._propose_isr = propose_isr
         self._logger = logger
@@ -86,7 +87,6 @@ class PartitionManager:
         self._drivers: dict[TopicPartition, PartitionDriver] = {}
         self._ticks = ReplicaTicks(scheduler, clock)
         self._writer = LogWriter(log_worker, scheduler)
-        self._retention_clock = RetentionClock(clock)
         self._shelf = ReplicaShelf(
             disk, scheduler, worker, self._writer, logger, self._place_late, fetch_cache_bytes, producer_bounds
         )
@@ -94,7 +94,7 @@ class PartitionManager:
             self._drivers, scheduler, worker, logger, self._shelf, report_loss, self._place_late, on_replica_offline
         )
         self.compactor = Compactor(
-            scheduler, worker, self._writer, RetentionClock(clock), logger, lambda: list(self._drivers.values())
+            scheduler, worker, self._writer, cluster_clock, logger, lambda: list(self._drivers.values())
         )
         self.fetches = FetchWaiters(self, clock, scheduler, worker)
         self.transactions = TransactionLooks(transactions or TransactionPorts(), scheduler, self._drivers)
@@ -329,6 +329,7 @@ class PartitionManager:
             node_id=self._node_id,
             incarnation=self._registered,
             clock=self._clock,
+            cluster_clock=self._cluster_clock,
             writer=self._writer,
             worker=self._worker,
             logger=self._logger,
@@ -378,9 +379,9 @@ class PartitionManager:
         if self._closing or not self._active:
             return
         self._scheduler.call_later(self._retention_seconds, self._retain)
-        now_ms, doubt = self._retention_clock.now_ms()
-        if doubt:
-            self._logger.warning(doubt)
+        now_ms = self._cluster_clock.expiry_ms()
+        if now_ms is None:
+            self._logger.warning(f"retention by time is paused: {self._cluster_clock.doubt()}")
         in_turns(self._scheduler, list(self._drivers.values()), lambda driver: driver.log_start.retain(now_ms))
 
     # --- For people and for tests ---

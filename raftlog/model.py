@@ -198,6 +198,37 @@ class PartitionRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterTime:
+    """The cluster's time, as the quorum last agreed on it: milliseconds since 1970, 0 where there is none.
+
+    Invariant: `began_ms <= now_ms`, and neither ever goes back.
+    """
+
+    now_ms: int = 0
+    """By which everything expires. It never passes what the voters' wall clocks or a monotonic clock vouched for."""
+    began_ms: int = 0
+    """Since when it went on without a leap: a stamp from before counts as this one. What clock made the stamps before
+    the first step is not known; and what was stamped just before a leap is not as old as the leap makes it."""
+    agreed_ms: int = 0
+    """Read by a majority of the voters at that moment; 0 where no majority agreed. `now_ms` follows it."""
+
+    def __bool__(self) -> bool:
+        return self.now_ms > 0
+
+    @property
+    def stamp_ms(self) -> int:
+        """The time for a stamp: while `now_ms` lags behind what is agreed on, what is stamped is not as old as that."""
+        return max(self.now_ms, self.agreed_ms)
+
+    def since_ms(self, stamp_ms: int) -> int:
+        """A stamp, as far as it can be believed: `began_ms` at the earliest."""
+        return max(stamp_ms, self.began_ms)
+
+
+NO_TIME = ClusterTime()
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicationThrottle:
     """How fast moves may copy, in bytes a second (KIP-73); None: as fast as they can.
 

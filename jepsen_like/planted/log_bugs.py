@@ -19,7 +19,7 @@ from partitions.log_pending import PendingWork
 from partitions.recovery import _Recovery
 from partitions.replica_repair import LossAnswer, ReplicaRepairs
 from partitions.replica_shelf import ReplicaShelf
-from partitions.retention import RetentionClock
+from raftlog.cluster_clock import ClusterClock
 from raftlog.ports import Disk
 from raftlog.record_batch import parse_header
 
@@ -109,7 +109,7 @@ def _read_nothing(check: Any) -> Any:
 
 def _believe(clock: Any) -> Any:
     """Whatever the wall clock says."""
-    return clock._clock.wall_ms(), ""
+    return clock._clock.wall_ms()
 
 
 def _set_nothing_aside(shelf: Any, known: Any) -> None:
@@ -203,8 +203,8 @@ CLOCK_BUGS = (
     Planted(
         "any_clock_is_believed",
         "a wall clock that leaps makes records too old to be kept",
-        "RetentionClock believes no wall clock that moved against the monotonic one",
-        (Patch(RetentionClock, "now_ms", _believe),),
+        "ClusterClock.expiry_ms is the cluster's time, not this node's wall clock",
+        (Patch(ClusterClock, "expiry_ms", _believe),),
         found_by=REAL,
     ),
 )

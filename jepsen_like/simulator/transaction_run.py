@@ -114,7 +114,7 @@ class TransactionWorld(SimulatedWorld):
             if expiry is None or expiry.term != status.term:
                 expiry = TransactionExpiry(view.transactions, status.term, unused_ms=UNUSED_MS)
                 self._expiry[int(node.node_id)] = expiry
-            change = expiry.decide(self.heap.now, self.clients.wall_ms())
+            change = expiry.decide(self.heap.now, view.time)
             if change is not None:
                 node.quorum.propose(ChangeTransactions((change,)), lambda outcome: None, timeout=1.0)
 

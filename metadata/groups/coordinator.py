@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from raftlog.model import TopicId, TopicRecord
+from raftlog.model import ClusterTime, TopicId, TopicRecord
 
+from ..commands_time import STAMP_LAG_MS
 from .assignors import ASSIGNORS, DEFAULT_ASSIGNOR, PartitionCounts, Subscriptions
 from .changes import (
     MAX_PARTITIONS_PER_GROUP,
@@ -46,8 +47,6 @@ LOOK_AGAIN_SECONDS = 0.2
 """After a proposal of a group was refused or got lost."""
 EXPIRY_SECONDS = 60.0
 """Between two looks for offsets that have expired."""
-MOST_DISAGREEMENT_SECONDS = 60.0
-"""Of wall and monotonic clock, between two such looks."""
 OFFSETS_PER_CALL = 20_000
 """Looked at for their age in one call: some milliseconds."""
 
@@ -60,6 +59,9 @@ class Facts(Protocol):
 
     @property
     def groups(self) -> GroupsView: ...
+
+    @property
+    def time(self) -> ClusterTime: ...
 
     def topics(self) -> list[TopicRecord]: ...
 
@@ -126,10 +128,6 @@ class Coordinator:
         self._removing: set[tuple[str, str, int]] = set()
         self._expiring: set[str] = set()
         self._next_expiry = -math.inf
-        self._clocks: tuple[float, int] | None = None
-        """Monotonic and wall at the last look for offsets that have expired."""
-        self.clock_jumped = False
-        """At that look they disagreed, so that nothing was called old."""
         self._to_expire: list[str] = []
         """The rest of the present look for offsets that have expired."""
         self._patterns: dict[str, Callable[[str], bool]] = {}
@@ -183,7 +181,8 @@ class Coordinator:
     # --- What to do --------------------------------------------------------------------------------------------------
 
     def decide(self, now: float, now_ms: int) -> list[GroupChange]:
-        """Members to remove and offsets to forget, each to be given to `settled` once its fate is known."""
+        """Members to remove and offsets to forget, each to be given to `settled` once its fate is known. `now_ms`: this
+        node's wall clock, which makes nothing old: that is the cluster's time alone, as the view shows it (S8)."""
         self._watch(now)
         for group_id in [group_id for group_id, due in self._again.items() if due <= now]:
             del self._again[group_id]
@@ -191,9 +190,9 @@ class Coordinator:
         changes: list[GroupChange] = list(self._fences(now, now_ms))
         if now >= self._next_expiry and not self._to_expire:
             self._next_expiry = now + EXPIRY_SECONDS
-            if self._trusts_wall_clock(now, now_ms):
+            if self._facts.time:
                 self._to_expire = [group.group_id for group in self._facts.groups.groups() if not group.members]
-        changes += self._expirations(now_ms)
+        changes += self._expirations(self._facts.time)
         return changes
 
     def jobs(self, now: float) -> list[AssignmentJob]:
@@ -286,27 +285,19 @@ class Coordinator:
                 room -= 1
                 yield Fence(*key, member.incarnation, self.term, now_ms)
 
-    def _trusts_wall_clock(self, now: float, now_ms: int) -> bool:
-        """Offsets would be lost to a clock that jumped: they are called old only where both clocks went on alike since
-        the last look, so never at the first one."""
-        before, self._clocks = self._clocks, (now, now_ms)
-        if before is None:
-            return False
-        disagreement = abs((now_ms - before[1]) / 1000 - (now - before[0]))
-        self.clock_jumped = disagreement > MOST_DISAGREEMENT_SECONDS
-        return not self.clock_jumped
-
-    def _expirations(self, now_ms: int) -> Iterable[Expire]:
-        before_ms = now_ms - self._retention_ms
+    def _expirations(self, time: ClusterTime) -> Iterable[Expire]:
+        before_ms = time.now_ms - self._retention_ms - STAMP_LAG_MS
         room = OFFSETS_PER_CALL
         while self._to_expire and room > 0:
             group_id = self._to_expire.pop()
             group = self._facts.groups.group(group_id)
-            if group is None or group.members or group_id in self._expiring or group.empty_since_ms >= before_ms:
+            if group is None or group.members or group_id in self._expiring:
+                continue
+            if time.since_ms(group.empty_since_ms) >= before_ms:
                 continue
             offsets = self._facts.groups.offsets(group_id)
             room -= len(offsets) + 1
-            if before_ms > 0 and _has_expired(offsets.values(), before_ms):
+            if before_ms > 0 and _has_expired(time, offsets.values(), before_ms):
                 self._expiring.add(group_id)
                 yield Expire(group_id, group.epoch, self.term, before_ms)
 
@@ -354,7 +345,7 @@ class _Topics:
         return named | self._fitting[member.pattern]
 
 
-def _has_expired(offsets: Iterable[CommittedOffset], before_ms: int) -> bool:
+def _has_expired(time: ClusterTime, offsets: Iterable[CommittedOffset], before_ms: int) -> bool:
     """Some have, or there are none to keep the group for."""
     oldest = min((committed.commit_timestamp_ms for committed in offsets), default=-1)
-    return oldest < before_ms
+    return time.since_ms(oldest) < before_ms

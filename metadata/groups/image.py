@@ -151,7 +151,7 @@ def _remove_member(state: ImageState, change: Leave | Fence, index: int) -> Refu
         return found
     group, member = found
     members = {name: other for name, other in group.members.items() if name != member.member_id}
-    empty_since_ms = NEVER_MS if members else change.now_ms
+    empty_since_ms = NEVER_MS if members else state.stamp_ms(change.now_ms)
     # An empty group has nobody to make targets for.
     target_epoch = 0 if members else index
     state.put_group(
@@ -252,11 +252,12 @@ def _commit(state: ImageState, commit: Commit, index: int) -> Refused | None:
         return refused
     have_group(state, commit.group_id, index)
     current = state.offsets_of(commit.group_id)
+    now_ms = state.stamp_ms(commit.now_ms)
     taken: dict[TopicPartition, CommittedOffset] = {}
     for partition, one in zip(named, commit.offsets, strict=True):
         known = taken.get(partition) or current.get(partition)
         if known is None or known.offset <= one.offset:  # Otherwise it stays (S8).
-            taken[partition] = _committed(one, commit.now_ms)
+            taken[partition] = _committed(one, now_ms)
     state.put_offsets(commit.group_id, taken)
     return None
 
@@ -321,7 +322,8 @@ def _reset(state: ImageState, reset: Reset, index: int) -> Refused | None:
     if refused is not None:
         return refused
     have_group(state, reset.group_id, index)
-    offsets = (_committed(one, reset.now_ms) for one in reset.offsets)
+    now_ms = state.stamp_ms(reset.now_ms)
+    offsets = (_committed(one, now_ms) for one in reset.offsets)
     state.put_offsets(reset.group_id, dict(zip(named, offsets, strict=True)))
     return None
 
@@ -346,10 +348,13 @@ def _expire(state: ImageState, expire: Expire) -> Refused | None:
     group = state.groups.get(expire.group_id)
     if group is None or group.epoch != expire.epoch or group.members:
         return Refused("stale_group_epoch", f"group {expire.group_id!r} is not what it was")
-    if group.empty_since_ms >= expire.before_ms:
+    time = state.time
+    if time and expire.before_ms > time.now_ms:
+        return Refused("invalid_request", f"{expire.before_ms} is not past: the cluster's time is {time.now_ms}")
+    if time.since_ms(group.empty_since_ms) >= expire.before_ms:
         return Refused("stale_group_epoch", f"group {expire.group_id!r} is not empty for so long")
     offsets = state.offsets_of(expire.group_id)
-    old = in_order(p for p, committed in offsets.items() if committed.commit_timestamp_ms < expire.before_ms)
+    old = in_order(p for p, one in offsets.items() if time.since_ms(one.commit_timestamp_ms) < expire.before_ms)
     if len(old) == len(offsets):
         state.remove_group(group)
     elif old:

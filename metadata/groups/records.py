@@ -101,7 +101,7 @@ class GroupRecord:
     assignor: str
     """How targets are made (`assignors.py`): what the member that joined last asked for."""
     empty_since_ms: int = NEVER_MS
-    """When the last member went, by the clock of whoever proposed that."""
+    """When the last member went, by the cluster's time."""
     members: Mapping[str, MemberRecord] = field(default_factory=dict)
     _found: list[GroupState] = field(default_factory=list, init=False, repr=False, compare=False)
     """The state, once somebody has asked: every heartbeat does, and a group may have many partitions."""

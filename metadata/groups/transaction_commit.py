@@ -51,10 +51,10 @@ OFFSETS_PER_STEP = 2_000
 class _Wanted:
     """A commit, its pieces folded together."""
 
-    def __init__(self, change: Commit | CommitStaged) -> None:
+    def __init__(self, change: Commit | CommitStaged, now_ms: int) -> None:
         self.positions: tuple[Position, ...] = change.positions
         self.block = change.block
-        self.now_ms = change.now_ms
+        self.now_ms = now_ms
         self.keys: dict[TransactionKey, None] = {}
         self.ends: dict[TopicPartition, dict[TransactionKey, Offset]] = {}
         self.end_count = 0
@@ -114,7 +114,7 @@ class _Wanted:
 
 def commit(state: ImageState, change: Commit | CommitStaged, index: int) -> Decision:
     """One commit, in steps."""
-    wanted = _Wanted(change)
+    wanted = _Wanted(change, state.stamp_ms(change.now_ms))
     pieces: list[bytes] = []
     if isinstance(change, CommitStaged):
         staged = _take_parts(state, change)

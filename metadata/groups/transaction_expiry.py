@@ -7,8 +7,8 @@ never committed and half visible (S13).
 A block expires when none of its ids was decided for twice its timeout: whatever is begun within its timeout can live as
 long as it may. One that was retired by a commit with a position has a short timeout from then on
 (`transaction_ends.ANSWERED_BY_POSITION_MS`). Blocks and parts are timed by this node's monotonic clock, from when this
-term first saw them as they are. Transactional ids are kept for days, beyond any term, so the wall clock decides about
-those, and only where it and the monotonic clock went on alike since the last look. Positions never expire.
+term first saw them as they are. Transactional ids are kept for days, beyond any term: they expire by the cluster's
+time, which no single wall clock makes. Positions never expire.
 
 What is *not* here: open transactions that are overdue (each partition's leader tells of those).
 """
@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raftlog.model import ClusterTime
+
+from ..commands_time import STAMP_LAG_MS
 from .transaction_changes import MAX_EXPIRED, Expire, ExpiredBlock, ExpiredParts, ExpiredProducer
 from .transaction_state import Transactions
 
@@ -28,8 +31,6 @@ PARTS_SECONDS = 60.0
 NAMES_SECONDS = 60.0
 """Between two passes over transactional ids."""
 NAMES_PER_LOOK = 2_000
-MOST_DISAGREEMENT_SECONDS = 60.0
-"""Of wall and monotonic clock, between two passes."""
 
 
 @dataclass(slots=True)
@@ -53,16 +54,13 @@ class TransactionExpiry:
         self._names: list[str] = []
         """The rest of the present pass."""
         self._next_pass = float("-inf")
-        self._clocks: tuple[float, int] | None = None
-        """Monotonic and wall at the last pass."""
-        self.clock_jumped = False
-        """At that pass they disagreed, so that nothing was called old."""
 
-    def decide(self, now: float, now_ms: int) -> Expire | None:
-        """What to propose, if anything; what still is there is proposed again at the next look."""
+    def decide(self, now: float, time: ClusterTime) -> Expire | None:
+        """What to propose, if anything; what still is there is proposed again at the next look. `time`: the cluster's,
+        as the view shows it; where there is none, no transactional id expires."""
         blocks = self._old_blocks(now)
         parts = self._old_parts(now)
-        producers = self._unused_names(now, now_ms)
+        producers = self._unused_names(now, time)
         if not (blocks or parts or producers):
             return None
         return Expire(self.term, tuple(blocks), tuple(producers), tuple(parts))
@@ -104,24 +102,16 @@ class TransactionExpiry:
         self._parts = seen
         return old
 
-    def _unused_names(self, now: float, now_ms: int) -> list[ExpiredProducer]:
+    def _unused_names(self, now: float, time: ClusterTime) -> list[ExpiredProducer]:
         if now >= self._next_pass and not self._names:
             self._next_pass = now + NAMES_SECONDS
-            if self._trusts_wall_clock(now, now_ms):
+            if time:
                 self._names = self._transactions.names_of_producers()
         old: list[ExpiredProducer] = []
+        before_ms = time.now_ms - self._unused_ms - STAMP_LAG_MS
         some, self._names = self._names[:NAMES_PER_LOOK], self._names[NAMES_PER_LOOK:]
         for name in some:
             producer = self._transactions.producer(name)
-            if producer is not None and producer.used_ms < now_ms - self._unused_ms and len(old) < MAX_EXPIRED:
+            if producer is not None and time.since_ms(producer.used_ms) < before_ms and len(old) < MAX_EXPIRED:
                 old.append(ExpiredProducer(name, *producer.key))
         return old
-
-    def _trusts_wall_clock(self, now: float, now_ms: int) -> bool:
-        """Names would be lost to a clock that jumped: never at the first pass, so."""
-        before, self._clocks = self._clocks, (now, now_ms)
-        if before is None:
-            return False
-        disagreement = abs((now_ms - before[1]) / 1000 - (now - before[0]))
-        self.clock_jumped = disagreement > MOST_DISAGREEMENT_SECONDS
-        return not self.clock_jumped

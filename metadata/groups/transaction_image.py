@@ -149,13 +149,14 @@ def _forget(state: ImageState, topic_partition: TopicPartition, keys: Iterable[T
 def _initialize(state: ImageState, change: Initialize) -> Answer:
     transactions = state.transactions
     known = transactions.producer(change.transactional_id)
+    now_ms = state.stamp_ms(change.now_ms)
     attempt = change.attempt if change.attempt and any(change.attempt) else None
     turn = None if known is None or attempt is None else known.turn_of(attempt)
     if known is None:
         if transactions.producer_count >= MAX_PRODUCERS:
             return Refused("overloaded", f"the cluster has {MAX_PRODUCERS} transactional ids, which is the most")
         first = transactions.granted_below
-        record = NamedProducer(change.transactional_id, first, ProducerEpoch(0), change.timeout_ms, change.now_ms)
+        record = NamedProducer(change.transactional_id, first, ProducerEpoch(0), change.timeout_ms, now_ms)
     elif turn == 0:
         return Told((known.key,))
     elif turn is not None or (change.after is not None and change.after.key not in (known.key, known.ended)):
@@ -166,7 +167,7 @@ def _initialize(state: ImageState, change: Initialize) -> Answer:
         record = replace(
             in_next_epoch(state, known, known.epoch),
             timeout_ms=change.timeout_ms,
-            used_ms=max(known.used_ms, change.now_ms),
+            used_ms=max(known.used_ms, now_ms),
             ended=None,
             outcome=Outcome.UNDECIDED,
         )
@@ -205,7 +206,7 @@ _NOT_ABORTED = (
 
 def _abort(state: ImageState, change: Abort, index: int) -> Decision:
     keys = [key.key for key in change.keys]
-    yield from abort_undecided(state, keys, index, change.now_ms)
+    yield from abort_undecided(state, keys, index, state.stamp_ms(change.now_ms))
     standings = {state.transactions.standing(key): key for key in reversed(keys)}
     for standing, code, why in _NOT_ABORTED:
         if standing in standings:

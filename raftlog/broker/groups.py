@@ -213,11 +213,8 @@ class Groups:
         if coordinator is None:
             return
         now = self._loop.time()
-        doubted = coordinator.clock_jumped
         for change in coordinator.decide(now, self._clock.wall_ms()):
             self._propose(coordinator, change)
-        if coordinator.clock_jumped and not doubted:
-            self._logger.warning("group_expiry_paused", reason="the wall clock jumped")
         for job in coordinator.jobs(now):
             if job.left_out:
                 self._logger.warning("group_too_large", group=job.group.group_id, topics_left_out=list(job.left_out))

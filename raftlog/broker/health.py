@@ -27,7 +27,8 @@ def health_of(
     """This node's view of itself and the cluster. `own`: problems of this node that others cannot see."""
     view = broker.view
     record = view.broker(broker.identity.node_id)
-    problems = [f"node {broker.identity.node_id}: {line}" for line in own]
+    clock = broker.cluster_clock.problem()
+    problems = [f"node {broker.identity.node_id}: {line}" for line in (*own, *([clock] if clock else ()))]
     registered = (
         broker.incarnation != NO_INCARNATION and record is not None and record.incarnation == broker.incarnation
     )
@@ -35,6 +36,11 @@ def health_of(
         problems.append(f"node {broker.identity.node_id} is not registered yet")
     if quorum.leader == NO_BROKER:
         problems.append("the metadata quorum has no leader")
+    if view.time and not view.time.agreed_ms and len(quorum.voters) > 1:
+        problems.append(
+            "the wall clocks of the voters do not agree to within a minute: have them synchronised (NTP); "
+            "what expires does so by a monotonic clock until then"
+        )
     problems += [forgot(node) for node in quorum.forgetful]
     problems += [f"node {other.broker_id} is fenced: it is not heard of" for other in view.brokers() if other.fenced]
     manager = broker.manager

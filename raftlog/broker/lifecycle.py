@@ -272,6 +272,7 @@ class Node:
                 self.router,
                 allowed_hosts=sorted({*names, *config.allowed_hosts}),
                 allowed_origins=config.allowed_origins,
+                clock_ms=self.broker.cluster_clock.stamp_ms,
             )
             self._api, api_port = await start_api(
                 app,

@@ -252,10 +252,7 @@ class Transactions:
         if self._expiry is None or self._expiry.term != status.term:
             self._expiry = TransactionExpiry(self._view.transactions, status.term, unused_ms=self._unused_ms)
         now = self._loop.time()
-        doubted = self._expiry.clock_jumped
-        change = None if self._expiring else self._expiry.decide(now, self._clock.wall_ms())
-        if self._expiry.clock_jumped and not doubted:
-            self._logger.warning("transactional_id_expiry_paused", reason="the wall clock jumped")
+        change = None if self._expiring else self._expiry.decide(now, self._view.time)
         if change is not None:
             self._propose(change)
         due = self._expiry.next_call(now)
@@ -288,7 +285,7 @@ def transactions_of(
     unused_ms = broker.config.transactional_id_expiration_minutes * 60_000
 
     def open_here() -> list[OpenTransaction]:
-        now, now_ms = clock.monotonic(), clock.wall_ms()
+        now, now_ms = clock.monotonic(), broker.cluster_clock.stamp_ms()
         return [
             OpenTransaction(
                 one.key,

@@ -45,6 +45,7 @@ from metadata.view import (
     OffsetsRemoved,
     PartitionChanged,
     ThrottleChanged,
+    TimeAdvanced,
     TopicChanged,
     TopicRemoved,
 )
@@ -55,6 +56,7 @@ from partitions.manager import TopicRemoved as TopicIsGone
 from partitions.producer_state import ProducerBounds
 from partitions.replica_repair import LossAnswer
 from partitions.scrubber import Scrubber
+from raftlog.cluster_clock import ClusterClock
 from raftlog.config import NodeConfig
 from raftlog.errors import InvalidRequest
 from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, LeaderEpoch, TopicPartition
@@ -105,6 +107,7 @@ class Broker:
         self.identity = identity
         self.config = config
         self.view = ClusterView()
+        self.cluster_clock = ClusterClock(clock)
         self.incarnation: Incarnation = NO_INCARNATION
         self._quorum: Quorum | None = None
         self._logger = logger
@@ -125,6 +128,7 @@ class Broker:
             cluster_id=identity.cluster_id,
             disk=disk,
             clock=clock,
+            cluster_clock=self.cluster_clock,
             scheduler=scheduler,
             worker=worker,
             log_worker=log_worker,
@@ -217,7 +221,7 @@ class Broker:
 
     def _tell_partitions(self, events: Sequence[MetadataEvent]) -> Iterator[None]:
         for event in events:
-            self._check_own_place(event)
+            self._take_notice(event)
         changes = [change for event in events for change in _as_change(event)]
         if changes:
             yield from self.manager.follow(changes)
@@ -241,7 +245,9 @@ class Broker:
 
     # --- Inside ---
 
-    def _check_own_place(self, event: MetadataEvent) -> None:
+    def _take_notice(self, event: MetadataEvent) -> None:
+        if isinstance(event, TimeAdvanced):
+            self.cluster_clock.learn(event.time)
         if isinstance(event, FeatureLevelChanged) and event.level > FEATURE_LEVEL:
             self._on_fatal(
                 InvalidRequest(
@@ -332,7 +338,7 @@ def _as_change(event: MetadataEvent) -> list[MetadataChange]:
             return [throttle]
         case TopicRemoved(topic_id, _):
             return [TopicIsGone(topic_id)]
-        case FeatureLevelChanged() | BrokerRemoved():
+        case FeatureLevelChanged() | TimeAdvanced() | BrokerRemoved():
             return []  # Who is unregistered has no replica: no partition asks about it again.
         case GroupChanged() | GroupRemoved() | OffsetsCommitted() | OffsetsRemoved():
             return []

@@ -98,6 +98,7 @@ SAMPLES: list[c.Command] = [
             t.RemovePosition("spark/q", 42),
         )
     ),
+    c.AdvanceTime(6, 1_700_000_000_000, 1_700_000_010_000, 1_700_000_010_500),
 ]
 ANSWERS: list[c.CommandResult] = [
     c.Done(),
@@ -162,13 +163,15 @@ def with_transactions() -> Cluster:
 
 
 def of_the_newest_level() -> Cluster:
-    """And a topic that was created at the newest feature level."""
+    """And a topic that was created at the newest feature level, and a time."""
     cluster = with_transactions()
     for number in range(3):
         cluster.do(cluster.registration(number, feature_level=FEATURE_LEVEL))
         cluster.unfence(number)
     cluster.do(c.SetFeatureLevel(FEATURE_LEVEL))
     cluster.do(c.CreateTopic("payments", TopicId(b"topic-number-009"), ((_N(0), _N(1)),), (("retention.ms", "1000"),)))
+    cluster.do(c.AdvanceTime(cluster.term, 0, 1_700_000_000_000, 1_700_000_000_000))
+    cluster.do(c.AdvanceTime(cluster.term, 1_700_000_000_000, 1_700_000_010_000, 1_700_000_010_500))
     return cluster
 
 

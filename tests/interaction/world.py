@@ -26,6 +26,7 @@ from raftlog.model import NO_EPOCH, BrokerId, Offset, ReplicaReport
 from raftlog.record_batch import RecordBatch, split_batches
 from tests.support.manual import ManualScheduler
 from tests.support.metadata_cluster import TP
+from tests.support.right_clock import RightClock
 
 from .story_ports import LifeScheduler, LogQuorum, NothingSurvives, StoryLogger, StoryWorker
 from .wires import StoryLink, connect, describe
@@ -258,6 +259,7 @@ class World:
             cluster_id="stories",
             disk=node.disk,
             clock=self.scheduler.clock,
+            cluster_clock=RightClock(self.scheduler.clock),
             scheduler=alive,
             worker=worker,
             log_worker=worker,

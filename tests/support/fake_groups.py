@@ -26,7 +26,7 @@ from metadata.groups.state import GroupsState
 from metadata.groups.transaction_events import TransactionEvent
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest, error_from_code
-from raftlog.model import Offset, PartitionRecord, TopicPartition
+from raftlog.model import ClusterTime, Offset, PartitionRecord, TopicPartition
 from raftlog.patterns import full_matcher
 
 if TYPE_CHECKING:
@@ -49,6 +49,13 @@ class FakeGroups(GroupsState):
     @property
     def partitions(self) -> Mapping[TopicPartition, PartitionRecord]:
         return {record.topic_partition: record for record in self.view.partitions()}
+
+    @property
+    def time(self) -> ClusterTime:
+        return self.view.time
+
+    def stamp_ms(self, proposed_ms: int) -> int:
+        return self.view.time.stamp_ms or proposed_ms
 
     def note(self, event: GroupEvent | TransactionEvent) -> None:
         self._events.append(event)

@@ -19,6 +19,7 @@ from metadata.groups.changes import (
 )
 from metadata.groups.records import GroupRecord, MemberRecord
 from raftlog.model import Offset, TopicPartition
+from raftlog.version import FEATURE_LEVEL
 
 from .metadata_cluster import TOPIC, Cluster
 
@@ -46,7 +47,7 @@ class GroupCluster(Cluster):
     """Four partitions of `orders`, and whatever groups a test makes."""
 
     def __init__(self, partitions: int = 4) -> None:
-        super().__init__(1, partitions=partitions)
+        super().__init__(1, partitions=partitions, feature_level=FEATURE_LEVEL)
 
     def change(self, *changes: GroupChange, refused: str = "") -> None:
         """All are carried out; or, with `refused`, the only one is refused with this code and nothing happens."""

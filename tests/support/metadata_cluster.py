@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from metadata.commands import (
+    AdvanceTime,
     AlterIsr,
     ClientSession,
     Command,
@@ -18,10 +20,12 @@ from metadata.commands import (
     Refused,
     RegisterBroker,
     Registered,
+    SetFeatureLevel,
     UnfenceBroker,
     decode,
     encode,
 )
+from metadata.commands_time import TIME_FEATURE_LEVEL
 from metadata.image import ClusterImage
 from metadata.image_events import MetadataEvent
 from metadata.image_invariants import check_step
@@ -112,6 +116,16 @@ class Cluster:
         result = self.apply(command)
         assert not isinstance(result, Refused), result
         return result
+
+    def tell_time(self, now_ms: int) -> None:
+        """The cluster's time is this: by a first step, or as after very many."""
+        if not self.image.time:
+            self.do(SetFeatureLevel(TIME_FEATURE_LEVEL))
+            self.do(AdvanceTime(self.term, 0, now_ms, now_ms))
+        else:
+            assert now_ms >= self.image.time.now_ms
+            self.image.put_time(replace(self.image.time, now_ms=now_ms, agreed_ms=now_ms))
+            self.view.on_events(self.image.index, self.image.take_events())
 
     def refusal(self, command: Command) -> str:
         """Apply a command that must be refused; the code."""

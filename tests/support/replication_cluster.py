@@ -35,6 +35,7 @@ from raftlog.transactions import TransactionKey
 from raftlog.wire import FetchedPartition, FetchPartition
 from tests.support.manual import ManualScheduler, ManualWorker
 from tests.support.replication_cores import broker
+from tests.support.right_clock import RightClock
 from tests.support.transaction_logs import Decisions, batch_of
 
 TOPIC = TopicId(b"replicated-topic")
@@ -147,6 +148,7 @@ class Member:
     worker: ManualWorker
     manager: PartitionManager
     logger: QuietLogger
+    time: RightClock
     links: dict[int, AutoLink] = field(default_factory=dict)
     """Dialed, by peer."""
     proposals: list[tuple[IsrProposal, Callable[[Fate], None]]] = field(default_factory=list)
@@ -209,6 +211,7 @@ class ReplicationCluster:
 
     def start(self, number: int, disk: ColdDisk | None = None, *, clean_shutdown: bool = True) -> Member:
         worker, logger = ManualWorker(self.scheduler), QuietLogger()
+        time = RightClock(self.scheduler.clock)
         member: Member
         decisions = Decisions()
         for decide in self.decisions:
@@ -222,6 +225,7 @@ class ReplicationCluster:
             cluster_id="tests",
             disk=disk or (disk := ColdDisk()),
             clock=self.scheduler.clock,
+            cluster_clock=time,
             scheduler=self.scheduler,
             worker=worker,
             log_worker=worker,
@@ -239,7 +243,7 @@ class ReplicationCluster:
                 lambda tp, keys: member.overdue.extend(keys),
             ),
         )
-        member = self.members[number] = Member(number, disk, worker, manager, logger, decisions=decisions)
+        member = self.members[number] = Member(number, disk, worker, manager, logger, time, decisions=decisions)
         manager.load(clean_shutdown=clean_shutdown)
         manager.on_registered(Incarnation(1))
         return member

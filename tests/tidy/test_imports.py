@@ -28,6 +28,7 @@ VOCABULARY = (
     "raftlog.disk",
     "raftlog.file_system",
     "raftlog.clock",
+    "raftlog.cluster_clock",
     "raftlog.runtime",
     "raftlog.zero_copy",
     "raftlog.paced_server",

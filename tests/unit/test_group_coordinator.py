@@ -11,11 +11,12 @@ from metadata.groups import coordinator
 from metadata.groups.changes import Assign, ChangeGroups, Expire, Fence, GroupChange, Leave
 from metadata.groups.coordinator import GROUPS_PER_CALL, Coordinator
 from metadata.groups.records import GroupState
-from raftlog.model import BrokerId, TopicId
+from raftlog.model import NO_TIME, BrokerId, TopicId
 from tests.support.groups import NOW_MS, GroupCluster, join
 from tests.support.metadata_cluster import TOPIC
 
-WEEK_MS = 7 * 86_400_000
+DAY_MS = 86_400_000
+WEEK_MS = 7 * DAY_MS
 
 
 def starts_with(pattern: str) -> Callable[[str], bool]:
@@ -29,6 +30,7 @@ class World(GroupCluster):
         super().__init__(partitions)
         self.now = 100.0
         self.now_ms = NOW_MS
+        self.tell_time(NOW_MS)
         self.coordinator = self.elect()
 
     def elect(self) -> Coordinator:
@@ -64,9 +66,10 @@ class World(GroupCluster):
         self.settle()
 
     def skip(self, milliseconds: int) -> None:
-        """Both clocks go on; nothing happens."""
+        """All clocks go on; nothing happens."""
         self.now += milliseconds / 1000
         self.now_ms += milliseconds
+        self.tell_time(self.image.time.now_ms + milliseconds)
 
     def pass_time(self, seconds: float, *beating: str) -> list[GroupChange]:
         """In steps of a tenth; these members send heartbeats."""
@@ -185,35 +188,63 @@ def test_offsets_of_a_group_that_nobody_is_in_expire_after_the_retention_time() 
     world.pass_time(1.0)
     world.skip(WEEK_MS - 10_000)
     assert world.turn() == []
+    world.skip(60_000)
+    assert world.turn() == [], "a stamp may lag by a step"
     world.skip(70_000)
     assert [type(change) for change in world.turn()] == [Expire]
     assert world.image.groups == {}
 
 
-def test_a_clock_that_jumps_makes_no_offset_old_s8() -> None:
+@pytest.mark.parametrize("committing", [-8 * DAY_MS, 0, 8 * DAY_MS])
+@pytest.mark.parametrize("coordinating", [-8 * DAY_MS, 0, 8 * DAY_MS])
+def test_no_wall_clock_makes_an_offset_old_s8(committing: int, coordinating: int) -> None:
+    """The node that takes commits and the leave, and the coordinator's, are wrong all the time."""
+    world = World()
+    world.now_ms += coordinating
+    world.enter("a")
+    world.commit("a", {0: 7}, now_ms=NOW_MS + committing)
+    world.change(Leave("readers", "a", world.member("a").incarnation, NOW_MS + committing))
+    world.coordinator.group_changed("readers")
+    for _ in range(10):
+        world.skip(60_000)
+        assert world.turn() == []
+    assert world.committed() == {0: 7}
+    world.skip(WEEK_MS)
+    assert [type(change) for change in world.turn()] == [Expire], "by the cluster's time it is old"
+
+
+def test_a_wall_clock_that_leaps_and_stays_makes_no_offset_old_s8() -> None:
     world = World()
     world.commit("", {0: 5}, now_ms=world.now_ms)
+    world.skip(70_000)
     world.turn()
-    world.skip(70_000)
-    world.now_ms += 2 * WEEK_MS
-    assert world.turn() == []
-    assert world.coordinator.clock_jumped
-    world.now_ms -= 2 * WEEK_MS
-    world.skip(70_000)
-    assert world.turn() == []
-    world.skip(70_000)
-    assert world.turn() == [] and not world.coordinator.clock_jumped
+    world.now_ms += 8 * DAY_MS
+    for _ in range(10):
+        world.skip(70_000)
+        assert world.turn() == []
     assert world.committed() == {0: 5}
 
 
-def test_a_new_coordinator_calls_nothing_old_at_its_first_look() -> None:
+def test_without_a_time_of_the_cluster_nothing_is_old_s8() -> None:
     world = World()
-    world.commit("", {0: 5}, now_ms=world.now_ms)
-    world.skip(2 * WEEK_MS)
-    world.elect()
-    assert world.turn() == []
+    world.image.put_time(NO_TIME)
+    world.view.on_events(world.image.index, world.image.take_events())
+    world.commit("", {0: 5}, now_ms=NOW_MS - 8 * DAY_MS)
+    for _ in range(3):
+        world.now += 70.0
+        assert world.turn() == []
+    world.tell_time(NOW_MS)
+    world.skip(WEEK_MS)
+    assert world.turn() == [], "what was stamped before there was a time counts as its beginning"
     world.skip(70_000)
     assert [type(change) for change in world.turn()] == [Expire]
+
+
+def test_a_coordinator_that_is_wrong_about_the_time_is_refused_s8() -> None:
+    world = World()
+    world.commit("", {0: 5})
+    wrong = Expire("readers", world.group().epoch, world.term, NOW_MS + 1)
+    world.change(wrong, refused="invalid_request")
 
 
 def test_a_call_is_bounded_and_nothing_is_forgotten() -> None:

@@ -350,6 +350,36 @@ def test_retention_moves_the_start_of_leader_and_followers() -> None:
     assert cluster.fetch(0, 0).errors == ["offset_out_of_range"]
 
 
+@pytest.mark.parametrize("wrong_ms", [0, 8 * 86_400_000, -8 * 86_400_000])
+@pytest.mark.parametrize("stamps", ["CreateTime", "LogAppendTime"])
+def test_no_wall_clock_makes_records_old_s1(wrong_ms: int, stamps: str) -> None:
+    """The leader's is wrong from the start, and right later: records are stamped and kept as they should be."""
+    configs = {"retention.ms": "604800000", "segment.bytes": "1024", "message.timestamp.type": stamps}
+    cluster = ReplicationCluster(**configs)
+    cluster.scheduler.clock.jump_wall(wrong_ms)
+    for member in cluster.members.values():
+        member.time.wrong_ms = wrong_ms
+    sent_ms = cluster.scheduler.clock.wall_ms() - wrong_ms
+    for _ in range(10):
+        cluster.produce(0, size=900, timestamp=sent_ms)
+        cluster.settle()
+    log = cluster.members[0].manager.drivers[tp(0)].log
+    for _ in range(4):
+        cluster.scheduler.advance(31.0)
+        cluster.settle()
+    assert log.log_start_offset == 0
+    cluster.scheduler.clock.jump_wall(-wrong_ms)
+    for member in cluster.members.values():
+        member.time.wrong_ms = 0
+    cluster.scheduler.advance(31.0)
+    cluster.settle()
+    assert log.log_start_offset == 0
+    cluster.scheduler.clock.jump_wall(8 * 86_400_000)
+    cluster.scheduler.advance(31.0)
+    cluster.settle()
+    assert (log.log_start_offset > 0) == (stamps == "CreateTime" or wrong_ms <= 0), "a week has passed for everybody"
+
+
 def test_a_disk_that_cannot_open_a_replica_says_so() -> None:
     cluster = ReplicationCluster()
     disk = ColdDisk()

@@ -6,8 +6,7 @@ import pytest
 
 from jepsen_like.simulator.disk import SimDisk
 from partitions.log import PartitionLog
-from partitions.retention import CLOCK_TRUST_MS, SEGMENTS_PER_PASS_MAX, RetentionClock
-from raftlog.clock import ManualClock
+from partitions.retention import SEGMENTS_PER_PASS_MAX
 from raftlog.config import TopicConfig
 from raftlog.model import Offset
 from tests.support.storage import PATH, append, read_batches, settle
@@ -82,62 +81,3 @@ def test_a_bounded_number_of_segments_a_pass() -> None:
 def test_without_a_clock_only_size_counts() -> None:
     log = make(TopicConfig(segment_bytes=150, retention_ms=0), batches=4)
     assert log.retention(None, Offset(8)) == 0
-
-
-# --- The clock ---
-
-
-def test_a_clock_that_runs_evenly_is_believed() -> None:
-    clock = ManualClock(wall_ms=1_000_000)
-    retention = RetentionClock(clock)
-    for _ in range(100):
-        clock.advance(30)
-        clock.jump_wall(15)  # slewed
-        now, why = retention.now_ms()
-        assert (now, why) == (clock.wall_ms(), "")
-
-
-@pytest.mark.parametrize("jump", [61_000, -61_000, 10**10])
-def test_a_jump_pauses_loudly_for_an_hour(jump: int) -> None:
-    clock = ManualClock()
-    retention = RetentionClock(clock)
-    clock.advance(30)
-    clock.jump_wall(jump)
-    passes = 0
-    while (answer := retention.now_ms())[0] is None:
-        assert "paused" in answer[1] and f"{jump / 1000:+.0f} s" in answer[1]
-        clock.advance(30)
-        passes += 1
-    assert passes * 30_000 == CLOCK_TRUST_MS
-    assert retention.now_ms() == (clock.wall_ms(), "")
-
-
-def test_less_than_a_minute_is_no_jump() -> None:
-    clock = ManualClock()
-    retention = RetentionClock(clock)
-    clock.jump_wall(59_000)
-    assert retention.now_ms()[0] is not None
-
-
-def test_a_clock_that_jumps_back_is_believed_at_once() -> None:
-    clock = ManualClock()
-    retention = RetentionClock(clock)
-    clock.jump_wall(10**9)
-    assert retention.now_ms()[0] is None
-    clock.advance(30)
-    clock.jump_wall(-(10**9))
-    assert retention.now_ms()[0] == clock.wall_ms()
-
-
-def test_another_jump_begins_the_hour_again() -> None:
-    clock = ManualClock()
-    retention = RetentionClock(clock)
-    clock.jump_wall(10**9)
-    for _ in range(100):
-        assert retention.now_ms()[0] is None
-        clock.advance(30)
-    clock.jump_wall(10**9)
-    for _ in range(CLOCK_TRUST_MS // 30_000):
-        assert retention.now_ms()[0] is None
-        clock.advance(30)
-    assert retention.now_ms()[0] is not None

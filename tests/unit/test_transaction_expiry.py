@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from metadata.groups.transaction_changes import Expire, RetireBlock, StagePart
+import pytest
+
+from metadata.groups.transaction_changes import Abort, Expire, RetireBlock, StagePart, pack_keys
 from metadata.groups.transaction_ends import ANSWERED_BY_POSITION_MS
 from metadata.groups.transaction_expiry import PARTS_SECONDS, TransactionExpiry
+from raftlog.model import NO_TIME
 from tests.support.groups import NOW_MS
 from tests.support.transactions import ABORTED, TransactionCluster, commit, output
 
@@ -18,12 +21,12 @@ class Controller:
         self.cluster = TransactionCluster()
         self.expiry = TransactionExpiry(self.cluster.view.transactions, self.cluster.term, unused_ms=unused_ms)
         self.now = 100.0
-        self.now_ms = NOW_MS
+        self.cluster.tell_time(NOW_MS)
 
-    def look(self, seconds: float = 0.0, *, wall_seconds: float | None = None) -> Expire | None:
+    def look(self, seconds: float = 0.0) -> Expire | None:
         self.now += seconds
-        self.now_ms += int(1000 * (seconds if wall_seconds is None else wall_seconds))
-        return self.expiry.decide(self.now, self.now_ms)
+        self.cluster.tell_time(self.cluster.image.time.now_ms + int(1000 * seconds))
+        return self.expiry.decide(self.now, self.cluster.view.time)
 
     def apply(self, expire: Expire | None) -> None:
         assert expire is not None
@@ -113,23 +116,30 @@ def test_parts_that_were_abandoned_expire() -> None:
 
 def test_a_name_expires_when_it_was_not_used_for_long_and_positions_never_do() -> None:
     controller = Controller()
-    controller.cluster.initialize("old", now_ms=NOW_MS - 2 * DAY_MS)
-    controller.cluster.initialize("young", now_ms=NOW_MS)
+    controller.cluster.initialize("old")
     controller.cluster.do_change(commit(positions={"query": (-1, 5)}))
-    assert controller.look() is None, "at the first look nobody knows whether the clock is right"
+    assert controller.look(DAY_MS / 1000) is None, "a stamp may lag by a step"
+    controller.cluster.initialize("young")
     controller.apply(controller.look(61.0))
     assert [p.transactional_id for p in controller.cluster.view.transactions.producers()] == ["young"]
     assert controller.cluster.position("query") == 5
 
 
-def test_names_are_not_lost_to_a_clock_that_jumped() -> None:
+@pytest.mark.parametrize("wrong_ms", [-8 * DAY_MS, 8 * DAY_MS])
+def test_no_wall_clock_makes_a_name_old(wrong_ms: int) -> None:
+    """The node that proposes has this clock; the cluster's time stamps what it asks for (S13)."""
+    controller = Controller()
+    key = controller.cluster.initialize("app", now_ms=NOW_MS + wrong_ms)
+    assert controller.look(61.0) is None
+    controller.cluster.do_change(Abort(pack_keys([key]), NOW_MS + wrong_ms))
+    assert controller.look(DAY_MS / 1000) is None
+    controller.apply(controller.look(61.0))
+
+
+def test_without_a_time_of_the_cluster_no_name_is_old() -> None:
     controller = Controller()
     controller.cluster.initialize("app")
-    controller.look()
-    assert controller.look(61.0, wall_seconds=5 * 86_400.0) is None
-    assert controller.expiry.clock_jumped
-    controller.cluster.initialize("app", now_ms=controller.now_ms)
-    assert controller.look(61.0) is None and not controller.expiry.clock_jumped
+    assert controller.expiry.decide(controller.now + 1e9, NO_TIME) is None
 
 
 def test_with_nothing_to_look_at_nobody_is_called() -> None:
