@@ -128,7 +128,7 @@ class CleanedFile:
     def _begin(self) -> File:
         remove_cleaned(self._disk, self._path, self.base_offset)
         name = f"{self._path}/{segment_name(self.base_offset)}{CLEANED_SUFFIX}"
-        return self._disk.open(name, exclusive=True)
+        return self._disk.open(name, exclusive=True, bulk=True)
 
     def _copy(self, target: File) -> Iterator[int]:
         position = 0

@@ -205,6 +205,8 @@ class PartitionDriver(DriverReads):
             raise RetriableError("replica_not_available", f"{self.name} still reads what its producers sent")
         if self.log.full:
             raise self.log.refusal(self.name)
+        if self._around.room.short:
+            raise self._around.room.refusal(self.name)
 
     @property
     def greatest_producer_id(self) -> ProducerId:
@@ -295,7 +297,7 @@ class PartitionDriver(DriverReads):
         follower = self.replica.follower
         if follower is None:
             return
-        if self.log.full and batches:
+        if batches and (self.log.full or self._around.room.very_short):
             self._on_disk_full(follower)
         else:
             self._run(lambda: follower.on_pushed(leader_epoch, batches, marks))

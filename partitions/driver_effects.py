@@ -109,6 +109,7 @@ class EffectPerformer:
         if effect.base_offset != self._log.log_end_offset:
             raise InvariantViolation(f"append at {effect.base_offset} to a log that ends at {self._log.log_end_offset}")
         self._log.append(header, buffers)
+        self._around.room.appended(header.total_bytes)
         self._producers.append(header, batch.control)
         if header.is_transactional:
             self._around.transactions.watch(self._driver)
@@ -145,6 +146,7 @@ class EffectPerformer:
     def _append_fetched(self, effect: fx.AppendFetched) -> None:
         for batch in effect.batches:
             self._log.append(batch.header, [batch.data])
+            self._around.room.appended(batch.header.total_bytes)
             self._producers.append(batch.header, batch.control)
         self._producers.advance(self._around.clock.monotonic())
         self.write()

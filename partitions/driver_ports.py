@@ -7,7 +7,7 @@ disk, clock and threads, which are the same for the whole product.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raftlog.cluster_clock import ClusterClock
@@ -15,6 +15,7 @@ from raftlog.model import BrokerId, BrokerRecord, Incarnation, TopicPartition
 from raftlog.ports import Clock, Worker
 from raftlog.transactions import TransactionKey, TransactionVerdicts
 
+from .disk_room import DiskRoom
 from .effects import Answer, Fate, IsrProposal, ReportStable, Subscribe
 from .log import LogDamaged, PartitionLog
 
@@ -135,5 +136,7 @@ class Surroundings:
     offline: Callable[[TopicPartition, str], None]
     lag_max: float
     """Seconds."""
+    room: DiskRoom = field(default_factory=lambda: DiskRoom(0))
+    """On the disk of all of them."""
     damaged: Callable[[PartitionDriver, LogDamaged], bool] = lambda driver, error: False
     """Damage was found in this driver's log; True: it is dealt with, and the log lives on."""

@@ -14,7 +14,8 @@ before it are durable (`durable.py`: how, is another's business where many jobs 
     4. the marker goes, where everything is fsynced from here on
     5. indexes of what will not grow, or of what a checkpoint covers; the producer snapshot and the checkpoint, now that
        everything below them is durable; how far compaction has come
-    6. segments below the start are removed (after a full disk already behind 1: it may make room)
+    6. segments below the start are removed (after a full disk already behind 1, and their indexes ahead of it: that may
+       make room)
 
 Each step may be done twice: a job that was hindered (`DiskHindered`) is made again from the same memory and run from
 its beginning.
@@ -46,6 +47,7 @@ from .checkpoint import (
 from .durable import Durable, Steps, alone, replaced
 from .producer_snapshots import prune_snapshots, snapshot_name
 from .segment import (
+    INDEX_SUFFIXES,
     LOG_SUFFIX,
     OFFSET_INDEX_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -114,6 +116,8 @@ class LogJob:
     """A job before this one was hindered: bytes of it may lie behind the position to write at."""
     begins_log: bool = False
     """It is the first one, if need be again: there is no segment yet, and there are no epochs."""
+    removed: tuple[Offset, ...] = ()
+    """Set by `run`: those of `remove` whose files are gone, also where the job failed behind that."""
     appends_only: bool = False
     """Batches behind others, and nothing else: the common job, which one call for each segment does."""
 
@@ -132,10 +136,13 @@ class LogJob:
         if self.begins_log and (self.cut is None or self.writes[0].base_offset < self.cut.end_offset):
             # A log that may have been written to has its first segment: whether it is lost can be told from then on.
             self._file_of(self.writes[0])
+        if self.again:
+            # A checkpoint comes before the removal it speaks of, and needs room itself. These have some, and no reader.
+            self._remove(self.remove, INDEX_SUFFIXES)
         yield from self._replace(self._replaced_before(with_epochs=not epochs_wait), shared)
         yield from self._remove_merged()
         if self.again:
-            self._remove(self.remove)  # It may be what makes room for the rest.
+            self._remove_below_start()  # It may be what makes room for the rest.
         if self.cut is not None:
             yield from self._cut(self.cut)
         if epochs_wait and self.leader_epochs is not None:
@@ -149,7 +156,7 @@ class LogJob:
         yield from self._replace(self._replaced_after(), shared)
         if self.snapshot is not None:
             prune_snapshots(self.disk, self.path)
-        self._remove(self.remove)
+        self._remove_below_start()
 
     def _replace(self, contents: Mapping[str, bytes], shared: bool) -> Steps[None]:
         return replaced(self.disk, self.path, contents, hold=not shared)
@@ -195,9 +202,13 @@ class LogJob:
             # Within a segment that is cut they would lie beyond its end.
             yield Durable(folders=(self.path,))
 
-    def _remove(self, base_offsets: Sequence[Offset]) -> None:
+    def _remove_below_start(self) -> None:
+        self._remove(self.remove)
+        self.removed = self.remove
+
+    def _remove(self, base_offsets: Sequence[Offset], suffixes: Sequence[str] = SEGMENT_SUFFIXES) -> None:
         for base_offset in base_offsets:
-            for suffix in SEGMENT_SUFFIXES:
+            for suffix in suffixes:
                 self.disk.remove(self._name(segment_name(base_offset, suffix)))
 
     def _cut(self, cut: Cut) -> Steps[None]:
@@ -256,12 +267,12 @@ class LogJob:
     def _file_of(self, write: SegmentWrite) -> File:
         file = write.file or write.opened
         if file is None:
-            file = write.opened = self.disk.open(self._name(segment_name(write.base_offset)), create=True)
+            file = write.opened = self.disk.open(self._name(segment_name(write.base_offset)), create=True, bulk=True)
         return file
 
     def _open(self, base_offset: Offset) -> File:
         try:
-            return self.disk.open(self._name(segment_name(base_offset)))
+            return self.disk.open(self._name(segment_name(base_offset)), bulk=True)
         except FileNotFoundError:
             raise DiskFailed(f"{self.path}: segment {base_offset} is gone") from None
 

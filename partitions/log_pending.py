@@ -226,6 +226,8 @@ class PendingWork:
         assert job is self.outstanding
         self.outstanding = None
         self.again = True
+        # Or a log that meets a full disk again and again would never come to those behind them.
+        self._removals = [base for base in self._removals if base not in job.removed]
         self.epochs_changed = True
         if job.flush_os_marker is not None:
             self._marked = None

@@ -23,6 +23,7 @@ from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Part, Random, Schedu
 from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset
 
 from .compactor import Compactor
+from .disk_room import DiskRoom
 from .driver import PartitionDriver
 from .driver_ports import Logger, Surroundings, TransactionPorts
 from .driver_requests import Produced
@@ -87,6 +88,7 @@ class PartitionManager:
         self._drivers: dict[TopicPartition, PartitionDriver] = {}
         self._ticks = ReplicaTicks(scheduler, clock)
         self._writer = LogWriter(log_worker, scheduler)
+        self.room = DiskRoom(0)
         self._shelf = ReplicaShelf(
             disk, scheduler, worker, self._writer, logger, self._place_late, fetch_cache_bytes, producer_bounds
         )
@@ -118,6 +120,8 @@ class PartitionManager:
             logger=logger,
         )
 
+    room: DiskRoom
+    """On its disk, which may be filled. To be set before `load` where it may not."""
     on_new_replica: Callable[[], None] = staticmethod(lambda: None)
     """Called for each replica that comes into service. To be set before `load`."""
 
@@ -341,6 +345,7 @@ class PartitionManager:
             offline=self.repairs.on_offline,
             damaged=self.repairs.on_damage,
             lag_max=self._timing.replica_lag_max_ms / 1000,
+            room=self.room,
         )
         return PartitionDriver(tp, self._view.name(tp), opened.log, opened.producers, surroundings)
 

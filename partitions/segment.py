@@ -30,6 +30,7 @@ TIME_INDEX_SUFFIX = ".timeindex"
 CLEANED_SUFFIX = ".cleaned"
 """Behind the name of a file that is to take the place of the one without."""
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 def segment_name(base_offset: Offset, suffix: str = LOG_SUFFIX) -> str:
@@ -130,7 +131,7 @@ class SegmentFile:
         """Hold the file open until `release`. Raises `SegmentGone` and `DiskFailed`."""
         if self._file is None:
             try:
-                self._file = self._disk.open(self.path)
+                self._file = self._disk.open(self.path, bulk=True)
             except FileNotFoundError:
                 raise SegmentGone(f"{self.path} is gone") from None
         self._holders += 1

@@ -21,6 +21,7 @@ from .model import Endpoint
 
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
 
 # --- Bounds that are part of formats and protocols -------------------------------------------------------------------
 
@@ -316,6 +317,13 @@ class NodeConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     metadata_snapshot_entries: Annotated[int, msgspec.Meta(ge=10, le=10_000_000)] = 10_000
     """Of the metadata quorum, after which the node writes a snapshot and begins its journal anew; it does so anyway
     when the journal has 16 MiB. Fewer: a shorter start, and snapshots more often."""
+    disk_ballast_bytes: _Bytes = 32 * MIB
+    """Room that is occupied from the start and given up to what makes room on a full disk: retention, the metadata
+    quorum, a start. At most a sixteenth of the disk; 0: none. The default holds the quorum's journal (16 MiB) and the
+    one that takes its place."""
+    disk_reserved_bytes: _Bytes = 1 * GIB
+    """With less room than this on the disk the node takes no batches from clients, and from its leaders none with less
+    than half of it. At most a twentieth of the disk; 0: it takes batches until the disk is full."""
     fetch_cache_bytes: _Bytes = 64 * MIB
     """Recently appended batches kept in memory for readers at the end of the log, over all partitions."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

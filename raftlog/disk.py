@@ -22,7 +22,7 @@ from typing import ClassVar
 
 from .errors import DiskError, DiskFailed, DiskFull, InvariantViolation, ResourceShortage
 from .file_system import FileSystem, file_system_of
-from .ports import Buffer, File
+from .ports import Buffer, File, Space
 
 _IOV_MAX = 1024
 """Buffers that one `pwritev` takes: Linux's UIO_MAXIOV."""
@@ -172,6 +172,19 @@ class LocalFile:
         finally:
             self._unsynced.add(self)
 
+    def allocate(self, length: int) -> None:
+        self._refuse_if_lost()
+        self._unsynced.add(self)
+        try:
+            with _translated("allocate", self._path):
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(self._descriptor, 0, length)
+                else:
+                    size = os.fstat(self._descriptor).st_size
+                    self._write([memoryview(bytes(max(0, length - size)))], size)
+        finally:
+            self._unsynced.add(self)
+
     def fsync(self) -> None:
         self._refuse_if_lost()
         self._unsynced.discard(self)
@@ -222,7 +235,7 @@ class LocalDisk:
         self._unsynced: set[LocalFile] = set()
         """Open files with something that no fsync covers yet. Changed on any thread, by single calls only."""
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC
         flags |= os.O_CREAT if create else 0
         flags |= os.O_CREAT | os.O_EXCL if exclusive else 0
@@ -292,6 +305,11 @@ class LocalDisk:
             raise
         self.rename(temporary, path)
         self.fsync_directory(os.path.dirname(path))
+
+    def space(self) -> Space:
+        with _translated("statvfs", self.root):
+            found = os.statvfs(self.root)
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
     def syncs_all(self, path: str) -> bool:
         with _translated("stat", path):

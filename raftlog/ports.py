@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -98,6 +98,12 @@ class File(Protocol):
         """Cut to `length` bytes. Durable after the next `fsync`."""
         ...
 
+    def allocate(self, length: int) -> None:
+        """The file has at least `length` bytes, and room on the disk for each of the first `length`; what it held is
+        kept, the rest reads as zeros. `DiskFull` where there is no such room; the file may be longer then than it
+        was."""
+        ...
+
     def fsync(self) -> None:
         """What was written before this call survives a power loss once it returns. If it fails, the file is lost:
         the kernel may have dropped the data and marked it clean, so calling again proves nothing."""
@@ -115,12 +121,23 @@ class File(Protocol):
     def close(self) -> None: ...
 
 
+class Space(NamedTuple):
+    """Room on the file system that holds a data folder, in bytes."""
+
+    free: int
+    """What this process may still take."""
+    total: int
+    reserve_whole: bool = True
+    """Nothing of a reserve for what makes room is in use."""
+
+
 class Disk(Protocol):
     """The data folder. Paths are strings below its root, with `/` between parts."""
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> File:
         """For reading and writing. `create` makes it where absent; with `exclusive` it must be absent. A new name is
-        durable after `fsync_directory` of its folder. An open file outlives its removal and its renaming.
+        durable after `fsync_directory` of its folder. An open file outlives its removal and its renaming. `bulk`: what
+        is written to it grows with the load, and leaves alone any reserve of room.
 
         Raises `FileNotFoundError` where absent (without `create`) and `FileExistsError` (with `exclusive`)."""
         ...
@@ -154,6 +171,10 @@ class Disk(Protocol):
     def replace(self, path: str, content: bytes) -> None:
         """The file has the old content or the new one, whatever happens; the new one once this returns: written to a
         temporary name, fsynced, renamed, the folder fsynced."""
+        ...
+
+    def space(self) -> Space:
+        """How much room there is. Blocks. Raises `DiskFailed`."""
         ...
 
     def syncs_all(self, path: str) -> bool:

@@ -7,6 +7,9 @@ prefix torn at 512 bytes, independently of the others (write-back has no order),
 prefix in the order they were made (a journalled file system's metadata has one). Everything drawn comes from the
 generator given to `power_loss`.
 
+A disk has `total_bytes` of room, in blocks; `occupy` takes what is left, as somebody else's files would, and from then
+on each file has the blocks that it has, and what is removed or cut is free again.
+
 Faults that a test or a nemesis switches on: `full`, `full_below` (ENOSPC), `no_descriptors` (EMFILE for whatever has to
 open something, before it does anything), `fail_fsync` (EIO once; the data is dropped
 and marked clean, as Linux does), `flip` (bits rot in place), `rot` (the same, and who checks the world can look at what
@@ -21,10 +24,12 @@ import random
 from collections.abc import Mapping, Sequence
 
 from raftlog.errors import DiskFailed, DiskFull, ResourceShortage
-from raftlog.ports import Buffer
+from raftlog.ports import Buffer, Space
 
 from .disk_names import Names
 from .inode import Inode
+
+BLOCK_BYTES = 4096
 
 __all__ = ["Inode", "SimDisk", "SimFile", "SimulatedCrash"]
 
@@ -36,7 +41,7 @@ class SimulatedCrash(BaseException):
 class SimDisk:
     """One node's data folder. Not the property of a life: it survives crashes."""
 
-    def __init__(self) -> None:
+    def __init__(self, total_bytes: int = 1 << 30) -> None:
         self._names = Names({})
         """Path → inode; None is a folder."""
         self._durable_names = Names({})
@@ -53,6 +58,9 @@ class SimDisk:
         """Calls that found none."""
         self.descriptors_left: int | None = None
         """So many more calls find one, then none does; None: this fault is off."""
+        self.total_bytes = total_bytes
+        self._free_blocks: int | None = None
+        """None: nobody counts them, and there are enough."""
         self.fail_fsync = 0
         """So many of the next fsyncs fail."""
         self.fsyncs = 0
@@ -66,7 +74,7 @@ class SimDisk:
 
     # --- The port ---
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> SimFile:
         self._take_descriptor()
         inode = self._names.get(path)
         if inode is None:
@@ -100,6 +108,7 @@ class SimDisk:
         if source not in self._names:
             raise FileNotFoundError(source)
         moved = {target: self._names[source]}
+        self._freed(self._names.get(target))
         removed = [source]
         if self._names[source] is None:
             for name in self._names.below(source):
@@ -112,6 +121,8 @@ class SimDisk:
             if self._names[path] is None:
                 self._take_descriptor()
             below = self._names.below(path) if self._names[path] is None else ()
+            for gone in (path, *below):
+                self._freed(self._names.get(gone))
             self._change(_parent(path), {}, (path, *below))
 
     def fsync_directory(self, path: str) -> None:
@@ -137,10 +148,18 @@ class SimDisk:
         temporary = path + ".tmp"
         self.remove(temporary)
         file = self.open(temporary, create=True)
-        file.pwritev([content], 0)
+        try:
+            file.pwritev([content], 0)
+        except DiskFull:
+            self.remove(temporary)
+            raise
         file.fsync()
         self.rename(temporary, path)
         self.fsync_directory(_parent(path))
+
+    def space(self) -> Space:
+        free = self._free_blocks
+        return Space(self.total_bytes if free is None else free * BLOCK_BYTES, self.total_bytes)
 
     def syncs_all(self, path: str) -> bool:
         if path not in self._names:
@@ -168,10 +187,42 @@ class SimDisk:
             self._durable_names.change(added, removed)
         self._name_changes.clear()
 
+    # --- Room ---
+
+    def occupy(self, left_blocks: int = 0) -> None:
+        """Everything but so many blocks is somebody else's now."""
+        self._free_blocks = left_blocks
+
+    def vacate(self) -> None:
+        """There is room for everything, and nobody counts it."""
+        self._free_blocks = None
+
+    def take_room(self, inode: Inode, end: int) -> None:
+        """The file is about to reach `end`. Raises `DiskFull`, and nothing was taken then."""
+        if self._free_blocks is None:
+            return
+        needed = _blocks(end) - _blocks(len(inode.current))
+        if needed > self._free_blocks:
+            raise DiskFull("simulated: no space left on device")
+        self._free_blocks -= max(needed, 0)
+
+    def give_room(self, inode: Inode, length: int) -> None:
+        """The file is about to be cut to `length`."""
+        if self._free_blocks is not None:
+            self._free_blocks += max(0, _blocks(len(inode.current)) - _blocks(length))
+
+    def _used_blocks(self) -> int:
+        return sum(_blocks(len(inode.current)) for inode in self._names.values() if inode is not None)
+
+    def _freed(self, inode: Inode | None) -> None:
+        if inode is not None:
+            self.give_room(inode, 0)
+
     # --- Faults ---
 
     def power_loss(self, rng: random.Random) -> None:
         """All un-fsynced writes and names meet their drawn fate."""
+        used = self._used_blocks()
         inodes: dict[int, Inode] = {}
         for names in (self._names, self._durable_names):
             for name in sorted(names):
@@ -186,6 +237,8 @@ class SimDisk:
         # A name whose folder did not survive is gone with it.
         kept = {name: inode for name, inode in self._durable_names.items() if _has_parents(name, self._durable_names)}
         self._durable_names, self._names = Names(kept), Names(kept)
+        if self._free_blocks is not None:
+            self._free_blocks = max(0, self._free_blocks + used - self._used_blocks())
 
     def flip(self, path: str, position: int, mask: int) -> None:
         """Bits rot: in the page cache and on the medium alike."""
@@ -281,6 +334,10 @@ class SimDisk:
         inode.fsync()
 
 
+def _blocks(length: int) -> int:
+    return -(-length // BLOCK_BYTES)
+
+
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
@@ -306,8 +363,9 @@ class SimFile:
         disk = self._disk
         if disk.full or (disk.full_below and self._path.startswith(disk.full_below)):
             raise DiskFull("simulated: no space left on device")
-        self._disk.operation()
         data = b"".join(buffers)
+        disk.take_room(self._inode, max(position + len(data), len(self._inode.current)))
+        disk.operation()
         self._inode.write(position, data)
         disk.wrote(self._inode)
         return len(data)
@@ -328,9 +386,18 @@ class SimFile:
         self._check_open()
         return len(self._inode.current)
 
+    def allocate(self, length: int) -> None:
+        have = self.size()
+        if have < length:
+            self.pwritev([bytes(length - have)], have)
+
     def truncate(self, length: int) -> None:
         self._check_open()
         self._disk.operation()
+        if length < len(self._inode.current):
+            self._disk.give_room(self._inode, length)
+        else:
+            self._disk.take_room(self._inode, length)
         self._inode.truncate(length)
 
     def fsync(self) -> None:

@@ -15,6 +15,8 @@ from metadata.engine import Outcome
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
+from raftlog.ballast import Ballast
+from raftlog.ballasted_disk import BallastedDisk
 from raftlog.broker.identity import begin_start, mark_clean_shutdown, prepare_folder
 from raftlog.broker.wiring import Broker
 from raftlog.config import NodeConfig, TimingConfig
@@ -31,6 +33,9 @@ from .trace import Trace
 
 REPLICATION = "replication"
 """The kind of link that carries batches to followers."""
+
+DISK_BYTES = 1 << 20
+"""Of each node, where anybody counts: a ballast of sixteen blocks, and thirteen that are kept from batches."""
 
 HAND_OVER_SECONDS = 1.5
 """As long as a node that stops waits for its leaderships to be elsewhere (`lifecycle.py`)."""
@@ -115,7 +120,7 @@ class SimNode:
         self.heap = heap
         self.network = network
         self.random = random.Random(rng.random())
-        self.disk = SimDisk()
+        self.disk = SimDisk(DISK_BYTES)
         self.clock = SimClock(heap, drift=rng.uniform(0.99, 1.01), wall_offset_ms=rng.randrange(-5000, 5000))
         self._config = config
         self._trace = trace
@@ -150,7 +155,8 @@ class SimNode:
         self.starts += 1
         life = self.life = Life(f"node-{self.node_id}.{self.starts}")
         scheduler = SimScheduler(self.heap, life)
-        identity = begin_start(self.disk, f"node-{self.node_id}")
+        disk = BallastedDisk(self.disk, Ballast(self.disk, self._config.disk_ballast_bytes))
+        identity = begin_start(disk, f"node-{self.node_id}")
         voters, endpoint = tuple(sorted(identity.voters)), endpoint_of(self.node_id)
         quorum_identity = QuorumIdentity(identity.cluster_id, identity.node_id, identity.directory_id, voters, endpoint)
         peers = QuorumDialing(self.node_id, quorum_identity.voters)
@@ -164,7 +170,7 @@ class SimNode:
         broker = Broker(
             identity,
             self._config,
-            disk=self.disk,
+            disk=disk,
             clock=self.clock,
             scheduler=scheduler,
             worker=SimWorker(self.heap, life, self.random, lambda: self.random.uniform(0.0001, 0.003)),
@@ -177,7 +183,7 @@ class SimNode:
         broker.load()
         node = QuorumNode(
             quorum_identity,
-            disk=self.disk,
+            disk=disk,
             clock=self.clock,
             random=self.random,
             timing=self._config.timing,

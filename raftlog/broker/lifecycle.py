@@ -33,6 +33,8 @@ from metadata.quorum_limits import QuorumLimits
 from metadata.quorum_node import QuorumIdentity
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
 from metadata.view import BrokerChanged, MetadataEvent
+from raftlog.ballast import Ballast
+from raftlog.ballasted_disk import BallastedDisk
 from raftlog.clock import SystemClock
 from raftlog.config import NodeConfig, load_node_config
 from raftlog.disk import LocalDisk
@@ -133,12 +135,13 @@ class Node:
         """`stalls` measures the running loop, if anybody does."""
         self._config = config
         self._stalls = stalls
-        self._disk = LocalDisk(folder)
+        self._local = LocalDisk(folder)
         limit = raise_descriptor_limit()
         self._lock: File = self._take_lock(folder)
         self._clock = SystemClock()
         # Before the start counts: settings that cannot be used change nothing.
         self._tls = self._load_tls(folder)
+        self._disk = BallastedDisk(self._local, Ballast(self._local, config.disk_ballast_bytes))
         dial = self._tls.dial if self._tls else None
         self.identity = begin_start(self._disk, folder)
         configure_logging(config.log_level, cluster_id=self.identity.cluster_id, node_id=self.identity.node_id)
@@ -292,15 +295,15 @@ class Node:
         config = self._config.tls
         if config is None:
             return None
-        prepared = read_identity(self._disk, folder)
+        prepared = read_identity(self._local, folder)
         return NodeTls(config, prepared.cluster_id, BrokerId(prepared.node_id), self._clock)
 
     def _take_lock(self, folder: str) -> File:
-        if not self._disk.exists(""):
+        if not self._local.exists(""):
             raise InvalidRequest("invalid_config", f"{folder} does not exist: run `raftlog server init` first")
         # The lock is a file: in a folder that is refused it would be the first, and stand in the way of preparing it.
-        read_identity(self._disk, folder)
-        return self._disk.lock(LOCK_FILE)
+        read_identity(self._local, folder)
+        return self._local.lock(LOCK_FILE)
 
     # --- Running ---
 
@@ -376,6 +379,7 @@ class Node:
         if self._listener is not None:
             await self._listener.close(grace=0.2)
         await self._quorum.close()
+        self.broker.room_watch.close()
         await asyncio.to_thread(self._log_worker.close)
         await asyncio.to_thread(self._worker.close)
         clean = clean and self._recovered and self._fatal is None

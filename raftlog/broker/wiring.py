@@ -50,11 +50,13 @@ from metadata.view import (
     TopicRemoved,
 )
 from partitions import effects
+from partitions.disk_room import DiskRoom
 from partitions.driver_ports import TransactionPorts
 from partitions.manager import Dialer, Logger, MetadataChange, PartitionManager
 from partitions.manager import TopicRemoved as TopicIsGone
 from partitions.producer_state import ProducerBounds
 from partitions.replica_repair import LossAnswer
+from partitions.room_watch import RoomWatch
 from partitions.scrubber import Scrubber
 from raftlog.cluster_clock import ClusterClock
 from raftlog.config import NodeConfig
@@ -123,6 +125,8 @@ class Broker:
         self._offline_leaders = OfflineLeaders(
             identity.node_id, self.view, scheduler, self._propose, self._is_offline, logger
         )
+        self.room = DiskRoom(config.disk_reserved_bytes)
+        self.room_watch = RoomWatch(self.room, disk, scheduler, worker, logger, self._on_room)
         self.manager = PartitionManager(
             node_id=identity.node_id,
             cluster_id=identity.cluster_id,
@@ -144,6 +148,7 @@ class Broker:
             report_loss=self._report_loss,
             transactions=TransactionPorts(self.view.transactions, self.reports.markers_written, self.reports.overdue),
         )
+        self.manager.room = self.room
         self.local = LocalRequests(self.manager, scheduler)
         self.scrubber = Scrubber(
             lambda: self.manager.drivers,
@@ -159,6 +164,7 @@ class Broker:
     def load(self) -> None:
         """Open and recover every replica on disk, and put together what is to be reported of them. Blocks. Raises
         `DiskFailed` or `DiskFull`."""
+        self.room_watch.look_here()
         self._reports = PackedReports.of(self.manager.load(clean_shutdown=self.identity.clean))
 
     def register(self, quorum: Quorum, api: Endpoint, data: Endpoint, registered: Callable[[], None]) -> None:
@@ -190,6 +196,7 @@ class Broker:
     def _begin(self, index: int, registered: Callable[[], None]) -> Iterator[None]:
         yield from self.manager.begin_in_steps(self.incarnation)
         self.scrubber.start()
+        self.room_watch.start()
         self.when_view_reaches(index, registered)
 
     # --- What the quorum decided ---
@@ -244,6 +251,9 @@ class Broker:
         self.manager.check_invariants()
 
     # --- Inside ---
+
+    def _on_room(self) -> None:
+        """The disk has become short of room, or is so no longer."""
 
     def _take_notice(self, event: MetadataEvent) -> None:
         if isinstance(event, TimeAdvanced):

@@ -193,6 +193,27 @@ def check_close_may_be_called_twice(disk: Disk) -> None:
     file.close()
 
 
+def check_allocated_room_reads_as_zeros_and_keeps_what_was_there(disk: Disk) -> None:
+    file = disk.open("a", create=True, bulk=True)
+    file.pwritev([b"abc"], 0)
+    file.allocate(10_000)
+    assert file.size() == 10_000
+    assert file.pread(10_000, 0) == b"abc" + bytes(9_997)
+    file.allocate(5_000)
+    assert file.size() == 10_000, "it never cuts"
+    file.truncate(5_000)
+    file.allocate(7_000)
+    assert file.size() == 7_000
+    file.fsync()
+    file.close()
+
+
+def check_space_is_some_of_a_whole(disk: Disk) -> None:
+    space = disk.space()
+    assert 0 <= space.free <= space.total
+    assert space.reserve_whole
+
+
 CHECKS: tuple[Callable[[Disk], None], ...] = tuple(
     check for name, check in sorted(globals().items()) if name.startswith("check_")
 )

@@ -89,8 +89,8 @@ class GatedDisk(LocalDisk):
         super().__init__(root)
         self.gate = Gate()
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
-        file = super().open(path, create=create, exclusive=exclusive)
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> File:
+        file = super().open(path, create=create, exclusive=exclusive, bulk=bulk)
         return GatedFile(file, self.gate) if path.startswith(FOLDER) else file  # type: ignore[return-value]
 
 

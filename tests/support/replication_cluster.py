@@ -51,8 +51,8 @@ class ColdDisk(SimDisk):
     cold = False
     full_folders: tuple[str, ...] = ()
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
-        file = super().open(path, create=create, exclusive=exclusive)
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> SimFile:
+        file = super().open(path, create=create, exclusive=exclusive, bulk=bulk)
         cached = file.pread_cached
         file.pread_cached = lambda length, position: None if self.cold else cached(length, position)
         write = file.pwritev

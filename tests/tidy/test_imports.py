@@ -26,6 +26,8 @@ VOCABULARY = (
     "raftlog.patterns",
     "raftlog.transactions",
     "raftlog.disk",
+    "raftlog.ballast",
+    "raftlog.ballasted_disk",
     "raftlog.file_system",
     "raftlog.clock",
     "raftlog.cluster_clock",

@@ -196,7 +196,7 @@ def test_what_cannot_be_read_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_disk_that_opens_no_file_takes_the_replica_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Scrubbing()
 
-    def broken(path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
+    def broken(path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> SimFile:
         raise DiskFailed("open: Input/output error")
 
     monkeypatch.setattr(cluster.disk, "open", broken)

@@ -40,10 +40,10 @@ class RefusingDisk(SimDisk):
             self.refusals += 1
             raise DiskFailed(f"{kind}: Read-only file system")
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> SimFile:
         if (create or exclusive) and not self.exists(path):
             self.check("create")
-        file = super().open(path, create=create, exclusive=exclusive)
+        file = super().open(path, create=create, exclusive=exclusive, bulk=bulk)
         write, truncate = file.pwritev, file.truncate
 
         def checked_write(buffers: Sequence[Buffer], position: int) -> int:
@@ -151,8 +151,8 @@ class FaultyDisk(SimDisk):
             self.strikes += 1
             raise DiskFull("no room") if self.fault == "full" else DiskFailed(f"{self.fault}: Input/output error")
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
-        file = super().open(path, create=create, exclusive=exclusive)
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> SimFile:
+        file = super().open(path, create=create, exclusive=exclusive, bulk=bulk)
         write, fsync, pread = file.pwritev, file.fsync, file.pread
 
         def checked_write(buffers: Sequence[Buffer], position: int) -> int:

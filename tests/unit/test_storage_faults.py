@@ -90,7 +90,7 @@ def test_a_replica_that_cannot_be_read_at_a_start_is_left_out(clean: bool, monke
     disk = cluster.members[0].disk
     opened = disk.open
 
-    def broken(path: str, *, create: bool = False, exclusive: bool = False) -> SimFile:
+    def broken(path: str, *, create: bool = False, exclusive: bool = False, bulk: bool = False) -> SimFile:
         if path.startswith(folder_of(tp(0))):
             raise DiskFailed(f"open {path}: Input/output error")
         return opened(path, create=create, exclusive=exclusive)
