@@ -1,0 +1,185 @@
+"""`python -P -m tests.mutants`: judge a sample of mutants, and say what the results add up to.
+
+    run --sample 150 --seed 1      judge what of the sample has no row that counts; goes on where it was stopped
+    run --again                    judge those again that survived
+    score                          of the rows that count, with what survived
+    show MUTANT                    its diff
+
+Exit code 0: done; 1: of `run`, something survived; 2: usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+from jepsen_like.json_lines import append_line
+
+from . import rows
+from .covering import Covering
+from .judging import INVALID, SURVIVED, Judge, as_row
+from .mutations import Mutant, SourceFile, in_order
+from .trees import Tree
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (
+    "partitions", "metadata", "raftlog/client", "raftlog/http2", "raftlog/broker", "http_api", "spark_source",
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code."""
+    parser = argparse.ArgumentParser(prog="python -P -m tests.mutants", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="judge a sample")
+    run.add_argument("--sample", type=int, default=150, help="how many mutants, of all folders together")
+    run.add_argument("--seed", type=int, default=1, help="of the sample")
+    run.add_argument("--jobs", type=int, default=1, help="mutants at a time: one a core at most")
+    run.add_argument("--commit", default="HEAD", help="whose code is judged, by its own tests")
+    run.add_argument("--budget", type=float, default=0.0, help="begin none after so many seconds; 0: all of them")
+    run.add_argument("--folder", action="append", choices=FOLDERS, help="only of this one; may be repeated")
+    run.add_argument("--again", action="store_true", help="judge again what survived")
+    run.add_argument("--results", type=Path, default=rows.RESULTS)
+    run.add_argument("--cache", type=Path, default=ROOT / "build" / "mutants")
+    run.set_defaults(call=_run)
+    score = commands.add_parser("score", help="what the results add up to")
+    score.add_argument("--results", type=Path, default=rows.RESULTS)
+    score.set_defaults(call=_score)
+    show = commands.add_parser("show", help="a mutant's diff")
+    show.add_argument("mutant")
+    show.set_defaults(call=_show)
+    parsed = parser.parse_args(arguments)
+    return int(parsed.call(parsed))
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _sources(root: Path, folders: Sequence[str]) -> list[SourceFile]:
+    """Of these folders and those below."""
+    files = sorted({path for folder in folders for path in (root / folder).rglob("*.py")})
+    return [SourceFile(str(path.relative_to(root)), path.read_text()) for path in files]
+
+
+@contextmanager
+def _trees(commit: str, count: int) -> Iterator[list[Tree]]:
+    folder = Path(tempfile.mkdtemp(prefix="raftlog-mutants-"))
+    try:
+        yield [Tree(ROOT, commit, folder / str(number)) for number in range(count)]
+    finally:
+        shutil.rmtree(folder)
+
+
+def _run(parsed: argparse.Namespace) -> int:
+    named = ["git", "-C", str(ROOT), "rev-parse", "--short=12", f"{parsed.commit}^{{commit}}"]
+    commit = subprocess.run(named, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+    ends = time.monotonic() + parsed.budget if parsed.budget else float("inf")
+    with _trees(commit, max(1, parsed.jobs)) as trees:
+        covering = Covering(trees[0], parsed.cache / commit)
+        for line in covering.make():
+            _say(line)
+        sources = {source.file: source for source in _sources(trees[0].folder, parsed.folder or FOLDERS)}
+        todo = _todo(parsed, trees[0].folder, sources)
+        free: SimpleQueue[Tree] = SimpleQueue()
+        for tree in trees:
+            free.put(tree)
+        writing = threading.Lock()
+        survived = 0
+
+        def one(mutant: Mutant) -> None:
+            nonlocal survived
+            if time.monotonic() >= ends:
+                return
+            tree = free.get()
+            try:
+                row = _judged(mutant, sources[mutant.file], Judge(tree, covering), commit)
+            finally:
+                free.put(tree)
+            with writing:
+                append_line(parsed.results, row)
+                survived += row["outcome"] == SURVIVED
+                _say(
+                    f"{row['outcome']:9} {mutant.identity} {mutant.file}:{mutant.line} {mutant.operator} {row['killed_by']}"
+                )
+
+        with ThreadPoolExecutor(len(trees)) as pool:
+            for _ in pool.map(one, todo):
+                pass
+    return 1 if survived else 0
+
+
+def _todo(parsed: argparse.Namespace, root: Path, sources: dict[str, SourceFile]) -> list[Mutant]:
+    counted, _ = rows.counting(rows.read(parsed.results), root)
+    everything = [mutant for source in sources.values() for mutant in source.mutants]
+    if parsed.again:
+        equal = rows.equivalents()
+        wanted = {name for name, row in counted.items() if row["outcome"] == SURVIVED and name not in equal}
+        return [mutant for mutant in everything if mutant.identity in wanted]
+    sample = in_order(everything, parsed.seed)[: parsed.sample]
+    todo = [mutant for mutant in sample if mutant.identity not in counted]
+    _say(f"{len(everything)} mutants, a sample of {len(sample)}, of which {len(todo)} are to be judged")
+    return todo
+
+
+def _judged(mutant: Mutant, source: SourceFile, judge: Judge, commit: str) -> dict[str, object]:
+    began = time.monotonic()
+    row: dict[str, object] = {
+        "mutant": mutant.identity,
+        "commit": commit,
+        "blob": rows.blob_of(source.text.encode()),
+        "file": mutant.file,
+        "scope": mutant.scope,
+        "line": mutant.line,
+        "operator": mutant.operator,
+        "occurrence": mutant.occurrence,
+        "diff": source.diff(mutant.identity),
+    }
+    text = source.made(mutant.identity)
+    if text is None:
+        return {**row, "outcome": INVALID, "killed_by": "no Python", "seconds": 0.0}
+    judged = as_row(judge.judge(mutant.file, mutant.line, text))
+    return {**row, **judged, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _score(parsed: argparse.Namespace) -> int:
+    found = rows.score(rows.read(parsed.results), ROOT, rows.equivalents())
+    for row in found.survived:
+        _say(
+            f"survived {row['mutant']} {row['file']}:{row['line']} in {row['scope']}, {row['operator']}\n{row['diff']}\n"
+        )
+    for folder, (killed, judged) in found.by_folder.items():
+        _say(f"{folder:20} {killed:4} of {judged:4}")
+    judged = found.killed + len(found.survived)
+    _say(
+        f"{found.killed} of {judged} killed ({found.ratio:.1%}), {found.equivalent} equivalent, "
+        f"{found.outdated} of files that have changed since"
+    )
+    return 0
+
+
+def _show(parsed: argparse.Namespace) -> int:
+    for source in _sources(ROOT, FOLDERS):
+        for mutant in source.mutants:
+            if mutant.identity == parsed.mutant:
+                _say(
+                    f"{mutant.file}:{mutant.line} in {mutant.scope}, {mutant.operator}\n{source.diff(mutant.identity)}"
+                )
+                return 0
+    sys.stderr.write(f"{parsed.mutant} is no mutant of this tree\n")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

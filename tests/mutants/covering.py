@@ -1,0 +1,93 @@
+"""Which tests reach which line, at one commit: made once, a few test files at a time, and kept for all mutants of it.
+
+A making that was stopped goes on where it was. Tests that failed or were skipped prove nothing, and are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from coverage import CoverageData
+
+from .trees import Tree
+
+FOLDERS = ("unit", "interaction", "property", "contracts", "golden")
+"""What judges mutants: no real processes, no clusters."""
+FILES_AT_ONCE = 12
+LIMIT_S = 1_800.0
+
+
+class Covering:
+    """Of one commit; `folder` keeps it."""
+
+    def __init__(self, tree: Tree, folder: Path) -> None:
+        self._tree = tree
+        self._folder = folder
+        self.seconds: dict[str, float] = {}
+        """Of each test, without those that are of no use."""
+        self._tests: list[str] = []
+        self._lines: dict[str, dict[int, list[int]]] = {}
+
+    def make(self) -> Iterator[str]:
+        """What is missing; a line for people after each part."""
+        parts = _parts(test_files(self._tree))
+        for number, files in enumerate(parts):
+            kept = self._folder / f"{number:03}.json"
+            if not kept.exists():
+                part = self._measure(files)
+                beside = kept.with_suffix(".new")
+                beside.write_text(json.dumps(part))
+                beside.rename(kept)
+                yield f"covering tests: {number + 1} of {len(parts)} parts, {len(part['seconds'])} tests in this one"
+            self._take(json.loads(kept.read_text()))
+
+    def tests(self, file: str, line: int) -> list[str]:
+        """Those that reach the line, the fastest first."""
+        found = [self._tests[number] for number in self._lines.get(file, {}).get(line, ())]
+        return sorted(found, key=self.seconds.__getitem__)
+
+    def _measure(self, files: list[str]) -> dict[str, object]:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        measured = self._folder / "part.coverage"
+        measured.unlink(missing_ok=True)
+        run = self._tree.pytest(files, LIMIT_S, coverage=measured, stop=False)
+        if run.status not in (0, 1):
+            raise RuntimeError(f"the tests of {', '.join(files)} did not run:\n{run.output}")
+        useless = {*run.failed, *run.skipped}
+        seconds = {test: round(spent, 4) for test, spent in run.times.items() if test not in useless}
+        numbers = {test: number for number, test in enumerate(seconds)}
+        data = CoverageData(str(measured))
+        data.read()
+        lines: dict[str, dict[int, list[int]]] = {}
+        for path in sorted(data.measured_files()):
+            own = lines.setdefault(str(Path(path).relative_to(self._tree.folder.resolve())), {})
+            for line, tests in data.contexts_by_lineno(path).items():
+                own[line] = sorted(numbers[test] for test in tests if test in numbers)
+        data.close()
+        measured.unlink()
+        return {"seconds": seconds, "lines": lines}
+
+    def _take(self, part: dict[str, dict[str, object]]) -> None:
+        first = len(self._tests)
+        self._tests.extend(part["seconds"])
+        self.seconds.update(part["seconds"])  # type: ignore[arg-type]
+        for file, lines in part["lines"].items():
+            own = self._lines.setdefault(file, {})
+            for line, numbers in lines.items():  # type: ignore[attr-defined]
+                if numbers:
+                    own.setdefault(int(line), []).extend(first + number for number in numbers)
+
+
+def test_files(tree: Tree) -> list[str]:
+    """All that judge mutants."""
+    return [
+        str(file.relative_to(tree.folder))
+        for folder in FOLDERS
+        for file in sorted((tree.folder / "tests" / folder).rglob("test_*.py"))
+    ]
+
+
+def _parts(files: list[str]) -> list[list[str]]:
+    return [files[first : first + FILES_AT_ONCE] for first in range(0, len(files), FILES_AT_ONCE)]

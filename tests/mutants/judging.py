@@ -1,0 +1,144 @@
+"""What becomes of a mutant: first the tests that reach its line, then the whole suite, then simulated worlds.
+
+A test that fails with the mutant must pass without it, in the same tree and at the same time, or it says nothing of
+the mutant: it is left out, and the rest is asked again. A run that takes many times as long as it should is an end as
+good as a failure. All of it is bounded.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .covering import Covering, test_files
+from .trees import Run, Tree
+
+KILLED, TIMEOUT, SURVIVED, INVALID = "killed", "timeout", "survived", "invalid"
+COVERING_S = 60.0
+"""Of covering tests, by the time that each took; the rest of them comes with the suite."""
+SUITE_S = 1_500.0
+SEEDS_S = 600.0
+SLOWER = 10.0
+GRACE_S = 120.0
+"""A run may take so many times as long as its tests did, and so many seconds more: the machine does other work."""
+UNRELIABLE_MAX = 5
+SEEDS = 12
+WORLDS = ("cluster", "transactions")
+TESTS_FAILED, TESTS_BROKEN, TESTS_CRASHED = 1, 2, 3
+
+
+@dataclass
+class Judgement:
+    """How it went."""
+
+    outcome: str = SURVIVED
+    stage: str = ""
+    """In which it ended: `covering`, `suite`, `seeds`."""
+    killed_by: str = ""
+    ran: dict[str, int] = field(default_factory=dict)
+    """Stage → tests, or seeds."""
+    bounded: list[str] = field(default_factory=list)
+    """Stages that were stopped by their bound before they had an end."""
+    unreliable: list[str] = field(default_factory=list)
+    """Tests that failed without the mutant, too."""
+
+
+class Judge:
+    """Of mutants in one tree."""
+
+    def __init__(self, tree: Tree, covering: Covering) -> None:
+        self._tree = tree
+        self._covering = covering
+
+    def judge(self, file: str, line: int, text: str) -> Judgement:
+        """The mutant that this text of the file is."""
+        found = Judgement()
+        reaching = self._covering.tests(file, line)
+        first = self._within(reaching, COVERING_S)
+        if first and self._ended_by_tests(found, "covering", file, text, first, GRACE_S + SLOWER * COVERING_S):
+            return found
+        rest = [*reaching[len(first) :], *test_files(self._tree)]
+        if self._ended_by_tests(found, "suite", file, text, rest, SUITE_S):
+            return found
+        self._ended_by_seeds(found, file, text)
+        return found
+
+    def _within(self, tests: Sequence[str], seconds: float) -> list[str]:
+        chosen, left = [], seconds
+        for test in tests:
+            left -= self._covering.seconds[test]
+            if chosen and left < 0:
+                break
+            chosen.append(test)
+        return chosen
+
+    def _ended_by_tests(
+        self, found: Judgement, stage: str, file: str, text: str, tests: Sequence[str], limit_s: float
+    ) -> bool:
+        ends = time.monotonic() + limit_s
+        left = list(tests)
+        found.stage = stage
+        while left and len(found.unreliable) <= UNRELIABLE_MAX:
+            with self._tree.holding(file, text):
+                run = self._tree.pytest([printable(test) for test in left], max(1.0, ends - time.monotonic()))
+            found.ran[stage] = max(found.ran.get(stage, 0), run.ran)
+            if run.status is None and stage == "covering":
+                found.outcome, found.killed_by = TIMEOUT, f"no end after {run.seconds:.0f} s"
+                return True
+            if run.status is None:
+                found.bounded.append(stage)
+                return False
+            if run.status == 0:
+                return False
+            culprit = run.failed[0] if run.failed else ""
+            if not culprit or not self._fails_anyway(culprit):
+                found.outcome, found.killed_by = KILLED, culprit or _last_line(run)
+                return True
+            found.unreliable.append(culprit)
+            left = _without(left, culprit)
+        return False
+
+    def _fails_anyway(self, test: str) -> bool:
+        return self._tree.pytest([printable(test)], GRACE_S).status != 0
+
+    def _ended_by_seeds(self, found: Judgement, file: str, text: str) -> None:
+        found.stage = "seeds"
+        for kind in WORLDS:
+            command = ["-m", "jepsen_like.simulator", "--kind", kind, "--seed", "1", "--seeds", str(SEEDS)]
+            with self._tree.holding(file, text):
+                run = self._tree.python(command, SEEDS_S)
+            found.ran["seeds"] = (
+                found.ran.get("seeds", 0) + run.output.count("\nseed=") + run.output.startswith("seed=")
+            )
+            if run.status is None:
+                found.bounded.append(f"seeds of {kind}")
+            elif run.status != 0:
+                found.outcome, found.killed_by = KILLED, f"{kind}: {_last_line(run)}"
+                return
+
+
+def printable(test: str) -> str:
+    """The test's id, or that of all its cases where this one's has characters that a command line does not take."""
+    return test if test.isprintable() and test.isascii() else test.partition("[")[0]
+
+
+def _without(tests: Sequence[str], culprit: str) -> list[str]:
+    """These, without the one. Of a file that is asked for as a whole, the file goes."""
+    return [test for test in tests if printable(test) != printable(culprit) and test != culprit.partition("::")[0]]
+
+
+def _last_line(run: Run) -> str:
+    return next((line for line in reversed(run.output.splitlines()) if line.strip()), f"exit code {run.status}")[:300]
+
+
+def as_row(judgement: Judgement) -> Mapping[str, object]:
+    """For the results."""
+    return {
+        "outcome": judgement.outcome,
+        "stage": judgement.stage,
+        "killed_by": judgement.killed_by,
+        "ran": judgement.ran,
+        "bounded": judgement.bounded,
+        "unreliable": judgement.unreliable,
+    }

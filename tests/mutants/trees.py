@@ -1,0 +1,131 @@
+"""A copy of one commit's tree, in which a file may be mutated, and bounded runs of Python in it.
+
+The checkout is never touched. Bytecode is kept between runs, so a file that was written anew gets a time that none of
+it had before: Python would take the old bytecode of a file of the same length and second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MEMORY_BYTES = 8 << 30
+"""Of address space, a process: a mutant that never stops collecting must not take the machine with it."""
+STOPPED_S = 30.0
+OUTPUT_BYTES = 4_000
+
+
+@dataclass(frozen=True)
+class Run:
+    """How it ended."""
+
+    status: int | None
+    """Exit code; None: it was stopped, since it took too long."""
+    seconds: float
+    output: str
+    """Its end."""
+    failed: list[str] = field(default_factory=list)
+    """Tests."""
+    ran: int = 0
+    times: Mapping[str, float] = field(default_factory=dict)
+    """Test → seconds."""
+    skipped: list[str] = field(default_factory=list)
+
+
+class Tree:
+    """Belongs to one thread."""
+
+    _times = itertools.count(1_000_000_000)
+
+    def __init__(self, repository: Path, commit: str, folder: Path) -> None:
+        """`folder` is made, with the commit's files in it. Raises `subprocess.CalledProcessError`."""
+        self.folder = folder
+        folder.mkdir(parents=True)
+        packed = folder / "tree.tar"
+        subprocess.run(["git", "-C", str(repository), "archive", "-o", str(packed), commit], check=True, timeout=120)
+        with tarfile.open(packed) as archive:
+            archive.extractall(folder, filter="data")
+        packed.unlink()
+
+    @contextmanager
+    def holding(self, file: str, text: str) -> Iterator[None]:
+        """With this text in the file, and afterwards as before."""
+        path = self.folder / file
+        before = path.read_text()
+        self._write(path, text)
+        try:
+            yield
+        finally:
+            self._write(path, before)
+
+    def _write(self, path: Path, text: str) -> None:
+        path.write_text(text)
+        moment = next(self._times)
+        os.utime(path, (moment, moment))
+
+    def pytest(self, tests: Sequence[str], limit_s: float, *, coverage: Path | None = None, stop: bool = True) -> Run:
+        """These tests, by their ids or files; up to the first failure if `stop`. `coverage`: where it goes."""
+        (self.folder / "tests-to-run").write_text("".join(f"{test}\n" for test in tests))
+        runner = (
+            ["-m", "coverage", "run", f"--data-file={coverage}", "--source=" + ",".join(SOURCES)] if coverage else []
+        )
+        options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.mutants.contexts", "--tb=line"]
+        report = self.folder / "tests-report.json"
+        report.unlink(missing_ok=True)
+        command = [*runner, "-m", "pytest", *options, *(["-x"] if stop else []), "@tests-to-run"]
+        run = self.python(command, limit_s, {"MUTANTS_REPORT": str(report)})
+        if not report.exists():
+            return run
+        found = json.loads(report.read_text())
+        times = found["seconds"]
+        return Run(run.status, run.seconds, run.output, found["failed"], len(times), times, found["skipped"])
+
+    def python(self, arguments: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None) -> Run:
+        """Python, with this tree's modules before all others. Whatever it began is ended with it."""
+        began = time.monotonic()
+        output = self.folder / "output.txt"
+        with output.open("wb") as into:
+            process = subprocess.Popen(
+                [sys.executable, "-P", *arguments],
+                cwd=self.folder,
+                env={**os.environ, **(environment or {}), "PYTHONPATH": str(self.folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=into,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=_bound_memory,
+            )
+            try:
+                status: int | None = process.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                status = None
+            finally:
+                _end_group(process)
+        told = output.read_bytes()[-OUTPUT_BYTES:].decode(errors="replace")
+        return Run(status, time.monotonic() - began, told)
+
+
+SOURCES = ("partitions", "metadata", "raftlog", "http_api", "spark_source")
+
+
+def _bound_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait(STOPPED_S)
