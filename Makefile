@@ -6,9 +6,11 @@ BIN := $(VENV)/bin
 SEED ?= 1
 SECONDS_SIMULATED ?= 60
 ROUNDS ?= 20
+SAMPLE ?= 150
+JOBS ?= 1
 SPARK ?= 1
 
-.PHONY: demo pipeline test check format sim soak power-loss clean
+.PHONY: demo pipeline test check format sim soak mutants power-loss clean
 
 demo: $(VENV)/.installed-demo  ## three nodes, real data, a killed leader, nothing lost; then `pipeline`, unless SPARK=0
 	$(BIN)/python -P examples/demo.py
@@ -38,6 +40,9 @@ sim: $(VENV)/.installed-dev  ## one simulated cluster: make sim SEED=7
 
 soak: $(VENV)/.installed-dev  ## the long runs that `make test` leaves out
 	$(BIN)/python -P -m pytest -q -m soak
+
+mutants: $(VENV)/.installed-dev  ## small faults that the tests must notice, into tests/mutants/mutants.jsonl; goes on where it was stopped: make mutants SAMPLE=150 SEED=1 JOBS=2
+	$(BIN)/python -P -m tests.mutants run --sample $(SAMPLE) --seed $(SEED) --jobs $(JOBS); status=$$?; $(BIN)/python -P -m tests.mutants score; exit $$status
 
 power-loss: $(VENV)/.installed-dev  ## power failures of three nodes at once, as root, until so many are in power-loss.jsonl: make power-loss ROUNDS=20
 	$(BIN)/python -P -m tests.support.power_rounds --rounds $(ROUNDS) --seed $(SEED) --results power-loss.jsonl

@@ -67,10 +67,13 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def _sources(root: Path, folders: Sequence[str]) -> list[SourceFile]:
+def _files(root: Path, folders: Sequence[str]) -> list[str]:
     """Of these folders and those below."""
-    files = sorted({path for folder in folders for path in (root / folder).rglob("*.py")})
-    return [SourceFile(str(path.relative_to(root)), path.read_text()) for path in files]
+    return sorted({str(path.relative_to(root)) for folder in folders for path in (root / folder).rglob("*.py")})
+
+
+def _source(root: Path, file: str) -> SourceFile:
+    return SourceFile(file, (root / file).read_text())
 
 
 @contextmanager
@@ -90,8 +93,7 @@ def _run(parsed: argparse.Namespace) -> int:
         covering = Covering(trees[0], parsed.cache / commit)
         for line in covering.make():
             _say(line)
-        sources = {source.file: source for source in _sources(trees[0].folder, parsed.folder or FOLDERS)}
-        todo = _todo(parsed, trees[0].folder, sources)
+        todo = _todo(parsed, trees[0].folder)
         free: SimpleQueue[Tree] = SimpleQueue()
         for tree in trees:
             free.put(tree)
@@ -104,15 +106,14 @@ def _run(parsed: argparse.Namespace) -> int:
                 return
             tree = free.get()
             try:
-                row = _judged(mutant, sources[mutant.file], Judge(tree, covering), commit)
+                row = _judged(mutant, _source(tree.folder, mutant.file), Judge(tree, covering), commit)
             finally:
                 free.put(tree)
             with writing:
                 append_line(parsed.results, row)
                 survived += row["outcome"] == SURVIVED
-                _say(
-                    f"{row['outcome']:9} {mutant.identity} {mutant.file}:{mutant.line} {mutant.operator} {row['killed_by']}"
-                )
+                where = f"{mutant.file}:{mutant.line} {mutant.operator}"
+                _say(f"{row['outcome']:9} {row['seconds']:6} s {mutant.identity} {where} {row['killed_by']}")
 
         with ThreadPoolExecutor(len(trees)) as pool:
             for _ in pool.map(one, todo):
@@ -120,9 +121,10 @@ def _run(parsed: argparse.Namespace) -> int:
     return 1 if survived else 0
 
 
-def _todo(parsed: argparse.Namespace, root: Path, sources: dict[str, SourceFile]) -> list[Mutant]:
+def _todo(parsed: argparse.Namespace, root: Path) -> list[Mutant]:
     counted, _ = rows.counting(rows.read(parsed.results), root)
-    everything = [mutant for source in sources.values() for mutant in source.mutants]
+    files = _files(root, parsed.folder or FOLDERS)
+    everything = [mutant for file in files for mutant in _source(root, file).mutants]
     if parsed.again:
         equal = rows.equivalents()
         wanted = {name for name, row in counted.items() if row["outcome"] == SURVIVED and name not in equal}
@@ -156,9 +158,8 @@ def _judged(mutant: Mutant, source: SourceFile, judge: Judge, commit: str) -> di
 def _score(parsed: argparse.Namespace) -> int:
     found = rows.score(rows.read(parsed.results), ROOT, rows.equivalents())
     for row in found.survived:
-        _say(
-            f"survived {row['mutant']} {row['file']}:{row['line']} in {row['scope']}, {row['operator']}\n{row['diff']}\n"
-        )
+        _say(f"survived {row['mutant']} {row['file']}:{row['line']} in {row['scope']}, {row['operator']}")
+        _say(f"{row['diff']}\n")
     for folder, (killed, judged) in found.by_folder.items():
         _say(f"{folder:20} {killed:4} of {judged:4}")
     judged = found.killed + len(found.survived)
@@ -170,12 +171,11 @@ def _score(parsed: argparse.Namespace) -> int:
 
 
 def _show(parsed: argparse.Namespace) -> int:
-    for source in _sources(ROOT, FOLDERS):
+    for source in (_source(ROOT, file) for file in _files(ROOT, FOLDERS)):
         for mutant in source.mutants:
             if mutant.identity == parsed.mutant:
-                _say(
-                    f"{mutant.file}:{mutant.line} in {mutant.scope}, {mutant.operator}\n{source.diff(mutant.identity)}"
-                )
+                _say(f"{mutant.file}:{mutant.line} in {mutant.scope}, {mutant.operator}")
+                _say(source.diff(mutant.identity))
                 return 0
     sys.stderr.write(f"{parsed.mutant} is no mutant of this tree\n")
     return 2

@@ -1,4 +1,4 @@
-"""A pytest plugin: what a run of tests was like, for whoever started it, as JSON in the file that `MUTANTS_REPORT` names.
+"""A pytest plugin: what a run of tests was like, as JSON in the file that `MUTANTS_REPORT` names.
 
 Under `coverage run` each test is a context of its own, so the lines that it reaches are known by its name, also those
 that run in callbacks and other threads.

@@ -5,11 +5,11 @@ A making that was stopped goes on where it was. Tests that failed or were skippe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from coverage import CoverageData
+from msgspec import Struct, json
 
 from .trees import Tree
 
@@ -17,6 +17,15 @@ FOLDERS = ("unit", "interaction", "property", "contracts", "golden")
 """What judges mutants: no real processes, no clusters."""
 FILES_AT_ONCE = 12
 LIMIT_S = 1_800.0
+
+
+class Part(Struct):
+    """Of some test files."""
+
+    seconds: dict[str, float]
+    """Test → how long it took."""
+    lines: dict[str, dict[int, list[int]]]
+    """File → line → numbers of tests, by their place in `seconds`."""
 
 
 class Covering:
@@ -38,17 +47,17 @@ class Covering:
             if not kept.exists():
                 part = self._measure(files)
                 beside = kept.with_suffix(".new")
-                beside.write_text(json.dumps(part))
+                beside.write_bytes(json.encode(part))
                 beside.rename(kept)
-                yield f"covering tests: {number + 1} of {len(parts)} parts, {len(part['seconds'])} tests in this one"
-            self._take(json.loads(kept.read_text()))
+                yield f"covering tests: {number + 1} of {len(parts)} parts, {len(part.seconds)} tests in this one"
+            self._take(json.decode(kept.read_bytes(), type=Part))
 
     def tests(self, file: str, line: int) -> list[str]:
         """Those that reach the line, the fastest first."""
         found = [self._tests[number] for number in self._lines.get(file, {}).get(line, ())]
         return sorted(found, key=self.seconds.__getitem__)
 
-    def _measure(self, files: list[str]) -> dict[str, object]:
+    def _measure(self, files: list[str]) -> Part:
         self._folder.mkdir(parents=True, exist_ok=True)
         measured = self._folder / "part.coverage"
         measured.unlink(missing_ok=True)
@@ -67,17 +76,17 @@ class Covering:
                 own[line] = sorted(numbers[test] for test in tests if test in numbers)
         data.close()
         measured.unlink()
-        return {"seconds": seconds, "lines": lines}
+        return Part(seconds, lines)
 
-    def _take(self, part: dict[str, dict[str, object]]) -> None:
+    def _take(self, part: Part) -> None:
         first = len(self._tests)
-        self._tests.extend(part["seconds"])
-        self.seconds.update(part["seconds"])  # type: ignore[arg-type]
-        for file, lines in part["lines"].items():
+        self._tests.extend(part.seconds)
+        self.seconds.update(part.seconds)
+        for file, lines in part.lines.items():
             own = self._lines.setdefault(file, {})
-            for line, numbers in lines.items():  # type: ignore[attr-defined]
+            for line, numbers in lines.items():
                 if numbers:
-                    own.setdefault(int(line), []).extend(first + number for number in numbers)
+                    own.setdefault(line, []).extend(first + number for number in numbers)
 
 
 def test_files(tree: Tree) -> list[str]:

@@ -65,7 +65,8 @@ class Judge:
         return found
 
     def _within(self, tests: Sequence[str], seconds: float) -> list[str]:
-        chosen, left = [], seconds
+        chosen: list[str] = []
+        left = seconds
         for test in tests:
             left -= self._covering.seconds[test]
             if chosen and left < 0:
@@ -108,9 +109,8 @@ class Judge:
             command = ["-m", "jepsen_like.simulator", "--kind", kind, "--seed", "1", "--seeds", str(SEEDS)]
             with self._tree.holding(file, text):
                 run = self._tree.python(command, SEEDS_S)
-            found.ran["seeds"] = (
-                found.ran.get("seeds", 0) + run.output.count("\nseed=") + run.output.startswith("seed=")
-            )
+            passed = sum(line.startswith("seed=") for line in run.output.splitlines())
+            found.ran["seeds"] = found.ran.get("seeds", 0) + passed
             if run.status is None:
                 found.bounded.append(f"seeds of {kind}")
             elif run.status != 0:

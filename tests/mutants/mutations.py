@@ -2,8 +2,9 @@
 
 A mutant has an identity that later changes elsewhere in its file do not touch: file, function, operator, the code
 before and after, and which of those that are alike in all of this. Only code within functions is mutated. Left alone
-is whatever no test should hold on to: annotations, decorators, assertions, log lines, and literals with a blank in
-them, which are prose for people.
+is whatever no test should hold on to: annotations, decorators, assertions, log lines, literals with a blank in them,
+which are prose for people, and how an error is made. So are changes that mean the same by the language: nothing
+instead of false.
 
 Source of the operators: mutmut (https://mutmut.readthedocs.io); of the three: R. A. DeMillo, R. J. Lipton,
 F. G. Sayward, "Hints on test data selection" (1978), statement deletion and negated conditions.
@@ -18,7 +19,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import libcst
-import libcst.matchers
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
@@ -100,6 +100,8 @@ class _Places(libcst.CSTVisitor):
         self.found: list[tuple[str, libcst.CSTNode, str, libcst.CSTNode]] = []
         self._scope: list[str] = []
         self._functions = 0
+        self._errors: set[libcst.CSTNode] = set()
+        """Calls that make what is raised."""
 
     def on_visit(self, node: libcst.CSTNode) -> bool:
         if isinstance(node, NO_BEHAVIOUR) or _only_logs(node):
@@ -107,7 +109,9 @@ class _Places(libcst.CSTVisitor):
         if isinstance(node, libcst.FunctionDef | libcst.ClassDef):
             self._scope.append(node.name.value)
             self._functions += isinstance(node, libcst.FunctionDef)
-        if self._functions and not isinstance(node, libcst.FunctionDef):
+        if isinstance(node, libcst.Raise) and isinstance(node.exc, libcst.Call):
+            self._errors.add(node.exc)
+        if self._functions and not isinstance(node, libcst.FunctionDef) and node not in self._errors:
             scope = ".".join(self._scope)
             self.found.extend((scope, place, operator, changed) for place, operator, changed in _changes(node))
         return True
@@ -121,14 +125,14 @@ class _Places(libcst.CSTVisitor):
 def _changes(node: libcst.CSTNode) -> Iterator[tuple[libcst.CSTNode, str, libcst.CSTNode]]:
     if not (isinstance(node, libcst.SimpleString) and _is_prose(node)):
         for kind, operator in mutation_operators:
-            if isinstance(node, kind):
-                name = operator.__name__.removeprefix("operator_")
+            name = operator.__name__.removeprefix("operator_")
+            if isinstance(node, kind) and not (name == "assignment" and _is_nothing(getattr(node, "value", None))):
                 yield from ((node, name, changed) for changed in operator(node))
     if isinstance(node, libcst.Expr | libcst.AugAssign | libcst.Raise | libcst.Del) and not _is_text(node):
         yield node, "statement_removal", libcst.Pass()
     elif isinstance(node, libcst.If | libcst.While | libcst.IfExp):
         yield node.test, "negated_condition", _negated(node.test)
-    elif isinstance(node, libcst.Return) and node.value is not None:
+    elif isinstance(node, libcst.Return) and not _is_nothing(node.value):
         yield node, "return_nothing", libcst.Return()
 
 
@@ -136,6 +140,13 @@ def _negated(test: libcst.BaseExpression) -> libcst.BaseExpression:
     inner = test.with_changes(lpar=[libcst.LeftParen()], rpar=[libcst.RightParen()])
     space = libcst.SimpleWhitespace(" ")
     return libcst.UnaryOperation(libcst.Not(space), inner)
+
+
+def _is_nothing(value: libcst.CSTNode | None) -> bool:
+    """None, false or zero, which conditions take alike."""
+    if isinstance(value, libcst.Name):
+        return value.value in ("None", "False")
+    return value is None or (isinstance(value, libcst.Integer | libcst.Float) and not value.evaluated_value)
 
 
 def _is_text(node: libcst.CSTNode) -> bool:

@@ -16,7 +16,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,9 +77,8 @@ class Tree:
     def pytest(self, tests: Sequence[str], limit_s: float, *, coverage: Path | None = None, stop: bool = True) -> Run:
         """These tests, by their ids or files; up to the first failure if `stop`. `coverage`: where it goes."""
         (self.folder / "tests-to-run").write_text("".join(f"{test}\n" for test in tests))
-        runner = (
-            ["-m", "coverage", "run", f"--data-file={coverage}", "--source=" + ",".join(SOURCES)] if coverage else []
-        )
+        measured = ["-m", "coverage", "run", f"--data-file={coverage}", "--source=" + ",".join(SOURCES)]
+        runner = measured if coverage else []
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.mutants.contexts", "--tb=line"]
         report = self.folder / "tests-report.json"
         report.unlink(missing_ok=True)
@@ -124,8 +123,6 @@ def _bound_memory() -> None:
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait(STOPPED_S)
