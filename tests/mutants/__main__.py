@@ -27,7 +27,7 @@ from jepsen_like.json_lines import append_line
 
 from . import rows
 from .covering import Covering
-from .judging import INVALID, SURVIVED, Judge, as_row
+from .judging import INVALID, SUITE_S, SURVIVED, Judge, as_row
 from .mutations import Mutant, SourceFile, in_order
 from .trees import Tree
 
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--jobs", type=int, default=1, help="mutants at a time: one a core at most")
     run.add_argument("--commit", default="HEAD", help="whose code is judged, by its own tests")
     run.add_argument("--budget", type=float, default=0.0, help="begin none after so many seconds; 0: all of them")
+    run.add_argument("--suite-seconds", type=float, default=SUITE_S, help="the whole suite a survivor; 0: leave it out")
     run.add_argument("--folder", action="append", choices=FOLDERS, help="only of this one; may be repeated")
     run.add_argument("--again", action="store_true", help="judge again what survived")
     run.add_argument("--results", type=Path, default=rows.RESULTS)
@@ -106,7 +107,9 @@ def _run(parsed: argparse.Namespace) -> int:
                 return
             tree = free.get()
             try:
-                row = _judged(mutant, _source(tree.folder, mutant.file), Judge(tree, covering), commit)
+                row = _judged(
+                    mutant, _source(tree.folder, mutant.file), Judge(tree, covering, parsed.suite_seconds), commit
+                )
             finally:
                 free.put(tree)
             with writing:
@@ -121,10 +124,19 @@ def _run(parsed: argparse.Namespace) -> int:
     return 1 if survived else 0
 
 
+def _is_as_here(root: Path, file: str) -> bool:
+    """What is found in a file that has changed since would not count."""
+    here = ROOT / file
+    return here.exists() and here.read_bytes() == (root / file).read_bytes()
+
+
 def _todo(parsed: argparse.Namespace, root: Path) -> list[Mutant]:
     counted, _ = rows.counting(rows.read(parsed.results), root)
     files = _files(root, parsed.folder or FOLDERS)
-    everything = [mutant for file in files for mutant in _source(root, file).mutants]
+    same = [file for file in files if _is_as_here(root, file)]
+    if len(same) < len(files):
+        _say(f"left out: {len(files) - len(same)} files that are not here as they are in {parsed.commit}")
+    everything = [mutant for file in same for mutant in _source(root, file).mutants]
     if parsed.again:
         equal = rows.equivalents()
         wanted = {name for name, row in counted.items() if row["outcome"] == SURVIVED and name not in equal}

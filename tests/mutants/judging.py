@@ -47,7 +47,9 @@ class Judgement:
 class Judge:
     """Of mutants in one tree."""
 
-    def __init__(self, tree: Tree, covering: Covering) -> None:
+    def __init__(self, tree: Tree, covering: Covering, suite_s: float = SUITE_S) -> None:
+        """`suite_s`: seconds for the suite; with 0 it is left out, and the judgement says so."""
+        self._suite_s = suite_s
         self._tree = tree
         self._covering = covering
 
@@ -59,7 +61,9 @@ class Judge:
         if first and self._ended_by_tests(found, "covering", file, text, first, GRACE_S + SLOWER * COVERING_S):
             return found
         rest = [*reaching[len(first) :], *test_files(self._tree)]
-        if self._ended_by_tests(found, "suite", file, text, rest, SUITE_S):
+        if not self._suite_s:
+            found.bounded.append("suite")
+        elif self._ended_by_tests(found, "suite", file, text, rest, self._suite_s):
             return found
         self._ended_by_seeds(found, file, text)
         return found

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+PLUGIN, PLUGIN_NAME = Path(__file__).with_name("contexts.py"), "raftlog_mutants_contexts"
 MEMORY_BYTES = 8 << 30
 """Of address space, a process: a mutant that never stops collecting must not take the machine with it."""
 STOPPED_S = 30.0
@@ -57,6 +59,7 @@ class Tree:
         with tarfile.open(packed) as archive:
             archive.extractall(folder, filter="data")
         packed.unlink()
+        shutil.copy(PLUGIN, folder / f"{PLUGIN_NAME}.py")  # the commit may be from before it
 
     @contextmanager
     def holding(self, file: str, text: str) -> Iterator[None]:
@@ -79,7 +82,7 @@ class Tree:
         (self.folder / "tests-to-run").write_text("".join(f"{test}\n" for test in tests))
         measured = ["-m", "coverage", "run", f"--data-file={coverage}", "--source=" + ",".join(SOURCES)]
         runner = measured if coverage else []
-        options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "tests.mutants.contexts", "--tb=line"]
+        options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", PLUGIN_NAME, "--tb=line"]
         report = self.folder / "tests-report.json"
         report.unlink(missing_ok=True)
         command = [*runner, "-m", "pytest", *options, *(["-x"] if stop else []), "@tests-to-run"]

@@ -177,6 +177,12 @@ def test_no_end_is_an_end_where_it_is_known_how_long_the_tests_take_and_else_non
     assert (found.outcome, found.bounded) == ("survived", ["suite"])
 
 
+def test_a_judgement_without_the_suite_says_so(world: FakeTree) -> None:
+    found = Judge(world, FakeCovering(), 0).judge("a.py", 7, "mutated")  # type: ignore[arg-type]
+    assert (found.outcome, found.bounded) == ("survived", ["suite"])
+    assert [tests for _, tests in world.asked] == [("t::fast", "t::slow"), ("cluster",), ("transactions",)]
+
+
 def test_an_id_that_no_command_line_takes_stands_for_all_cases() -> None:
     assert judging.printable("t.py::test_a[one-2]") == "t.py::test_a[one-2]"
     assert judging.printable("t.py::test_a[one\n2]") == "t.py::test_a"
