@@ -17,9 +17,10 @@ from .bodies import read_json
 from .context import context_of
 from .models import DeletedRecords, DeleteRecords, PartitionDeletion
 from .problems import ApiError, error_member, worst
-from .query import Query, topic_of, unknown_partition
+from .query import TOPIC_ID, Query, topic_meant, unknown_partition
 from .replies import json_reply
 
+QUERY = (TOPIC_ID,)
 ANSWER_GRACE_S = 5.0
 """Beyond `timeout_ms`: for finding leaders and passing it on."""
 
@@ -27,8 +28,8 @@ ANSWER_GRACE_S = 5.0
 async def delete_records(request: web.Request) -> web.StreamResponse:
     """Answers when every in-sync replica of every partition has it on disk. Doing it again changes nothing."""
     context = context_of(request)
-    Query(request)
-    topic = topic_of(request, context.service)
+    Query(request, QUERY)
+    topic = topic_meant(request, context.service)
     asked = await read_json(request, context, DeleteRecords)
     wanted = DeleteRecordsRequest(0, asked.timeout_ms, _partitions(topic, asked))
     deletion = context.service.delete_records(wanted)

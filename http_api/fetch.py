@@ -48,13 +48,14 @@ from .limits import (
 from .negotiation import negotiate
 from .offsets import find_offset, isolation_of
 from .problems import ApiError
-from .query import MAX_OFFSET, Query, integer, partition_of, timestamp, topic_of
+from .query import MAX_OFFSET, TOPIC_ID, Query, integer, partition_of, timestamp, topic_meant
 from .raw import decode_message
 from .records_out import Page, PageOptions, join_parts, page, read_region, release, weight
 from .replies import bulk_reply, write_deadline, write_in_time
 
 NDJSON_TYPE = "application/x-ndjson"
 QUERY = (
+    TOPIC_ID,
     "offset",
     "min_bytes",
     "max_bytes",
@@ -101,7 +102,7 @@ async def read_records(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     query = Query(request, QUERY)
     media_type = negotiate(request, (JSON_TYPE, NDJSON_TYPE))
-    topic = topic_of(request, context.service)
+    topic = topic_meant(request, context.service)
     partition = partition_of(request, context.service, topic)
     max_bytes = query.integer("max_bytes", 1, MAX_READ_BYTES, DEFAULT_READ_BYTES)
     min_bytes = query.integer("min_bytes", 0, MAX_READ_BYTES, 1)

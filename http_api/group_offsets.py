@@ -238,28 +238,28 @@ async def _find(context: ApiContext, queries: list[OffsetQuery], isolation: int)
 
 
 async def _wanted(context: ApiContext, asked: Sequence[OffsetToCommit]) -> list[WantedOffset]:
-    """Raises `InvalidRequest`."""
+    """Raises `InvalidRequest`. A name is that of the topic which the quorum knows by it now (S7): this node may still
+    know one that was deleted."""
+    named = next((one.topic for one in asked if one.topic_id is None), None)
+    if named is not None:
+        await context.catch_up(f"topic {named!r}")
     wanted: list[WantedOffset] = []
     topic_id, last = TopicId(b""), None
     for one in asked:
         # Most name one topic, again and again.
-        named = (one.topic_id, one.topic)
-        if named != last:
-            topic_id, last = await _topic_id(context, one), named
+        name = (one.topic_id, one.topic)
+        if name != last:
+            topic_id, last = _topic_id(context.service.view, one), name
         partition = TopicPartition(topic_id, one.partition)
         wanted.append(WantedOffset(partition, one.offset, one.leader_epoch, one.metadata))
     return wanted
 
 
-async def _topic_id(context: ApiContext, one: OffsetToCommit) -> TopicId:
+def _topic_id(view: ClusterView, one: OffsetToCommit) -> TopicId:
     """Raises `InvalidRequest`."""
     if one.topic_id is not None:
         return TopicId(bytes.fromhex(one.topic_id))
-    view = context.service.view
     topic = view.topic(one.topic)
-    if topic is None:
-        await context.catch_up(f"topic {one.topic!r}")
-        topic = view.topic(one.topic)
     if topic is None:
         raise InvalidRequest("unknown_topic", f"there is no topic {one.topic!r}")
     return topic.topic_id

@@ -20,6 +20,7 @@ from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError, Ret
 
 from .context import ApiContext, context_of
 from .problems import error_of_http, problem
+from .query import is_another
 from .replies import send_in_time
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -33,7 +34,6 @@ ANSWERED_WITHOUT_VIEW = frozenset({"/v1/quorum", "/openapi.json"})
 REQUEST_ID: web.RequestKey[str] = web.RequestKey("request_id", str)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _PARTITION = re.compile(r"[0-9]{1,10}")
-_INDEX = re.compile(r"[0-9]{1,19}")
 _EXPOSED = (
     "X-Request-Id, Retry-After, Location, X-Raftlog-Next-Offset, X-Raftlog-High-Watermark, "
     "X-Raftlog-Last-Stable-Offset, X-Raftlog-Log-Start-Offset, X-Raftlog-Leader-Epoch"
@@ -118,18 +118,17 @@ async def _bounded(request: web.Request, handler: Handler, context: ApiContext) 
 
 async def _know_topic(request: web.Request, context: ApiContext) -> None:
     """A topic, or a partition of it, that another node has just made may not be in this node's view yet: nobody is told
-    that it does not exist before the quorum was asked. The same goes for a caller that knows of a later topic of this
-    name. Raises `RetriableError` where the quorum does not answer."""
+    that it does not exist before the quorum was asked. The same goes for a caller that knows another topic by this
+    name: one of the two was deleted. Raises `RetriableError` where the quorum does not answer."""
     name = request.match_info.get("topic")
     if name is None:
         return
     topic = context.service.view.topic(name)
-    created_index = request.query.get("created_index", "")
     partition = request.match_info.get("partition") or request.query.get("partition", "")
     if topic is None:
         await context.catch_up(f"topic {name[:249]!r}")
-    elif _INDEX.fullmatch(created_index) and int(created_index) > topic.created_index:
-        await context.catch_up(f"the topic {name!r} that was created later", code="metadata_behind")
+    elif is_another(request, topic):
+        await context.catch_up(f"whether topic {name!r} was deleted and created again", code="metadata_behind")
     elif _PARTITION.fullmatch(partition) and int(partition) >= topic.partition_count:
         await context.catch_up(f"partition {partition} of topic {name!r}")
 

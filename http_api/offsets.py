@@ -25,13 +25,13 @@ from .bodies import JSON_TYPE, content_type, decode_json, read_body
 from .context import ApiContext, context_of
 from .limits import SMALL_BODY_BYTES
 from .models import Nothing, OffsetOfTime, OffsetRange, Producer
-from .query import Query, partition_of, topic_of
+from .query import TOPIC_ID, Query, partition_of, topic_meant
 from .raw import decode_message, raw_reply
 from .replies import json_reply
 
 OFFSETS_TIMEOUT_S = 30.0
 ALLOCATE_TIMEOUT_S = 30.0
-QUERY = ("timestamp", "isolation")
+QUERY = (TOPIC_ID, "timestamp", "isolation")
 ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -45,7 +45,7 @@ async def read_offsets(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     query = Query(request, QUERY)
     time, isolation = query.timestamp("timestamp"), isolation_of(query)
-    topic = topic_of(request, context.service)
+    topic = topic_meant(request, context.service)
     partition = partition_of(request, context.service, topic)
     if time is None:
         both = (TIMESTAMP_EARLIEST, TIMESTAMP_LATEST)

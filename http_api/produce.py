@@ -31,7 +31,7 @@ from .context import ApiContext, context_of
 from .limits import DEFAULT_PRODUCE_TIMEOUT_MS, OFFSETS_LISTED, SLICE_RECORDS
 from .models import ProducedBatch, ProducedRecords
 from .problems import ApiError, error_member, worst
-from .query import Query, integer, timestamp, topic_of, unknown_partition
+from .query import TOPIC_ID, Query, integer, timestamp, topic_meant, unknown_partition
 from .raw import decode_message, raw_reply
 from .records_in import RecordColumns, RecordOptions, parse_json, parse_ndjson, parse_octets, parse_text
 from .replies import bulk_reply, json_reply
@@ -41,7 +41,7 @@ TEXT_TYPE = "text/plain"
 OCTETS_TYPE = "application/octet-stream"
 RECORD_TYPES = (JSON_TYPE, *NDJSON_TYPES, TEXT_TYPE, OCTETS_TYPE)
 
-QUERY = ("partition", "acks", "timeout_ms", "offsets", "key", "key_base64", "timestamp")
+QUERY = (TOPIC_ID, "partition", "acks", "timeout_ms", "offsets", "key", "key_base64", "timestamp")
 REPEATABLE = ("header",)
 _ACKS = {"all": Acks.ALL, "-1": Acks.ALL, "1": Acks.LEADER, "0": Acks.NONE}
 _POSITION_COST = 64
@@ -147,7 +147,7 @@ def _parse(media_type: str, body: bytes, options: RecordOptions) -> RecordColumn
 
 
 def _target(request: web.Request, query: Query, context: ApiContext) -> Target:
-    topic = topic_of(request, context.service)
+    topic = topic_meant(request, context.service)
     config = context.service.view.topic_config(topic.topic_id)
     assert config is not None, "the view has a topic without its settings"
     named = _either(request, query, "partition", "X-Raftlog-Partition")

@@ -20,6 +20,9 @@ MAX_INT64 = 2**63 - 1
 MAX_OFFSET = 2**62
 """The greatest that a fetch request can carry."""
 _NO_QUERY: MultiMapping[str] = MultiDict()
+TOPIC_ID = "topic_id"
+"""The query's parameter with the id of the topic that the path names."""
+_HEXADECIMAL_ID = re.compile(r"[0-9a-fA-F]{32}", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,40}", re.ASCII)
 
 
@@ -100,6 +103,25 @@ def topic_of(request: web.Request, service: BrokerService) -> TopicRecord:
     if topic is None:
         raise InvalidRequest("unknown_topic", f"there is no topic {name[:249]!r}")
     return topic
+
+
+def topic_meant(request: web.Request, service: BrokerService) -> TopicRecord:
+    """The same, if it is the one of the query's `topic_id`, where that is given. Raises `InvalidRequest`."""
+    topic = topic_of(request, service)
+    if is_another(request, topic):
+        gone = f"topic {topic.name!r} of the id {request.query[TOPIC_ID][:64]} was deleted; the present one is another"
+        raise InvalidRequest("unknown_topic", gone)
+    return topic
+
+
+def is_another(request: web.Request, topic: TopicRecord) -> bool:
+    """The query's `topic_id` is that of another topic. Raises `InvalidRequest` for one that is no id."""
+    given = request.query.get(TOPIC_ID) if "?" in request.raw_path else None
+    if given is None:
+        return False
+    if not _HEXADECIMAL_ID.fullmatch(given):
+        raise InvalidRequest("invalid_request", f"{TOPIC_ID} has 32 hexadecimal digits, which {given[:64]!r} has not")
+    return bytes.fromhex(given) != topic.topic_id
 
 
 def partition_of(request: web.Request, service: BrokerService, topic: TopicRecord) -> PartitionRecord:

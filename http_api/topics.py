@@ -15,14 +15,14 @@ from .bodies import JSON_TYPE, read_json
 from .codec import encode
 from .context import ApiContext, context_of
 from .models import AddPartitions, AlterTopic, CreateTopic, settings, topic_description, topic_summary
-from .query import MAX_INT64, Query, topic_of
+from .query import TOPIC_ID, Query, topic_of
 from .replies import bulk_reply
 
 METADATA_TIMEOUT_S = 60.0
 """Beyond what the broker itself waits for the quorum, and for leaders of a new topic."""
 
 QUERY = ("pattern",)
-DESCRIBE_QUERY = ("created_index",)
+DESCRIBE_QUERY = (TOPIC_ID,)
 
 _TOPIC_COST = 32
 """Listing a topic takes about as long as parsing this many bytes."""
@@ -57,10 +57,9 @@ async def create_topic(request: web.Request) -> web.StreamResponse:
 
 
 async def describe_topic(request: web.Request) -> web.StreamResponse:
-    """`created_index`: the greatest that the caller has seen of this name; the view is not behind it
-    (`middleware.py`)."""
+    """Which is the present one is sure where the caller's `topic_id` is another's (`middleware.py`)."""
     context = context_of(request)
-    Query(request, DESCRIBE_QUERY).integer("created_index", 0, MAX_INT64, 0)
+    Query(request, DESCRIBE_QUERY)
     return await _described(request, context, topic_of(request, context.service))
 
 

@@ -12,7 +12,7 @@ What is *not* here: when to ask, and what an answer is worth (`latest.py`); reco
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,6 +22,7 @@ from raftlog.client.group_api import GroupApi, GroupPartition
 from raftlog.client.metadata import TopicDescription, check_partition, topic_path
 from raftlog.config import check_topic_name
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError, error_from_code
+from raftlog.patterns import full_matcher
 from raftlog.wire import (
     CONTENT_TYPE,
     TIMESTAMP_EARLIEST,
@@ -54,6 +55,8 @@ POLLED_PARTITIONS = 5_000
 POLL_BYTES = 4_096
 """More than there are leaders, or the broker takes an empty answer for enough."""
 POLL_GRACE_S = 3.0
+NO_TOPIC = "0" * 32
+"""No topic has this id: a node that is asked for it by a name asks the quorum which one has the name."""
 RETRY_PAUSE_S = 0.1
 
 
@@ -78,6 +81,8 @@ class Cluster:
         self._options = options
         self._api = api
         self._timeout = options.request_timeout_ms / 1000
+        self._ids: dict[str, str] = {}
+        """By name: the topics that were described last, or that a checkpoint tells of."""
 
     def ask_another(self) -> None:
         """The node that answered last may be behind the others: the next question goes to another one."""
@@ -85,13 +90,21 @@ class Cluster:
 
     # --- Topics -------------------------------------------------------------------------------------------------------
 
+    def expect(self, topic_ids: Mapping[str, str]) -> None:
+        """A checkpoint, or a driver, knows these topics by their names. A node that knows others makes sure that they
+        are the present ones before it says so."""
+        for name, topic_id in topic_ids.items():
+            self._ids.setdefault(name, topic_id)
+
     async def subscribed(self) -> dict[str, ReadTopic]:
         """The topics that the options name, by name; without those that are not there. Raises `unknown_partition` for
         an assigned partition that its topic does not have."""
         options = self._options
         if options.pattern is not None:
-            found = await find_topics(self._api, options.pattern, timeout=self._timeout)
-            return {one.name: _whole(one.name, one.id, one.partition_count) for one in found}
+            listed = await find_topics(self._api, options.pattern, timeout=self._timeout)
+            found = {one.name: _whole(one.name, one.id, one.partition_count) for one in listed}
+            fits = full_matcher(options.pattern)
+            return await self._made_sure(found, [*found, *(name for name in self._ids if fits(name))])
         assigned = options.assigned
         topics = await self.named(options.topics if assigned is None else tuple(assigned))
         if assigned is None:
@@ -108,18 +121,26 @@ class Cluster:
         if len(wanted) > LISTED_FROM:
             listed = await find_topics(self._api, None, timeout=self._timeout)
             found = {one.name: _whole(one.name, one.id, one.partition_count) for one in listed if one.name in wanted}
-        # A node that lists topics may be behind; one that is asked for a topic makes sure before it knows none.
+        return await self._made_sure(found, wanted)
+
+    async def _made_sure(self, listed: Mapping[str, ReadTopic], wanted: Iterable[str]) -> dict[str, ReadTopic]:
+        """A node that lists topics may be behind. One that is asked for a topic, by its name and the id that is known,
+        makes sure before it knows none, or another one."""
         limit = asyncio.Semaphore(CONCURRENT_REQUESTS)
-        asked = [self._describe(name, limit) for name in wanted if name not in found]
-        return found | {topic.name: topic for topic in await asyncio.gather(*asked) if topic is not None}
+        sure = {name: topic for name, topic in listed.items() if self._ids.get(name, topic.topic_id) == topic.topic_id}
+        asked = [self._describe(name, limit) for name in dict.fromkeys(wanted) if name not in sure]
+        found = sure | {topic.name: topic for topic in await asyncio.gather(*asked) if topic is not None}
+        self._ids.update({name: topic.topic_id for name, topic in found.items()})
+        return found
 
     async def _describe(self, name: str, limit: asyncio.Semaphore) -> ReadTopic | None:
-        path = topic_path(check_topic_name(name))
+        path = topic_path(check_topic_name(name), self._ids.get(name, NO_TOPIC))
         async with limit:
             try:
                 found = await self._api.get(path, TopicDescription, timeout=self._timeout)
             except InvalidRequest as error:
                 if error.code == "unknown_topic":
+                    self._ids.pop(name, None)
                     return None
                 raise
         return _whole(name, found.id, found.partition_count)

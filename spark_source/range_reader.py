@@ -21,7 +21,7 @@ from raftlog.client.consumed import ConsumedBatch
 from raftlog.client.fetcher import Fetcher, FetcherSettings
 from raftlog.client.reader import PartitionReader
 from raftlog.config import KIB, MIB
-from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import RaftlogError, RetriableError
 
 from . import losses
 from .cluster import READ_COMMITTED, Cluster
@@ -51,6 +51,7 @@ class RangeReader:
         self._api = api
         self._options = options
         self._cluster = Cluster(api, options)
+        self._cluster.expect({one.topic: one.topic_id})
         self._range = one
         self._timeout = options.fetch_timeout_ms / 1000
         self._fetcher = self._open(one.start)
@@ -79,7 +80,8 @@ class RangeReader:
         partition = self._range.partition
         prefetch = min(max(self._range.size * PREFETCH_PER_OFFSET, PREFETCH_LEAST), PREFETCH_BYTES)
         settings = FetcherSettings(prefetch, LONG_POLL_S, 1, "error", READ_COMMITTED)
-        return Fetcher(self._api, self._range.topic, [partition], {partition: start}, settings)
+        topic_id = bytes.fromhex(self._range.topic_id)
+        return Fetcher(self._api, self._range.topic, [partition], {partition: start}, settings, topic_id)
 
     async def _take(self) -> list[ConsumedBatch]:
         loop = asyncio.get_running_loop()
@@ -101,14 +103,8 @@ class RangeReader:
             await self._fetcher.changed.wait(loop.time() + LONG_POLL_S)
 
     def _reader(self) -> PartitionReader | None:
-        """The partition's, once it is known to be of the right topic."""
-        reader = self._fetcher.readers.get(self._range.partition)
-        if reader is None:
-            return None
-        topic_id = self._fetcher.metadata.topics[self._range.topic].id
-        if topic_id != self._range.topic_id:
-            raise InvalidRequest("unknown_topic", f"topic {self._range.topic} is another one by now")
-        return reader
+        """The partition's, once a node has described the topic."""
+        return self._fetcher.readers.get(self._range.partition)
 
     def _ready(self) -> list[ConsumedBatch]:
         """What has been fetched, up to the range's end."""

@@ -67,7 +67,7 @@ class Fetcher:
         self.topic = TopicReaders(topic, partitions, start, topic_id)
         self._settings = settings
         self._loop = asyncio.get_running_loop()
-        self.metadata = ClusterMetadata(api)
+        self.metadata = ClusterMetadata(api, {topic: topic_id.hex()} if topic_id else None)
         self.readers = self.topic.readers
         self.error: RaftlogError | None = None
         """Why nothing can be read at all."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from urllib.parse import quote
 
 import msgspec
@@ -109,9 +109,9 @@ class TopicDescription(msgspec.Struct, frozen=True):
             return MAX_BATCH_BYTES
 
 
-def topic_path(topic: str) -> str:
-    """Of a topic in the API."""
-    return f"/v1/topics/{quote(topic, safe='')}"
+def topic_path(topic: str, topic_id: str = "") -> str:
+    """Of a topic in the API; with the id of the one that is meant, or known, where there is one."""
+    return f"/v1/topics/{quote(topic, safe='')}{f'?topic_id={topic_id}' if topic_id else ''}"
 
 
 def check_partition(topic: str, partition: int, count: int) -> None:
@@ -123,8 +123,10 @@ def check_partition(topic: str, partition: int, count: int) -> None:
 class ClusterMetadata:
     """The picture. `refresh` draws it; the rest reads it."""
 
-    def __init__(self, api: HttpApi) -> None:
+    def __init__(self, api: HttpApi, meant: Mapping[str, str] | None = None) -> None:
+        """`meant`: ids of topics, by name, that the caller knows from elsewhere."""
         self._api = api
+        self._meant = dict(meant or {})
         self.cluster_id: str | None = None
         self.nodes: dict[int, NodeInfo] = {}
         self._data_endpoints: dict[int, Endpoint] = {}
@@ -156,9 +158,9 @@ class ClusterMetadata:
         return known
 
     def _path(self, topic: str) -> str:
-        """With the newest topic of the name that is known: a node that knows an older one catches up first."""
+        """With the topic that is known by this name: a node that knows another one makes sure which is the present."""
         known = self.topics.get(topic)
-        return topic_path(topic) + (f"?created_index={known.created_index}" if known and known.created_index else "")
+        return topic_path(topic, self._meant.get(topic, "") if known is None else known.id)
 
     def data_endpoint(self, node_id: int) -> Endpoint | None:
         """Where a node takes produce and fetch streams; None for one that is not known."""

@@ -241,3 +241,15 @@ async def test_a_node_that_is_behind_catches_up_before_it_tells_of_an_assignment
     assert caught_up == []
     await beat(api, member, generation=broker.view.index + 1)
     assert caught_up == [1]
+
+
+async def test_a_commit_that_names_a_topic_is_of_the_one_that_has_the_name_by_now(api: Api, broker: FakeBroker) -> None:
+    """S7, S8: it was deleted and created again, and this node's view is behind."""
+    asked = {"offsets": [{"topic": "t", "partition": 0, "offset": 7}]}
+    created: list[str] = []
+    broker.unseen.append(lambda: created.append(broker.create_again("t").topic_id.hex()))
+    assert (await api.post(f"{G}/offsets", asked)).status == 204
+    (row,) = (await api.get(f"{G}/offsets")).document["offsets"]
+    assert ([row["topic_id"]], row["offset"]) == (created, 7)
+    broker.quorum_answers = False
+    (await api.post(f"{G}/offsets", asked)).problem("quorum_unavailable")

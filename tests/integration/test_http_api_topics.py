@@ -12,7 +12,7 @@ from http_api.service import Health
 from raftlog.errors import InvalidRequest, InvariantViolation, RetriableError
 from raftlog.record_batch import encode
 from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, running_api
+from tests.support.http_api_client import Answer, Api, running_api
 
 pytestmark = pytest.mark.integration
 
@@ -69,21 +69,51 @@ async def test_nobody_is_told_that_a_topic_does_not_exist_before_the_quorum_was_
     assert (await api.get("/v1/topics/orders")).status == 200
 
 
-async def test_a_caller_that_knows_a_later_topic_of_the_name_is_not_told_of_the_deleted_one(api: Api) -> None:
+async def test_a_caller_that_knows_another_topic_of_the_name_is_told_of_the_present_one(api: Api) -> None:
     """S7: the topic was deleted and created again, and this node's view is behind."""
     old = (await api.get("/v1/topics/orders")).document
-    assert old["created_index"] > 0
+    assert old["created_index"] > 0 and (await api.get("/v1/topics")).document["topics"][0]["created_index"] > 0
 
-    asked = f"/v1/topics/orders?created_index={old['created_index'] + 1}"
+    another = f"topic_id={'ab' * 16}"
     api.broker.quorum_answers = False
-    (await api.get(asked)).problem("metadata_behind")
-    assert (await api.get(f"/v1/topics/orders?created_index={old['created_index']}")).document["id"] == old["id"]
+    (await api.get(f"/v1/topics/orders?{another}")).problem("metadata_behind")
+    assert (await api.get(f"/v1/topics/orders?topic_id={old['id'].upper()}")).document["id"] == old["id"]
     api.broker.quorum_answers = True
     api.broker.unseen.append(lambda: api.broker.create_again("orders"))
-    new = (await api.get(asked)).document
+    new = (await api.get(f"/v1/topics/orders?{another}")).document
     assert new["created_index"] > old["created_index"] and new["id"] != old["id"]
-    (await api.get("/v1/topics/orders?created_index=-1")).problem("invalid_request")
-    (await api.get("/v1/topics/orders?created_index=soon")).problem("invalid_request")
+    for no_id in ("-1", "ab", "x" * 32):
+        (await api.get(f"/v1/topics/orders?topic_id={no_id}")).problem("invalid_request")
+
+
+async def test_nothing_is_read_of_another_topic_than_the_one_that_is_meant_nor_written_to_it(api: Api) -> None:
+    """S1, S7: whichever was created first. A node that knows another one asks the quorum before it says so."""
+    old = (await api.get("/v1/topics/orders")).document["id"]
+    record = {"records": [{"value": "x", "partition": 0}]}
+    deletion = {"partitions": [{"partition": 0, "before": "latest"}]}
+
+    async def all_of(topic_id: str) -> list[Answer]:
+        place, meant = "/v1/topics/orders/partitions/0", f"topic_id={topic_id}"
+        return [
+            await api.post(f"/v1/topics/orders/records?{meant}", record),
+            await api.get(f"{place}/records?{meant}"),
+            await api.get(f"{place}/offsets?{meant}"),
+            await api.post(f"/v1/topics/orders/delete-records?{meant}", deletion),
+        ]
+
+    assert [answer.status for answer in await all_of(old)] == [200] * 4
+    api.broker.quorum_answers = False
+    for answer in await all_of("ab" * 16):
+        answer.problem("metadata_behind")
+    api.broker.quorum_answers = True
+    new = api.broker.create_again("orders")
+    for answer in await all_of(old):
+        assert "was deleted" in answer.problem("unknown_topic")["detail"]
+    assert api.broker.log("orders").batches == []
+    assert [answer.status for answer in await all_of(new.topic_id.hex())] == [200] * 4
+    assert len(api.broker.log("orders").batches) == 1
+    for answer in await all_of("soon"):
+        answer.problem("invalid_request")
 
 
 async def test_nobody_is_told_that_a_partition_does_not_exist_before_the_quorum_was_asked(api: Api) -> None:

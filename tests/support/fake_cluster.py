@@ -211,7 +211,10 @@ class FakeNode:
         """What the API answers instead."""
         self.api_calls: list[str] = []
         self.behind: dict[str, FakeTopic] = {}
-        """By name: topics that were deleted and that this node, cut off from the quorum, still describes and serves."""
+        """By name: topics that were deleted and that this node, cut off from the quorum, still describes and serves;
+        but `metadata_behind` to whoever says that it knows another one."""
+        self.heedless = False
+        """It describes them whatever it is told."""
         self._ports: list[HeldPort] = []
         self._listener: Http2Listener | None = None
         self._runner: web.AppRunner | None = None
@@ -371,6 +374,9 @@ class FakeNode:
             topic = self.behind.get(path[1]) or self.cluster.topics.get(path[1])
             if topic is None:
                 raise InvalidRequest("unknown_topic", f"there is no topic {path[1]!r}")
+            told = request.query.get("topic_id", topic.id.hex())
+            if path[1] in self.behind and told != topic.id.hex() and not self.heedless:
+                return web.json_response({"code": "metadata_behind", "detail": "cut off"}, status=503)
             return web.json_response(self._describe(topic))
         raise InvalidRequest("not_found", request.path)
 

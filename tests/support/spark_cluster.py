@@ -54,13 +54,19 @@ class SparkCluster(FakeCluster):
 class SparkNode(FakeNode):
     """One node of it."""
 
+    def __init__(self, cluster: FakeCluster, number: int) -> None:
+        super().__init__(cluster, number)
+        self.unseen: set[str] = set()
+        """Topics that it does not list: it is behind."""
+
     async def _route(self, request: web.Request) -> web.Response:
         path = request.path.removeprefix("/v1/").split("/")
         cluster = self.cluster
         assert isinstance(cluster, SparkCluster)
         if (request.method, path) == ("GET", ["topics"]):
             fits = full_matcher(request.query.get("pattern", ".*"))
-            topics = [self._describe(topic) for name, topic in cluster.topics.items() if fits(name)]
+            known = {**cluster.topics, **self.behind}
+            topics = [self._describe(topic) for name, topic in known.items() if fits(name) and name not in self.unseen]
             return web.json_response({"topics": topics})
         if (request.method, path) == ("POST", ["fetch"]):
             return await self._poll(await request.read())

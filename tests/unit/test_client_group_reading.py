@@ -142,7 +142,8 @@ async def values_of(reading: GroupReading, count: int) -> list[bytes | None]:
     return found
 
 
-async def test_of_a_deleted_topic_nothing_is_handed_out_as_of_the_one_that_has_its_name_now() -> None:
+@pytest.mark.parametrize("heedless", [True, False])
+async def test_of_a_deleted_topic_nothing_is_handed_out_as_of_the_one_that_has_its_name_now(heedless: bool) -> None:
     """S8: a node that was cut off describes and serves the topic that was deleted; what a member is assigned is the one
     that was created again. The position is committed under its id, so records would be skipped for ever."""
     async with FakeCluster(nodes=2) as cluster:
@@ -151,7 +152,7 @@ async def test_of_a_deleted_topic_nothing_is_handed_out_as_of_the_one_that_has_i
         with_values(old, [b"old"] * 5)
         new = cluster.create_topic("t")
         with_values(new, [b"new-%d" % i for i in range(8)])
-        cluster.nodes[2].behind["t"] = old
+        cluster.nodes[2].behind["t"], cluster.nodes[2].heedless = old, heedless
         bootstrap = [cluster.nodes[number].api_address for number in (2, 1)]
         reading = GroupReading(bootstrap, 32 * MIB, "earliest", "read_committed", None)
         reading.begin({named(new, 0): 0})

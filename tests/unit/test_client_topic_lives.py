@@ -22,8 +22,9 @@ async def cluster() -> AsyncIterator[FakeCluster]:
         yield started
 
 
-def created_twice(cluster: FakeCluster, *, behind: int) -> tuple[FakeTopic, FakeTopic]:
+def created_twice(cluster: FakeCluster, *, behind: int, heedless: bool = True) -> tuple[FakeTopic, FakeTopic]:
     """The deleted topic, which is led by the node that is behind, and the present one, which node 1 leads."""
+    cluster.nodes[behind].heedless = heedless
     old = cluster.create_topic("t")
     old.partitions[0].leader, old.partitions[0].leader_epoch = behind, 7
     new = cluster.create_topic("t")
@@ -68,19 +69,24 @@ async def test_a_node_is_told_what_the_client_knows(cluster: FakeCluster) -> Non
         return await route(request)
 
     cluster.nodes[1]._route = recorded  # type: ignore[method-assign]
-    cluster.create_topic("t")
+    known = cluster.create_topic("t").id.hex()
     api = HttpApi(cluster.nodes[1].api_address)
-    metadata = ClusterMetadata(api)
-    await metadata.refresh(["t"])
-    await metadata.refresh(["t"])
-    assert [path for path in asked if "topics" in path] == ["/v1/topics/t", "/v1/topics/t?created_index=1"]
+    for metadata in (ClusterMetadata(api), ClusterMetadata(api, {"t": "ab" * 16})):
+        await metadata.refresh(["t"])
+        await metadata.refresh(["t"])
+    asked = [path for path in asked if "topics" in path]
+    told = f"/v1/topics/t?topic_id={known}"
+    assert asked == ["/v1/topics/t", told, f"/v1/topics/t?topic_id={'ab' * 16}", told]
     await api.close()
 
 
-async def test_one_description_from_a_node_that_is_behind_appends_nothing_twice(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("heedless", [True, False])
+async def test_one_description_from_a_node_that_is_behind_appends_nothing_twice(
+    cluster: FakeCluster, heedless: bool
+) -> None:
     """S1: the batch is in the log and its answer is lost; whoever took the deleted topic for a new one would drop the
     batch's sequence numbers and append it again."""
-    old, new = created_twice(cluster, behind=2)
+    old, new = created_twice(cluster, behind=2, heedless=heedless)
     answers_lost = 0
 
     def fate(_: ProduceRequest) -> Fate:
@@ -96,9 +102,12 @@ async def test_one_description_from_a_node_that_is_behind_appends_nothing_twice(
     assert (new.partitions[0].values(), old.partitions[0].values()) == ([b"x"], [])
 
 
-async def test_a_reader_of_the_present_topic_outlives_a_description_of_the_deleted_one(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize("heedless", [True, False])
+async def test_a_reader_of_the_present_topic_outlives_a_description_of_the_deleted_one(
+    cluster: FakeCluster, heedless: bool
+) -> None:
     """S10: for half a second nobody leads; the third question in a row goes to the node that is behind."""
-    created_twice(cluster, behind=2)
+    created_twice(cluster, behind=2, heedless=heedless)
     async with (
         Producer(cluster.nodes[1].api_address) as producer,
         Consumer(cluster.nodes[1].api_address, "t") as consumer,

@@ -242,6 +242,29 @@ async def test_a_topic_that_is_not_subscribed_any_more_is_no_loss(caplog: pytest
     assert "does not read topic u any more" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("subscription", "listed"),
+    [({}, True), ({"subscribePattern": "t.*"}, True), ({"subscribePattern": "t.*"}, False)],
+)
+async def test_a_node_that_is_behind_takes_no_topic_away(subscription: dict[str, str], listed: bool) -> None:
+    """It describes a topic that was deleted before the one that is read was created, or does not list it: believed, it
+    would have the query begin that topic anew, and read all of it twice."""
+    async with SparkCluster(nodes=2) as cluster:
+        old = cluster.create_topic("t")
+        fill(old.partitions[0], 3)
+        topic, behind = cluster.create_topic("t"), cluster.nodes[1]
+        fill(topic.partitions[0], 20)
+        topic.partitions[0].leader, behind.behind["t"] = 2, old
+        behind.unseen = set() if listed else {"t"}  # type: ignore[attr-defined]
+        start = SourceOffset({"t": topic.id.hex()}, {}, {"t": {0: 10}})
+        end = SourceOffset({"t": topic.id.hex()}, {}, {"t": {0: 20}})
+        async with driving(cluster, failOnDataLoss="false", **subscription) as query:
+            assert (await query.next(start)).ends == end.ends
+            assert await query.plan(start, end) == [(0, 10, 20)]
+        asked = "GET /v1/topics" if subscription else "GET /v1/topics/t"
+        assert asked in behind.api_calls
+
+
 async def test_an_end_that_seems_to_go_back_is_no_loss() -> None:
     """A leader that was elected a moment ago may not know how much was committed (S3)."""
     async with SparkCluster() as cluster:
