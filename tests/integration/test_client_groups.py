@@ -198,7 +198,7 @@ async def test_calls_that_are_given_up_leave_nothing_half_done(api: Api) -> None
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(consumer.poll(timeout=1.0), patience)
                 patience = patience * 1.3 if patience < 0.05 else 0.001
-                by_topic = {name: reader._partitions for name, reader in consumer._reading._readers.items()}
+                by_topic = {topic.name: one._partitions for topic, one in consumer._reading._readers.items()}
                 mine = sorted(partition.partition for partition in consumer.assignment)
                 assert by_topic == ({"t": mine} if mine else {})
             other.start()
