@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     show.add_argument("mutant")
     show.set_defaults(call=_show)
     parsed = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and clean up, as for Ctrl-C
     return int(parsed.call(parsed))
 
 
@@ -112,6 +114,8 @@ def _run(parsed: argparse.Namespace) -> int:
                 )
             finally:
                 free.put(tree)
+            if tree.stopped:
+                return  # what was killed by us says nothing
             with writing:
                 append_line(parsed.results, row)
                 survived += row["outcome"] == SURVIVED
@@ -119,8 +123,14 @@ def _run(parsed: argparse.Namespace) -> int:
                 _say(f"{row['outcome']:9} {row['seconds']:6} s {mutant.identity} {where} {row['killed_by']}")
 
         with ThreadPoolExecutor(len(trees)) as pool:
-            for _ in pool.map(one, todo):
-                pass
+            try:
+                for _ in pool.map(one, todo):
+                    pass
+            except BaseException:
+                for tree in trees:
+                    tree.stop()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
     return 1 if survived else 0
 
 

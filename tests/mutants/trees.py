@@ -53,6 +53,9 @@ class Tree:
     def __init__(self, repository: Path, commit: str, folder: Path) -> None:
         """`folder` is made, with the commit's files in it. Raises `subprocess.CalledProcessError`."""
         self.folder = folder
+        self.stopped = False
+        """What runs, and whatever was to run, is of no interest any more."""
+        self._process: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True)
         packed = folder / "tree.tar"
         subprocess.run(["git", "-C", str(repository), "archive", "-o", str(packed), commit], check=True, timeout=120)
@@ -60,6 +63,13 @@ class Tree:
             archive.extractall(folder, filter="data")
         packed.unlink()
         shutil.copy(PLUGIN, folder / f"{PLUGIN_NAME}.py")  # the commit may be from before it
+
+    def stop(self) -> None:
+        """End what runs now. From any thread."""
+        self.stopped = True
+        process = self._process
+        if process is not None:
+            _kill_group(process)
 
     @contextmanager
     def holding(self, file: str, text: str) -> Iterator[None]:
@@ -108,12 +118,15 @@ class Tree:
                 start_new_session=True,
                 preexec_fn=_bound_memory,
             )
+            self._process = process
             try:
-                status: int | None = process.wait(limit_s)
+                status: int | None = process.wait(0 if self.stopped else limit_s)
             except subprocess.TimeoutExpired:
                 status = None
             finally:
-                _end_group(process)
+                self._process = None
+                _kill_group(process)
+                process.wait(STOPPED_S)
         told = output.read_bytes()[-OUTPUT_BYTES:].decode(errors="replace")
         return Run(status, time.monotonic() - began, told)
 
@@ -125,7 +138,6 @@ def _bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
-def _end_group(process: subprocess.Popen[bytes]) -> None:
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(STOPPED_S)

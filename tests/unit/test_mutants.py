@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -64,6 +65,16 @@ def test_a_run_without_end_is_ended_with_all_that_it_began(tree: Tree, tmp_path:
     while stat.exists() and ") Z " not in stat.read_text():  # a zombie is nobody's any more
         assert time.monotonic() < ends
         time.sleep(0.01)
+
+
+def test_a_tree_that_is_stopped_from_another_thread_ends_at_once_and_runs_nothing_more(tree: Tree) -> None:
+    stopping = threading.Timer(1.0, tree.stop)
+    stopping.start()
+    began = time.monotonic()
+    tree.python(["-c", "import time; time.sleep(600)"], 600)
+    assert tree.stopped and tree.python(["-c", "import time; time.sleep(600)"], 600).status is None
+    assert time.monotonic() - began < 60
+    stopping.join()
 
 
 def test_a_run_that_wants_all_memory_gets_an_error(tree: Tree) -> None:
