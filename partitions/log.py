@@ -175,6 +175,11 @@ class PartitionLog(LogCompaction):
         snapshot_due = not self._is_start_covered and self.producers.snapshot is not None
         return removable or snapshot_due or self._pending.is_due(durable_start, self.log_end_offset, segments)
 
+    @property
+    def has_removable_segments(self) -> bool:
+        """Something below the start is still on disk, and need not be."""
+        return self._removable() or self._pending.removes
+
     def __str__(self) -> str:
         state = f" failed: {self.failed}" if self.failed else " hindered" if self.full else ""
         return (

@@ -110,6 +110,11 @@ class PendingWork:
         self._merged += base_offsets
 
     @property
+    def removes(self) -> bool:
+        """Segments wait to be removed."""
+        return bool(self._removals)
+
+    @property
     def is_emptying(self) -> bool:
         """The folder still has what the log had before it was emptied."""
         return _CUT_ALL in (self._cut, self.outstanding.cut if self.outstanding else None)

@@ -55,7 +55,7 @@ def _set_tail_aside(disk: Disk, path: str, name: str, position: int, size: int) 
     aside = f"{path}/{unused_name(disk, path, f'{name}.{position}')}"
     with contextlib.closing(disk.open(f"{path}/{name}")) as source:
         try:
-            with contextlib.closing(disk.open(aside, exclusive=True, bulk=True)) as target:
+            with contextlib.closing(disk.open(aside, exclusive=True)) as target:
                 while position < size:
                     data = source.pread(min(MIB, size - position), position)
                     target.pwritev([data], target.size())

@@ -134,6 +134,7 @@ _MOMENT = "two things within milliseconds of one another, which only a simulator
 _ORDER = "messages that come late or twice; over one connection they do neither"
 _MINORITY = "a majority that shares its one forgetful voter; files of one voter of three are damaged here, never more"
 _EXT4 = "a file system that forgets names; ext4 syncs a file's name with its data"
+_FULL = "a disk that is filled to its last block and that nobody empties, which ends the run where the bug is"
 _NO_WORKLOAD = "a workload that {}; there is none for real clusters"
 
 NOT_HERE: Mapping[str, str] = {
@@ -196,6 +197,11 @@ NOT_HERE: Mapping[str, str] = {
     "late_write_joins_the_commit": "a write on its way while its transaction commits, which our client waits for",
     "abort_forgotten_before_a_late_commit": "a commit that is longer on its way than its transaction lives",
     "decision_forgotten_too_early": _MOMENT,
+    "retention_has_no_room": _FULL,
+    "the_quorum_has_no_room": _FULL,
+    "a_start_has_no_room": _FULL,
+    "the_ballast_is_filled_once": _FULL,
+    "a_disk_that_was_short_stays_short": _FULL,
     "a_repeated_initialisation_fences": "an initialisation whose answer is lost while its client lives on",
 }
 """Bug → what it would want, and a real cluster on one machine does not have."""

@@ -62,6 +62,7 @@ class ClusterFaults:
             "crash_in_disk_operation": self._crash_in_disk_operation,
             "failed_fsync": self._failed_fsync,
             "full_disk": self._full_disk,
+            "fill_disk": self._fill_disk,
             "slow_disk": self._slow_disk,
             "clean_stop": lambda fault, node: self._world.stop_cleanly(node, restart_after=fault.seconds),
             "stall": self._stall,
@@ -150,6 +151,12 @@ class ClusterFaults:
             node.disk.full_below = ""
 
         self._later(fault.seconds, room)
+
+    def _fill_disk(self, fault: Fault, node: SimNode) -> None:
+        """Somebody else's files take all room but a few blocks, for every file of the node, and nobody removes them:
+        what is free from then on the product has freed."""
+        if not node.disk.occupied:
+            node.disk.occupy(int(fault.number))
 
     def _slow_disk(self, fault: Fault, node: SimNode) -> None:
         node.slow_disk_seconds = fault.number

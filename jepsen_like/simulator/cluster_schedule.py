@@ -138,6 +138,7 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
         return schedule
     faults = _faults(random.Random(f"{seed}/cluster/faults"), schedule)
     faults += _full_disks(random.Random(f"{seed}/cluster/full-disks"), schedule)
+    faults += _filled_disks(random.Random(f"{seed}/cluster/filled-disks"), schedule)
     rng = random.Random(f"{seed}/cluster/rot-in-service")
     rots = _rots_in_service(rng, schedule)
     if rots:
@@ -170,6 +171,19 @@ def _full_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, .
     node, seconds = rng.randrange(schedule.nodes), rng.choice((0.5, 2.0, 6.0))
     return tuple(
         Fault(round(at, 4), "full_disk", (node + n) % schedule.nodes, 0, seconds) for n, at in enumerate(times)
+    )
+
+
+def _filled_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
+    """In a quarter of the schedules the disks of some nodes, or of all at once, fill up for good."""
+    if rng.random() >= 0.25:
+        return ()
+    at = rng.uniform(2 * SETTLE_SECONDS, max(2 * SETTLE_SECONDS, 0.7 * schedule.seconds))
+    nodes = rng.choice((1, 2, schedule.nodes, schedule.nodes))
+    first, apart = rng.randrange(schedule.nodes), rng.choice((0.0, 0.5, 5.0))
+    return tuple(
+        Fault(round(at + n * apart, 4), "fill_disk", (first + n) % schedule.nodes, number=rng.choice((0, 0, 1, 6)))
+        for n in range(nodes)
     )
 
 

@@ -193,6 +193,10 @@ class SimDisk:
         """Everything but so many blocks is somebody else's now."""
         self._free_blocks = left_blocks
 
+    @property
+    def occupied(self) -> bool:
+        return self._free_blocks is not None
+
     def vacate(self) -> None:
         """There is room for everything, and nobody counts it."""
         self._free_blocks = None

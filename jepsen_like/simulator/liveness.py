@@ -40,6 +40,20 @@ def missing(nodes: Sequence[SimNode], operations: ClusterOperations, truth: Trut
     return found
 
 
+def left_behind(nodes: Sequence[SimNode]) -> list[str]:
+    """What these nodes, whose disks are full, still have and may remove; and those that are down."""
+    found = []
+    for node in nodes:
+        if node.broker is None:
+            found.append(f"node {node.node_id} is down")
+            continue
+        for driver in node.broker.manager.drivers.values():
+            log = driver.log
+            if log.failed is None and log.has_removable_segments:
+                found.append(f"node {node.node_id} keeps segments of {driver.name} that may go: {log}")
+    return found
+
+
 def _missing_at(node: SimNode, operations: ClusterOperations, truth: Truth) -> list[str]:
     assert node.broker is not None
     view, drivers = node.broker.view, node.broker.manager.drivers

@@ -34,8 +34,8 @@ from .trace import Trace
 REPLICATION = "replication"
 """The kind of link that carries batches to followers."""
 
-DISK_BYTES = 1 << 20
-"""Of each node, where anybody counts: a ballast of sixteen blocks, and thirteen that are kept from batches."""
+DISK_BYTES = 1 << 23
+"""Of each node, where anybody counts: a sixteenth of it is the ballast."""
 
 HAND_OVER_SECONDS = 1.5
 """As long as a node that stops waits for its leaderships to be elsewhere (`lifecycle.py`)."""
@@ -135,6 +135,8 @@ class SimNode:
         """A disk fault was injected: the process may stop itself."""
         self.slow_disk_seconds = 0.0
         """More time for each write and fsync of logs."""
+        self.own_disk: BallastedDisk
+        """As its process sees it."""
         prepare_folder(
             self.disk,
             f"node-{node_id}",
@@ -155,7 +157,7 @@ class SimNode:
         self.starts += 1
         life = self.life = Life(f"node-{self.node_id}.{self.starts}")
         scheduler = SimScheduler(self.heap, life)
-        disk = BallastedDisk(self.disk, Ballast(self.disk, self._config.disk_ballast_bytes))
+        disk = self.own_disk = BallastedDisk(self.disk, Ballast(self.disk, self._config.disk_ballast_bytes))
         identity = begin_start(disk, f"node-{self.node_id}")
         voters, endpoint = tuple(sorted(identity.voters)), endpoint_of(self.node_id)
         quorum_identity = QuorumIdentity(identity.cluster_id, identity.node_id, identity.directory_id, voters, endpoint)
@@ -234,7 +236,7 @@ class SimNode:
             if self.quorum is not None:
                 self.quorum.node.close()
             if clean:
-                mark_clean_shutdown(self.disk)
+                mark_clean_shutdown(self.own_disk)
             self.kill()
             stopped()
 

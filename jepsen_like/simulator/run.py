@@ -29,12 +29,12 @@ from .cluster_faults import ClusterFaults
 from .cluster_operations import ClusterOperations
 from .cluster_schedule import ClusterSchedule, draw
 from .collector import seldom_collected
-from .disk import SimulatedCrash
+from .disk import BLOCK_BYTES, SimulatedCrash
 from .heap import Event, EventHeap, Life
 from .history import History
 from .invariants import Truth
 from .last_look import look_at_everything
-from .liveness import LIVENESS_SECONDS, missing
+from .liveness import LIVENESS_SECONDS, left_behind, missing
 from .network import NetworkShape, SimNetwork
 from .node import SimNode
 from .roles import led_partition
@@ -49,6 +49,8 @@ ROUNDS_EVERY = 4
 """In one seed of so many two logs are enough to be synced by one call, as hundreds are in production."""
 
 RESTART_AFTER_FAILURE = 0.2
+RESERVED_BYTES = 4 * BLOCK_BYTES
+"""So little that a log of a run is full first."""
 LOGGED = (
     "segment compacted",
     "scrubber found damage",
@@ -169,7 +171,9 @@ class SimulatedWorld:
         except SimulatedCrash:
             self._died(node)
             return
-        except (DiskFailed, DiskFull):
+        except (DiskFailed, DiskFull) as error:
+            if node.disk.occupied and isinstance(error, DiskFull):
+                raise Violation(f"S10: node {node.node_id} does not start on a full disk: {error}") from None
             if not node.expected_stop and not node.disk.full_below:
                 raise
             self._died(node)
@@ -227,7 +231,7 @@ class SimulatedWorld:
         self.operations.producing = False
         self.faults.mend()
         self.trace.note(-1, "healed")
-        self._require_progress(seconds)
+        self._require_progress(self._require_room(seconds))
         look_at_everything(self.truth, self.nodes)
         self.truth.clients.check_refused()
 
@@ -243,6 +247,10 @@ class SimulatedWorld:
             self.trace.note(int(node.node_id), "died in a disk operation")
             rng = random.Random(f"{self.seed}/crash/{event.at}/{node.node_id}")
             self.kill(node, power_loss=rng if rng.random() < 0.5 else None, restart_after=rng.uniform(0.05, 1.0))
+        except DiskFull as error:
+            if node is None or not node.disk.occupied:
+                raise
+            raise Violation(f"S10: node {node.node_id} stops on a full disk: {error}") from None
         except DiskFailed as error:
             if node is None or not node.expected_stop:
                 raise
@@ -259,6 +267,25 @@ class SimulatedWorld:
         self.heap.schedule(LOOK_AROUND_SECONDS, self._look_around_later)
 
     # --- Liveness ---
+
+    def _require_room(self, healed: float) -> float:
+        """Where disks were filled, what may go has gone: only then somebody else's files go, too. Returns the time."""
+        full = [node for node in self.nodes if node.disk.occupied]
+        if not full:
+            return healed
+        at = healed
+        while True:
+            at += LOOK_EVERY
+            self._run_until(at)
+            left = left_behind(full)
+            if not left:
+                break
+            if at >= healed + LIVENESS_SECONDS:
+                raise Violation(f"S10: {LIVENESS_SECONDS:.0f} s after everything but full disks healed: {left[0]}")
+        self.truth.checks["full disks"] += len(full)
+        for node in full:
+            node.disk.vacate()
+        return at
 
     def _require_progress(self, healed: float) -> None:
         at = healed
@@ -295,9 +322,12 @@ class SimulatedWorld:
 def _config(schedule: ClusterSchedule) -> NodeConfig:
     timing = TimingConfig(replica_lag_max_ms=schedule.replica_lag_max_ms)
     if not schedule.scrub_seconds:
-        return NodeConfig(retention_check_ms=schedule.retention_check_ms, timing=timing)
+        return NodeConfig(
+            retention_check_ms=schedule.retention_check_ms, disk_reserved_bytes=RESERVED_BYTES, timing=timing
+        )
     return NodeConfig(
         retention_check_ms=schedule.retention_check_ms,
+        disk_reserved_bytes=RESERVED_BYTES,
         scrub_interval_ms=int(schedule.scrub_seconds * 1000),
         timing=timing,
     )
