@@ -28,7 +28,8 @@ _looked = original(DiskRoom, "looked")
 
 def _without_ballast_below(folder: str) -> Callable[..., File]:
     def opens(product: Any, path: str, **how: bool) -> File:
-        return product._disk.open(path, **how) if path.startswith(folder) else _open(product, path, **how)
+        opened: File = product._disk.open(path, **how) if path.startswith(folder) else _open(product, path, **how)
+        return opened
 
     return opens
 
