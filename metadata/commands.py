@@ -67,6 +67,7 @@ from .command_results import (
 )
 from .commands_losses import ReportLoss
 from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, ThrottleReassignments, UnregisterBroker
+from .commands_renewals import RenewLeadership
 from .commands_time import AdvanceTime
 from .groups.changes import ChangeGroups
 from .groups.transaction_changes import ChangeTransactions
@@ -109,6 +110,7 @@ __all__ = [
     "RefusedChange",
     "RegisterBroker",
     "Registered",
+    "RenewLeadership",
     "Report",
     "ReportLoss",
     "SetFeatureLevel",
@@ -288,6 +290,7 @@ Command: TypeAlias = (
     | UnregisterBroker
     | ElectUnclean
     | ReportLoss
+    | RenewLeadership
     | ChangeGroups
     | ThrottleReassignments
     | ChangeTransactions

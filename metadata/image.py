@@ -49,6 +49,7 @@ from .commands import (
     ProducerIdsGranted,
     Refused,
     RegisterBroker,
+    RenewLeadership,
     ReportLoss,
     SetFeatureLevel,
     ThrottleReassignments,
@@ -155,6 +156,8 @@ class ClusterImage(ImageState):
                 return image_reassignments.elect_unclean(self, command)
             case ReportLoss():
                 return report_loss(self, command)
+            case RenewLeadership():
+                return image_partitions.renew_leadership(self, command)
             case ThrottleReassignments():
                 return image_reassignments.throttle_reassignments(self, command)
 

@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from raftlog.model import Incarnation, PartitionEpoch, PartitionRecord
 
-from .commands import AlterIsr, CommandResult, Elected, Election, ElectLeaders, IsrAltered, Refused
+from .commands import (
+    AlterIsr,
+    CommandResult,
+    Done,
+    Elected,
+    Election,
+    ElectLeaders,
+    IsrAltered,
+    Refused,
+    RenewLeadership,
+)
 from .image_elections import electable, recovery_winners
 from .image_reassignments import settle
 from .image_state import ImageState, Steps, slices
@@ -53,6 +63,25 @@ def _elect(state: ImageState, election: Election) -> Refused | None:
     )
     settle(state, revised)
     return None
+
+
+def renew_leadership(state: ImageState, command: RenewLeadership) -> CommandResult:
+    """The same leader, in the next leader epoch: what it has on disk is all that was acknowledged, since its own fsync
+    counted for that (S1)."""
+    record = state.partitions.get(command.topic_partition)
+    if record is None:
+        return Refused("unknown_partition", f"there is no partition {command.topic_partition}")
+    broker = state.brokers.get(command.broker_id)
+    if broker is None or broker.incarnation != command.incarnation:
+        return Refused("stale_incarnation", f"broker {command.broker_id} is not at {command.incarnation}")
+    if command.leader_epoch != record.leader_epoch:
+        older = command.leader_epoch < record.leader_epoch
+        code = "fenced_leader_epoch" if older else "unknown_leader_epoch"
+        return Refused(code, f"{record.topic_partition} is at leader epoch {record.leader_epoch}")
+    if (record.leader, record.leader_incarnation) != (broker.broker_id, broker.incarnation):
+        return Refused("not_leader", f"{record.topic_partition} is led by {record.leader}")
+    settle(state, state.revise(record, leader=broker))
+    return Done()
 
 
 def alter_isr(state: ImageState, command: AlterIsr) -> CommandResult:

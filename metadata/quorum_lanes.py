@@ -20,6 +20,7 @@ from .commands import (
     FenceBroker,
     NoOp,
     RegisterBroker,
+    RenewLeadership,
     ReportLoss,
     UnfenceBroker,
 )
@@ -35,7 +36,8 @@ OTHERS_BYTES_PER_TICK = 1024 * 1024
 def is_urgent(command: Command) -> bool:
     """Whether it goes before what else waits."""
     return isinstance(
-        command, AlterIsr | ElectLeaders | FenceBroker | UnfenceBroker | RegisterBroker | ReportLoss | NoOp
+        command,
+        AlterIsr | ElectLeaders | FenceBroker | UnfenceBroker | RegisterBroker | ReportLoss | RenewLeadership | NoOp,
     )
 
 

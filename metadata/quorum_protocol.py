@@ -28,6 +28,7 @@ from .commands import (
     Command,
     FenceBroker,
     RegisterBroker,
+    RenewLeadership,
     ReportLoss,
     UnfenceBroker,
 )
@@ -115,7 +116,7 @@ class Propose(_Frame, frozen=True, tag="propose.1"):
 
 def author(command: Command) -> int | None:
     """The broker in whose name a command is, where it is in one's: no other node proposes it (S12)."""
-    if isinstance(command, RegisterBroker | ReportLoss):
+    if isinstance(command, RegisterBroker | ReportLoss | RenewLeadership):
         return command.broker_id
     return command.leader if isinstance(command, AlterIsr) else None
 

@@ -3,7 +3,8 @@
 An event comes in (a produce, a follower's frame, an fsync that ended, a record of the quorum), the core says what is
 to be done, and the effects are performed at once, in the order given (`driver_effects.py`). Whoever waits is called
 back when the event is over. A broken invariant or a disk error takes this one replica offline, with a log line
-`INVARIANT …` or `replica offline`; the broker goes on.
+`INVARIANT …` or `replica offline`; an exception that nobody foresaw has it thrown away and opened again
+(`replica_resets.py`). The broker goes on.
 
 What is *not* here: decisions (`replica.py`), reads (`driver_reads.py`), links (`replication_server.py`,
 `replication_client.py`), long polls (`fetch_waiters.py`), folders and threads (`manager.py`).
@@ -14,7 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raftlog.config import TopicConfig
-from raftlog.errors import DiskError, InvariantViolation, RaftlogError, RetriableError
+from raftlog.errors import (
+    DiskFailed,
+    InvariantViolation,
+    RaftlogError,
+    RemoteProtocolError,
+    RetriableError,
+    Unforeseen,
+)
 from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, ProducerId, TopicPartition
 from raftlog.ports import Buffer
 from raftlog.record_batch import BatchHeader
@@ -122,11 +130,15 @@ class PartitionDriver(DriverReads):
 
     def on_job_done(self) -> None:
         """The disk did what it was told to, or failed."""
+        if self._closed:
+            return
         failed = self.log.failed
         if failed is None:
             self._run(self._stable)
             if self.log.full and self.replica.follower is not None:
                 self._on_disk_full(self.replica.follower)
+        elif isinstance(failed, Unforeseen):
+            self.throw_away(failed)
         elif isinstance(failed, InvariantViolation):
             self._broken(failed)
         else:
@@ -145,6 +157,8 @@ class PartitionDriver(DriverReads):
     @property
     def quiet(self) -> bool:
         """Nothing here waits for time to pass."""
+        if self._closed:
+            return True
         return not (len(self._performer.requests) or self._replay_due) and self.replica.quiet
 
     # --- Produce and read ---
@@ -339,6 +353,27 @@ class PartitionDriver(DriverReads):
             self._performer.requests.deliver()
         self._around.offline(self.topic_partition, reason)
 
+    def throw_away(self, error: BaseException) -> None:
+        """Something that nobody foresaw happened in the middle of an event: nothing that this replica knows is to be
+        believed, and nothing of it is served (S1, S4). Its owner opens it again from the disk."""
+        if self._closed:
+            return
+        self._around.logger.error("unforeseen", partition=self.name, epoch=self.leader_epoch, exc_info=error)
+        led = self.leader_epoch if self.replica.leader is not None else None
+        reason = f"{type(error).__name__}: {error}"
+        self._closed = True
+        self.replica.throw_away(reason)
+        self._incoming.close()
+        self._performer.throw_away()
+        self._performer.requests.fail_all(RetriableError("leadership_lost", f"the replica begins anew: {reason}"))
+        if self._followed is not None:
+            self._followed = None
+            self._around.links.unfollow(self)
+        if not self._depth:
+            self._performer.requests.deliver()
+        self._performer.wake_waiters()
+        self._around.broken(self, error, led)
+
     # --- Inside ---
 
     def _now(self) -> float:
@@ -352,13 +387,17 @@ class PartitionDriver(DriverReads):
         try:
             self._performer.perform(event())
             self.replica.check_invariants()
+        except RemoteProtocolError:
+            raise  # Nothing was changed: the link's owner drops it.
         except InvariantViolation as violation:
             self._broken(violation)
-        except DiskError as error:
+        except DiskFailed as error:
             self.go_offline(str(error))
+        except Exception as error:  # noqa: BLE001  whatever it is, the state is in doubt
+            self.throw_away(error)
         finally:
             self._depth -= 1
-        if self.replica.follower is not self._followed:
+        if not self._closed and self.replica.follower is not self._followed:
             self._follow()
         if not self._depth and self._performer.requests.due:
             self._performer.requests.deliver()

@@ -39,7 +39,7 @@ class EffectPerformer:
         self._log = log
         self._producers = producers
         self._around = surroundings
-        self.requests = ProduceRequests()
+        self.requests = ProduceRequests(self._callback_failed)
         self.subscribers: dict[BrokerId, Subscriber] = {}
         self.waiters: dict[Waiter, None] = {}
         self._awaiting_stable = AwaitingStable()
@@ -93,7 +93,23 @@ class EffectPerformer:
         """Long polls look again."""
         waiters, self.waiters = list(self.waiters), {}
         for waiter in waiters:
-            waiter.on_readable()
+            try:
+                waiter.on_readable()
+            except Exception as error:  # noqa: BLE001  told of; it is not the other waiters' fault
+                self._callback_failed(error)
+
+    def throw_away(self) -> None:
+        """The driver is in doubt: followers are told to ask again, and nothing that waits for the disk is performed."""
+        self._awaiting_stable.abandon()
+        subscribers, self.subscribers = list(self.subscribers.values()), {}
+        for subscriber in subscribers:
+            try:
+                subscriber.on_answer(fx.Refused("replica_not_available"))
+            except Exception as error:  # noqa: BLE001  told of; it is not the other followers' fault
+                self._callback_failed(error)
+
+    def _callback_failed(self, error: Exception) -> None:
+        self._around.logger.error("a callback failed", partition=self._driver.name, error=repr(error), exc_info=error)
 
     # --- Produces ---
 

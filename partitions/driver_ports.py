@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raftlog.cluster_clock import ClusterClock
-from raftlog.model import BrokerId, BrokerRecord, Incarnation, TopicPartition
+from raftlog.model import BrokerId, BrokerRecord, Incarnation, LeaderEpoch, TopicPartition
 from raftlog.ports import Clock, Worker
 from raftlog.transactions import TransactionKey, TransactionVerdicts
 
@@ -136,6 +136,8 @@ class Surroundings:
     offline: Callable[[TopicPartition, str], None]
     lag_max: float
     """Seconds."""
+    broken: Callable[[PartitionDriver, BaseException, LeaderEpoch | None], None]
+    """An exception that nobody foresaw left this driver in doubt; it is closed, and led in this epoch, if any."""
     room: DiskRoom = field(default_factory=lambda: DiskRoom(0))
     """On the disk of all of them."""
     damaged: Callable[[PartitionDriver, LogDamaged], bool] = lambda driver, error: False

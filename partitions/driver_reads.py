@@ -43,6 +43,10 @@ class DriverReads(ABC):
         """See `PartitionDriver`."""
 
     @abstractmethod
+    def throw_away(self, error: BaseException) -> None:
+        """See `PartitionDriver`."""
+
+    @abstractmethod
     def _wants_tick(self) -> None:
         """Time is to pass here."""
 
@@ -116,6 +120,9 @@ class DriverReads(ABC):
         retriable = isinstance(error, RetriableError) and not isinstance(error, DiskFailed)
         if self._closed or retriable or isinstance(error, MemoryError):
             return RetriableError("offset_not_available", f"{self.name}: {error}")
+        if not isinstance(error, RaftlogError):
+            self.throw_away(error)
+            return self.replica.not_leading()
         if not isinstance(error, LogDamaged):
             self.go_offline(f"{type(error).__name__}: {error}")
             return self.replica.not_leading()

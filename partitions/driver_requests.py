@@ -45,7 +45,9 @@ class ProduceRequests:
     """Produces that wait. Each gets exactly one answer, and gets it when the driver is between two events: who is
     called back may produce again at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, failed: Callable[[Exception], None]) -> None:
+        """`failed` is told of a callback's own exception: the others are answered all the same."""
+        self._failed = failed
         self._waiting: dict[RequestId, tuple[RequestDone, float]] = {}
         self._deadlines: list[tuple[float, RequestId]] = []
         self._last = 0
@@ -90,7 +92,10 @@ class ProduceRequests:
         while self.due:
             due, self.due = self.due, []
             for done, answer in due:
-                done(answer)
+                try:
+                    done(answer)
+                except Exception as error:  # noqa: BLE001  the owner hears it; it is not the others' fault
+                    self._failed(error)
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -21,7 +21,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raftlog.config import MIB, TopicConfig
-from raftlog.errors import CorruptBatch, DiskFull, DiskHindered, InvariantViolation, RaftlogError, ResourceShortage
+from raftlog.errors import (
+    CorruptBatch,
+    DiskFull,
+    DiskHindered,
+    InvariantViolation,
+    RaftlogError,
+    ResourceShortage,
+    Unforeseen,
+)
 from raftlog.model import LeaderEpoch, Offset
 from raftlog.ports import Buffer, Disk
 from raftlog.record_batch import BatchHeader
@@ -309,7 +317,7 @@ class PartitionLog(LogCompaction):
             self.hindered = error
         elif error is not None:
             self._pending.failed(job)
-            self._fail(error if isinstance(error, RaftlogError) else InvariantViolation(f"{self.path}: {error!r}"))
+            self._fail(error if isinstance(error, RaftlogError) else Unforeseen(f"{self.path}: {error!r}"))
         else:
             self.hindered = None
             stable = self._pending.done(job, self._cache, self._tail)

@@ -189,9 +189,11 @@ class LogWriter:
                 self._start_soon()
             else:
                 self._tell_idle()
-        on_stable()
-        for callback in forgotten or ():
-            callback()
+        try:
+            on_stable()
+        finally:
+            for callback in forgotten or ():
+                callback()
 
     def _look_again(self, log: PartitionLog, on_stable: OnStable) -> None:
         """After a job: what is left to do, now or when it may be possible."""

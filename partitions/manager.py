@@ -36,6 +36,7 @@ from .partition_view_steps import consequences
 from .producer_state import DEFAULT_BOUNDS, ProducerBounds
 from .replica_folders import OpenedReplica
 from .replica_repair import ReplicaRepairs, ReportLoss
+from .replica_resets import ReplicaResets
 from .replica_shelf import MOVED_SECONDS, ReplicaShelf
 from .replica_ticks import ReplicaTicks
 from .replication_client import Dialer, ReplicationClient
@@ -94,6 +95,9 @@ class PartitionManager:
         )
         self.repairs = ReplicaRepairs(
             self._drivers, scheduler, worker, logger, self._shelf, report_loss, self._place_late, on_replica_offline
+        )
+        self.resets = ReplicaResets(
+            node_id, self._drivers, clock, logger, self._shelf, self._ticks.drop, on_replica_offline or _ignore
         )
         self.compactor = Compactor(
             scheduler, worker, self._writer, cluster_clock, logger, lambda: list(self._drivers.values())
@@ -321,7 +325,7 @@ class PartitionManager:
                 return
             driver = self._drivers[tp] = self._new_driver(opened)
             self.on_new_replica()
-        if not self.repairs.holds(driver):
+        if not self.repairs.holds(driver) and not self.resets.bars(record):
             driver.on_record(record)
             in_sync = self._node_id in record.isr and self._node_id not in record.not_eligible
             if in_sync and driver.replica.follower is not None:
@@ -344,6 +348,7 @@ class PartitionManager:
             transactions=self.transactions,
             offline=self.repairs.on_offline,
             damaged=self.repairs.on_damage,
+            broken=self.resets.on_broken,
             lag_max=self._timing.replica_lag_max_ms / 1000,
             room=self.room,
         )
@@ -355,6 +360,7 @@ class PartitionManager:
             self._drivers[tp].configure(config)
 
     def remove(self, tp: TopicPartition, code: str) -> None:
+        self.resets.forget(tp)
         keep = 0.0 if code == "unknown_topic" else MOVED_SECONDS
         driver = self._drivers.pop(tp, None)
         if driver is not None:
@@ -363,6 +369,18 @@ class PartitionManager:
             self._shelf.remove(tp, driver.log, keep_seconds=keep)
         elif self._active:
             self._shelf.remove(tp, None, keep_seconds=keep)
+
+    def cannot_lead(self, tp: TopicPartition) -> bool:
+        """This broker's replica could not exercise its leadership now, if it has it."""
+        driver = self._drivers.get(tp)
+        if self.resets.is_barred(tp):
+            return True
+        return bool(driver.replica.offline if driver is not None else self._shelf.failure(tp))
+
+    def waits_for_epoch(self, tp: TopicPartition) -> bool:
+        """The replica is in service again, and would lead in a later leader epoch."""
+        driver = self._drivers.get(tp)
+        return driver is not None and not driver.replica.offline and self.resets.is_barred(tp)
 
     def _place_late(self, tp: TopicPartition) -> None:
         """It was opened, or could not be, or its folder is gone, or it may hear of newer records again."""
@@ -418,3 +436,7 @@ class PartitionManager:
         """Raises `InvariantViolation` for what must not be between any two events."""
         for driver in self._drivers.values():
             driver.check_invariants()
+
+
+def _ignore(topic_partition: TopicPartition, reason: str) -> None:
+    """Nobody asked to be told."""

@@ -120,6 +120,12 @@ class Replica:
         self.offline = self.offline or reason
         return [*self._end_role(), DropFollowers("replica_not_available")]
 
+    def throw_away(self, reason: str) -> None:
+        """Nothing of this state is to be believed any more, so no role ends in order: who is asked says that it is out
+        of service."""
+        self.offline = self.offline or reason
+        self.leader = self.follower = None
+
     def close(self) -> list[Effect]:
         """The broker stops, or the replica is removed."""
         return self._end_role()

@@ -185,6 +185,35 @@ class ReplicaShelf:
 
         self._writer.forget(log, lambda: self._open(tp, steps))
 
+    def reopen_as_it_is(self, tp: TopicPartition, log: PartitionLog, pause: float) -> None:
+        """Nothing was found to be wrong with the disk, and the quorum counts on the replica: close the log, and open it
+        again after `pause` seconds. A recovery that loses anything (S6, S9) is refused; the next start reports it."""
+        config = log.config
+        self._opening[tp] = None
+        log.close(clean=False)
+
+        def steps(shared: bool) -> Steps[OpenedReplica]:
+            opened = yield from self._steps(tp, config, clean_shutdown=False)(shared)
+            if opened.recovery.cut_or_quarantined:
+                opened.log.close(clean=False)
+                raise DiskFailed(f"{folder_of(tp)}: recovery found a loss that only the next start can report")
+            return opened
+
+        def later() -> None:
+            self._scheduler.call_later(pause, open_again)
+
+        def open_again() -> None:
+            if tp in self._opening and not self._closing:
+                self._open(tp, steps)
+
+        self._writer.forget(log, later)
+
+    def give_up(self, tp: TopicPartition, log: PartitionLog, reason: str) -> None:
+        """The replica stays out of service until the next start."""
+        self._failed[tp] = reason
+        log.close(clean=False)
+        self._writer.forget(log, lambda: None)
+
     def put_back(self, tp: TopicPartition, log: PartitionLog) -> None:
         """A driver ended with the broker: its log is to be closed with the others."""
         self._returned[tp] = log

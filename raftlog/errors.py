@@ -152,6 +152,11 @@ class InvariantViolation(RaftlogError):
         super().__init__("internal_error", detail)
 
 
+class Unforeseen(InvariantViolation):
+    """An exception that none of our code raises on purpose. What it left half done is thrown away, and begun anew from
+    what is on disk."""
+
+
 class RemoteProtocolError(RaftlogError):
     """A peer sent bytes that the protocol forbids."""
 

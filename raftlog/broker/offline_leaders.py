@@ -1,9 +1,10 @@
 """Leaderships that this broker has and cannot exercise, since its replica is out of service, are given to others (S10).
 
-The quorum would not notice: the broker lives. So it proposes an election itself, of another member of the ISR. A
-proposal may get lost, or be refused because the record changed or the candidate died meanwhile, and there may be nobody
-yet who can lead: whatever still is so is looked at again every `LOOK_AGAIN_SECONDS`, a bounded number at a time. The
-replica leaves the ISR by falling behind, under its new leader.
+The quorum would not notice: the broker lives. So it proposes an election itself, of another member of the ISR. Where
+there is none, a replica that was opened again asks for a new leader epoch of its own (`RenewLeadership`). A proposal
+may get lost, or be refused because the record changed or the candidate died meanwhile, and there may be nobody yet who
+can lead: whatever still is so is looked at again every `LOOK_AGAIN_SECONDS`, a bounded number at a time. A replica that
+is out of service leaves the ISR by falling behind, under its new leader.
 
 What is *not* here: what takes a replica out of service (`partitions/driver.py`), whether the election is right
 (`metadata/image_partitions.py`).
@@ -14,11 +15,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from metadata.commands import MAX_ELECTIONS_PER_COMMAND, Command, Election, ElectLeaders
+from metadata.commands import (
+    MAX_ELECTIONS_PER_COMMAND,
+    Command,
+    Done,
+    Election,
+    ElectLeaders,
+    RenewLeadership,
+    SetFeatureLevel,
+)
+from metadata.commands_renewals import RENEWAL_FEATURE_LEVEL
 from metadata.engine import Outcome
 from metadata.view import ClusterView
 from partitions.driver_ports import Logger
-from raftlog.model import BrokerId, PartitionRecord, TopicPartition
+from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
 from raftlog.ports import Scheduler, Timer
 
 LOOK_AGAIN_SECONDS = 1.0
@@ -43,14 +53,19 @@ class OfflineLeaders:
         scheduler: Scheduler,
         propose: Propose,
         is_offline: Callable[[TopicPartition], bool],
+        waits_for_epoch: Callable[[TopicPartition], bool],
+        incarnation: Callable[[], Incarnation],
         logger: Logger,
     ) -> None:
-        """`is_offline`: whether this broker's replica is out of service, now."""
+        """`is_offline`: whether this broker's replica is out of service, now; `waits_for_epoch`: it is in service
+        again, and may lead in a later leader epoch. `incarnation`: this process's own."""
         self._node_id = node_id
         self._view = view
         self._scheduler = scheduler
         self._propose = propose
         self._is_offline = is_offline
+        self._waits_for_epoch = waits_for_epoch
+        self._incarnation = incarnation
         self._logger = logger
         self._due: dict[TopicPartition, None] = {}
         self._later: dict[TopicPartition, None] = {}
@@ -79,7 +94,7 @@ class OfflineLeaders:
         if not self._due:
             self._due, self._later = self._later, {}
         some = list(self._due)[:MAX_ELECTIONS_PER_COMMAND]
-        elections = []
+        elections, renewals = [], []
         for topic_partition in some:
             del self._due[topic_partition]
             record = self._view.partition(topic_partition)
@@ -89,11 +104,34 @@ class OfflineLeaders:
             election = self._election(record)
             if election is not None:
                 elections.append(election)
+            elif self._waits_for_epoch(topic_partition):
+                renewals.append(record)
         if elections:
             self._proposing = True
             self._propose(ElectLeaders(tuple(elections)), self._answered)
+        elif renewals:
+            for record in renewals[1:]:
+                self._due[record.topic_partition] = None  # One a command, as soon as the one before is answered.
+            self._renew(renewals[0])
         else:
             self._look_again()
+
+    def _renew(self, record: PartitionRecord) -> None:
+        self._proposing = True
+        if self._view.feature_level < RENEWAL_FEATURE_LEVEL:
+            self._due[record.topic_partition] = None
+            self._propose(SetFeatureLevel(RENEWAL_FEATURE_LEVEL), self._level_answered)
+            return
+        tp = record.topic_partition
+        renewal = RenewLeadership(tp.topic_id, tp.partition, self._node_id, self._incarnation(), record.leader_epoch)
+        self._propose(renewal, self._answered)
+
+    def _level_answered(self, outcome: Outcome) -> None:
+        """A refusal says that an older node is registered: asked again, and not at once."""
+        if not isinstance(outcome.result, Done):
+            self._later.update(self._due)
+            self._due.clear()
+        self._answered(outcome)
 
     def _answered(self, outcome: Outcome) -> None:
         self._logger.info("leaderships_given_up", fate=outcome.fate.value, result=str(outcome.result))

@@ -123,7 +123,14 @@ class Broker:
         self._reports = PackedReports.of(())
         self.reports = TransactionReports(identity.node_id, self.view, scheduler, self._propose, self.when_view_reaches)
         self._offline_leaders = OfflineLeaders(
-            identity.node_id, self.view, scheduler, self._propose, self._is_offline, logger
+            identity.node_id,
+            self.view,
+            scheduler,
+            self._propose,
+            lambda topic_partition: self.manager.cannot_lead(topic_partition),
+            lambda topic_partition: self.manager.waits_for_epoch(topic_partition),
+            lambda: self.incarnation,
+            logger,
         )
         self.room = DiskRoom(config.disk_reserved_bytes)
         self.room_watch = RoomWatch(self.room, disk, scheduler, worker, logger, self._on_room)
@@ -329,10 +336,6 @@ class Broker:
 
         assert self._quorum is not None, "no replica is in service before the registration"
         self._quorum.propose(command, answered)
-
-    def _is_offline(self, topic_partition: TopicPartition) -> bool:
-        driver = self.manager.driver(topic_partition)
-        return driver is not None and bool(driver.replica.offline)
 
 
 def _as_change(event: MetadataEvent) -> list[MetadataChange]:

@@ -58,6 +58,7 @@ SAMPLES: list[c.Command] = [
     c.UnregisterBroker(_N(1), _N(9)),
     c.ElectUnclean(TOPIC, 0, _N(1), _N(9), _N(4)),
     c.ReportLoss(TOPIC, 0, _N(1), _N(9), _N(3)),
+    c.RenewLeadership(TOPIC, 0, _N(1), _N(9), _N(3)),
     c.ChangeGroups(
         (
             g.Join("readers", "m-1", "", "app", "10.0.0.9", ("orders",), "o.*", "uniform", 45_000, 300_000),

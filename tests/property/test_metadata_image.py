@@ -182,6 +182,7 @@ def test_the_random_commands_reach_every_answer() -> None:
         "BeginMoves no_reassignment_in_progress", "BeginMoves not_eligible", "UnregisterBroker ok",
         "UnregisterBroker invalid_request", "ElectUnclean ok", "ElectUnclean invalid_request",
         "ReportLoss ok", "ReportLoss not_eligible", "ReportLoss fenced_leader_epoch", "ReportLoss stale_incarnation",
+        "RenewLeadership ok", "RenewLeadership not_leader", "RenewLeadership fenced_leader_epoch",
         "ThrottleReassignments ok", "ThrottleReassignments reassignment_in_progress",
     }  # fmt: skip
     assert expected - set(answers) == set()

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.commands import Command, Elected, ElectLeaders
+from metadata.commands import Command, CommandResult, Done, Elected, ElectLeaders, RenewLeadership, SetFeatureLevel
+from metadata.commands_renewals import RENEWAL_FEATURE_LEVEL
 from metadata.engine import Fate, Outcome
 from raftlog.broker import offline_leaders
 from raftlog.broker.offline_leaders import LOOK_AGAIN_SECONDS, OfflineLeaders
@@ -24,16 +25,24 @@ class Node:
     """Broker 0 of three, which leads; its replicas in `offline` are out of service."""
 
     def __init__(self, partitions: int = 1) -> None:
-        self.cluster = Cluster(3, partitions=partitions)
+        self.cluster = Cluster(3, partitions=partitions, feature_level=RENEWAL_FEATURE_LEVEL)
         self.scheduler = ManualScheduler()
         self.offline = {TopicPartition(TOPIC, number) for number in range(partitions)}
-        self.proposed: list[tuple[ElectLeaders, Callable[[Outcome], None]]] = []
+        self.waiting: set[TopicPartition] = set()
+        """Those that may lead in a later leader epoch."""
+        self.proposed: list[tuple[Command, Callable[[Outcome], None]]] = []
         self.leaders = OfflineLeaders(
-            HERE, self.cluster.view, self.scheduler, self.propose, self.offline.__contains__, QuietLogger()
+            HERE,
+            self.cluster.view,
+            self.scheduler,
+            self.propose,
+            self.offline.__contains__,
+            self.waiting.__contains__,
+            lambda: self.cluster.incarnation(0),
+            QuietLogger(),
         )
 
     def propose(self, command: Command, done: Callable[[Outcome], None]) -> None:
-        assert isinstance(command, ElectLeaders)
         self.proposed.append((command, done))
 
     def fails(self, *partitions: int) -> None:
@@ -43,9 +52,14 @@ class Node:
 
     def apply(self) -> Elected:
         """The last proposal is decided."""
+        result = self.decide()
+        assert isinstance(result, Elected)
+        return result
+
+    def decide(self) -> CommandResult:
+        """The same, whatever it is."""
         command, done = self.proposed[-1]
         result = self.cluster.do(command)
-        assert isinstance(result, Elected)
         done(Outcome(Fate.APPLIED, self.cluster.image.index, result))
         return result
 
@@ -129,9 +143,63 @@ def test_a_whole_disk_goes_in_commands_of_a_bounded_size_one_at_a_time(monkeypat
     node = Node(partitions=7)
     node.fails(*range(7))
     for sizes in ([3], [3, 3], [3, 3, 1]):
-        assert [len(command.elections) for command, _ in node.proposed] == sizes
+        assert [len(command.elections) for command, _ in node.proposed if isinstance(command, ElectLeaders)] == sizes
         node.apply()
         node.scheduler.run()
     node.wait(5)
     assert len(node.proposed) == 3
     assert {record.leader for record in node.cluster.image.partitions.values()} == {1}
+
+
+def test_one_that_is_open_again_and_alone_asks_for_an_epoch_of_its_own(node: Node) -> None:
+    """The cluster understands that first."""
+    node.cluster.fence(1, 2)
+    before = node.cluster.partition
+    node.fails()
+    node.wait()
+    assert node.proposed == []
+    node.waiting.add(TP)
+    node.wait()
+    assert [type(command) for command, _ in node.proposed] == [SetFeatureLevel]
+    assert isinstance(node.decide(), Done)
+    node.wait()
+    assert [type(command) for command, _ in node.proposed] == [SetFeatureLevel, RenewLeadership]
+    assert isinstance(node.decide(), Done)
+    after = node.cluster.partition
+    assert (after.leader, after.leader_epoch, after.isr) == (HERE, before.leader_epoch + 1, before.isr)
+    node.offline.clear()
+    node.wait(5)
+    assert len(node.proposed) == 2
+
+
+def test_with_another_member_of_the_isr_it_asks_for_none(node: Node) -> None:
+    node.waiting.add(TP)
+    node.fails()
+    node.apply()
+    assert node.cluster.partition.leader == 1
+
+
+def test_a_cluster_that_does_not_understand_it_is_asked_now_and_then(node: Node) -> None:
+    node.cluster.fence(1, 2)
+    node.waiting.add(TP)
+    node.fails()
+    for asked in range(1, 4):
+        assert [type(command) for command, _ in node.proposed] == [SetFeatureLevel] * asked
+        node.lose(NOT_TAKEN)
+        node.scheduler.run()
+        assert len(node.proposed) == asked
+        node.wait()
+
+
+def test_many_are_renewed_one_after_the_other() -> None:
+    node = Node(partitions=3)
+    node.cluster.fence(1, 2)
+    node.waiting |= node.offline
+    before = [record.leader_epoch for record in node.cluster.image.partitions.values()]
+    node.fails(0, 1, 2)
+    for _ in range(4):
+        result = node.decide()
+        assert isinstance(result, Done), result
+        node.scheduler.run()
+    after = [record.leader_epoch for record in node.cluster.image.partitions.values()]
+    assert after == [epoch + 1 for epoch in before]
