@@ -96,9 +96,8 @@ class PartitionManager:
         self.repairs = ReplicaRepairs(
             self._drivers, scheduler, worker, logger, self._shelf, report_loss, self._place_late, on_replica_offline
         )
-        self.resets = ReplicaResets(
-            node_id, self._drivers, clock, logger, self._shelf, self._ticks.drop, on_replica_offline or _ignore
-        )
+        drop, told = self._ticks.drop, on_replica_offline
+        self.resets = ReplicaResets(node_id, self._drivers, clock, logger, self._shelf, drop, told)
         self.compactor = Compactor(
             scheduler, worker, self._writer, cluster_clock, logger, lambda: list(self._drivers.values())
         )
@@ -436,7 +435,3 @@ class PartitionManager:
         """Raises `InvariantViolation` for what must not be between any two events."""
         for driver in self._drivers.values():
             driver.check_invariants()
-
-
-def _ignore(topic_partition: TopicPartition, reason: str) -> None:
-    """Nobody asked to be told."""

@@ -50,7 +50,7 @@ class ReplicaResets:
         logger: Logger,
         shelf: ReplicaShelf,
         drop: Callable[[PartitionDriver], None],
-        cannot_lead: Callable[[TopicPartition, str], None],
+        cannot_lead: Callable[[TopicPartition, str], None] | None,
     ) -> None:
         """`drivers` are the broker's: who is thrown away is taken out. `drop`: it gets no more ticks. `cannot_lead` is
         told of a leadership that cannot be exercised."""
@@ -60,7 +60,7 @@ class ReplicaResets:
         self._logger = logger
         self._shelf = shelf
         self._drop = drop
-        self._cannot_lead = cannot_lead
+        self._cannot_lead = cannot_lead or (lambda topic_partition, reason: None)
         self._times: dict[TopicPartition, deque[float]] = {}
         """When each was reset, within the window."""
         self._barred: dict[TopicPartition, LeaderEpoch] = {}

@@ -122,16 +122,7 @@ class Broker:
         self._asked = 0
         self._reports = PackedReports.of(())
         self.reports = TransactionReports(identity.node_id, self.view, scheduler, self._propose, self.when_view_reaches)
-        self._offline_leaders = OfflineLeaders(
-            identity.node_id,
-            self.view,
-            scheduler,
-            self._propose,
-            lambda topic_partition: self.manager.cannot_lead(topic_partition),
-            lambda topic_partition: self.manager.waits_for_epoch(topic_partition),
-            lambda: self.incarnation,
-            logger,
-        )
+        self._offline_leaders = self._leaders_out_of_service(scheduler)
         self.room = DiskRoom(config.disk_reserved_bytes)
         self.room_watch = RoomWatch(self.room, disk, scheduler, worker, logger, self._on_room)
         self.manager = PartitionManager(
@@ -166,6 +157,18 @@ class Broker:
             logger,
             bytes_per_second=config.scrub_bytes_per_second,
             interval_seconds=config.scrub_interval_ms / 1000,
+        )
+
+    def _leaders_out_of_service(self, scheduler: Scheduler) -> OfflineLeaders:
+        return OfflineLeaders(
+            self.identity.node_id,
+            self.view,
+            scheduler,
+            self._propose,
+            lambda topic_partition: self.manager.cannot_lead(topic_partition),
+            lambda topic_partition: self.manager.waits_for_epoch(topic_partition),
+            lambda: self.incarnation,
+            self._logger,
         )
 
     def load(self) -> None:
