@@ -80,8 +80,7 @@ class PartitionManager:
         self._clock, self._cluster_clock, self._random = clock, cluster_clock, random
         self._scheduler, self._worker = scheduler, worker
         self._propose_isr = propose_isr
-        self._logger = logger
-        self._timing = timing
+        self._logger, self._timing = logger, timing
         self._retention_seconds = retention_check_ms / 1000
         self._view = PartitionView()
         self._registered = NO_INCARNATION
@@ -96,8 +95,7 @@ class PartitionManager:
         self.repairs = ReplicaRepairs(
             self._drivers, scheduler, worker, logger, self._shelf, report_loss, self._place_late, on_replica_offline
         )
-        drop, told = self._ticks.drop, on_replica_offline
-        self.resets = ReplicaResets(node_id, self._drivers, clock, logger, self._shelf, drop, told)
+        self.resets = ReplicaResets(node_id, clock, logger, self._shelf, self._drivers, self._ticks, on_replica_offline)
         self.compactor = Compactor(
             scheduler, worker, self._writer, cluster_clock, logger, lambda: list(self._drivers.values())
         )

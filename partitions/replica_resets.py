@@ -29,6 +29,7 @@ from raftlog.ports import Clock
 from .driver import PartitionDriver
 from .driver_ports import Logger
 from .replica_shelf import ReplicaShelf
+from .replica_ticks import ReplicaTicks
 
 MOST_RESETS = 5
 WINDOW_SECONDS = 600.0
@@ -45,21 +46,21 @@ class ReplicaResets:
     def __init__(
         self,
         node_id: BrokerId,
-        drivers: MutableMapping[TopicPartition, PartitionDriver],
         clock: Clock,
         logger: Logger,
         shelf: ReplicaShelf,
-        drop: Callable[[PartitionDriver], None],
+        drivers: MutableMapping[TopicPartition, PartitionDriver],
+        ticks: ReplicaTicks,
         cannot_lead: Callable[[TopicPartition, str], None] | None,
     ) -> None:
-        """`drivers` are the broker's: who is thrown away is taken out. `drop`: it gets no more ticks. `cannot_lead` is
-        told of a leadership that cannot be exercised."""
+        """`drivers` are the broker's: who is thrown away is taken out, and gets no more `ticks`. `cannot_lead` is told
+        of a leadership that cannot be exercised."""
         self._node_id = node_id
         self._drivers = drivers
         self._clock = clock
         self._logger = logger
         self._shelf = shelf
-        self._drop = drop
+        self._ticks = ticks
         self._cannot_lead = cannot_lead or (lambda topic_partition, reason: None)
         self._times: dict[TopicPartition, deque[float]] = {}
         """When each was reset, within the window."""
@@ -74,7 +75,7 @@ class ReplicaResets:
         if self._drivers.get(tp) is not driver:
             return
         del self._drivers[tp]
-        self._drop(driver)
+        self._ticks.drop(driver)
         self.resets += 1
         reason = f"{type(error).__name__}: {error}"
         if led is not None:
