@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from metadata.view import ClusterView
-from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus, VotersChange
+from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus, TopicId, VotersChange
 from raftlog.ports import Part
 from raftlog.wire import (
     DeleteRecordsRequest,
@@ -107,8 +107,9 @@ class BrokerService(Protocol):
         """
         ...
 
-    async def delete_topic(self, name: str) -> None:
-        """Raises `InvalidRequest` (`unknown_topic`) or `RetriableError`."""
+    async def delete_topic(self, name: str, topic_id: TopicId | None = None) -> None:
+        """With a `topic_id` that topic, and no other that has the name by now. Raises `InvalidRequest`
+        (`unknown_topic`) or `RetriableError`."""
         ...
 
     async def alter_topic(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from .bodies import JSON_TYPE, read_json
 from .codec import encode
 from .context import ApiContext, context_of
 from .models import AddPartitions, AlterTopic, CreateTopic, settings, topic_description, topic_summary
-from .query import TOPIC_ID, Query, topic_of
+from .query import TOPIC_ID, Query, topic_meant, topic_of
 from .replies import bulk_reply
 
 METADATA_TIMEOUT_S = 60.0
@@ -23,6 +23,7 @@ METADATA_TIMEOUT_S = 60.0
 
 QUERY = ("pattern",)
 DESCRIBE_QUERY = (TOPIC_ID,)
+DELETE_QUERY = (TOPIC_ID,)
 
 _TOPIC_COST = 32
 """Listing a topic takes about as long as parsing this many bytes."""
@@ -84,9 +85,10 @@ async def add_partitions(request: web.Request) -> web.StreamResponse:
 
 async def delete_topic(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
-    Query(request)
-    topic = topic_of(request, context.service)
-    await context.finish(context.service.delete_topic(topic.name), METADATA_TIMEOUT_S)
+    is_named_by_id = Query(request, DELETE_QUERY).text(TOPIC_ID) is not None
+    topic = topic_meant(request, context.service)
+    deletion = context.service.delete_topic(topic.name, topic.topic_id if is_named_by_id else None)
+    await context.finish(deletion, METADATA_TIMEOUT_S)
     return web.Response(status=204)
 
 

@@ -221,8 +221,8 @@ class Router:
     ) -> None:
         await self._administrator.create(name, partition_count, replication_factor, configs)
 
-    async def delete_topic(self, name: str) -> None:
-        await self._administrator.delete(name)
+    async def delete_topic(self, name: str, topic_id: TopicId | None = None) -> None:
+        await self._administrator.delete(name, topic_id)
 
     async def alter_topic(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
         await self._administrator.alter(name, assign, remove)

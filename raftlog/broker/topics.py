@@ -84,10 +84,13 @@ class TopicAdministrator:
         await self.decide(CreateTopic(name, topic_id, replicas, tuple(sorted(configs.items()))))
         await self._wait_for_leaders(topic_id)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, meant: TopicId | None = None) -> None:
         """Raises as `BrokerService.delete_topic`."""
         await self.catch_up()
         topic_id = self._topic(name).topic_id
+        if meant not in (None, topic_id):
+            gone = f"topic {name!r} of the id {meant.hex()} was deleted; the present one is another"
+            raise InvalidRequest("unknown_topic", gone)
         await self._decide_unless(DeleteTopic(topic_id), lambda: self._view.topic_by_id(topic_id) is None)
 
     async def alter(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:

@@ -49,18 +49,18 @@ def parse_bounds(bounds: Sequence[str]) -> Before:
     return found
 
 
-async def plan_deletions(admin: Admin, name: str, before: Mapping[int, int | str]) -> list[PlannedDeletion]:
-    """What would be deleted now. Raises as `Admin.delete_records` would, and deletes nothing."""
-    planned = []
+async def plan_deletions(admin: Admin, name: str, before: Mapping[int, int | str]) -> tuple[str, list[PlannedDeletion]]:
+    """The topic's id, and what would be deleted now. Raises as `Admin.delete_records` would, and deletes nothing."""
+    topic_id, planned = (await admin.describe_topic(name)).id, []
     for partition, offset in before.items():
-        held = await admin.offsets(name, partition)
+        held = await admin.offsets(name, partition, topic_id=topic_id)
         bound = held.latest if isinstance(offset, str) else offset
         if bound > held.latest:
             detail = f"cannot delete before {bound} in {name}/{partition}: it holds [{held.earliest}, {held.latest}]"
             raise InvalidRequest("offset_out_of_range", detail)
         going = max(0, bound - held.earliest)
         planned.append(PlannedDeletion(partition, held.earliest, bound, held.latest, going))
-    return planned
+    return topic_id, planned
 
 
 def deletions_table(name: str, planned: Sequence[PlannedDeletion]) -> str:

@@ -192,16 +192,16 @@ def alter(
 def delete_records(bootstrap: str, name: str, bounds: tuple[str, ...], plan: bool, yes: bool, output: str) -> None:
     """Delete the oldest records of partitions, for good."""
     before = parse_bounds(bounds)
-    planned = _with_admin(bootstrap, lambda admin: plan_deletions(admin, name, before))
+    topic_id, planned = _with_admin(bootstrap, lambda admin: plan_deletions(admin, name, before))
     if plan:
         show(output, planned, lambda wide: deletions_table(name, planned))
         return
     if not yes:
         total = sum(one.records for one in planned)
         click.confirm(f"Delete {total} offsets of topic {name}, {len(planned)} partitions?", abort=True, err=True)
-    # What was shown and agreed to, and not what came meanwhile.
+    # What was shown and agreed to, and neither what came meanwhile nor another topic of the name.
     agreed = {one.partition: one.before for one in planned}
-    deleted = _with_admin(bootstrap, lambda admin: admin.delete_records(name, agreed))
+    deleted = _with_admin(bootstrap, lambda admin: admin.delete_records(name, agreed, topic_id=topic_id))
     columns = ("Topic", "Partition", "LogStartOffset")
     show(output, deleted, lambda wide: table(columns, [(name, one.partition, one.log_start_offset) for one in deleted]))
 

@@ -172,9 +172,10 @@ class Admin(AdminMoves, AdminGroups, AdminTransactions):
         """One topic with its partitions. Raises `InvalidRequest` (`unknown_topic`)."""
         return await self._api.get(topic_path(check_topic_name(name)), TopicDescription)
 
-    async def delete_topic(self, name: str) -> None:
-        """With all its records. Raises `InvalidRequest` (`unknown_topic`)."""
-        await self._api.change("DELETE", topic_path(check_topic_name(name)), None, timeout=CHANGE_TIMEOUT)
+    async def delete_topic(self, name: str, *, topic_id: str = "") -> None:
+        """With all its records; `topic_id`: this topic, and no other that has the name by then. Raises `InvalidRequest`
+        (`unknown_topic`)."""
+        await self._api.change("DELETE", topic_path(check_topic_name(name), topic_id), None, timeout=CHANGE_TIMEOUT)
 
     async def alter_topic(
         self, name: str, assign: Mapping[str, str] | None = None, remove: Sequence[str] = ()
@@ -191,32 +192,44 @@ class Admin(AdminMoves, AdminGroups, AdminTransactions):
         return await self._api.change("POST", path, TopicDescription, {"count": count}, timeout=CHANGE_TIMEOUT)
 
     async def delete_records(
-        self, name: str, before: Mapping[int, int | Literal["latest"]], *, timeout: float = CHANGE_TIMEOUT
+        self,
+        name: str,
+        before: Mapping[int, int | Literal["latest"]],
+        *,
+        topic_id: str = "",
+        timeout: float = CHANGE_TIMEOUT,
     ) -> list[PartitionDeletion]:
         """Delete the records below an offset, by partition; `latest`: all that consumers may read when this is called.
         Returns when every in-sync replica has it on disk, at most `timeout` seconds later; asking again for the same
-        offsets changes nothing.
+        offsets changes nothing. `topic_id`: of the topic that the offsets are of; nothing is deleted in another of this
+        name.
 
         Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`, `offset_out_of_range` beyond the high watermark)
         or `RetriableError`; of several partitions some may then be done.
         """
-        path = f"{topic_path(check_topic_name(name))}/delete-records"
         # Here, before the first attempt: each node that is asked would take the latest offset of its own moment.
         open_ended = [partition for partition, offset in before.items() if offset == "latest"]
-        latest = await self._latest_offsets(name, open_ended) if open_ended else {}
+        latest: dict[int, int] = {}
+        if open_ended:
+            topic_id, latest = await self._latest_offsets(name, topic_id, open_ended)
+        path = topic_path(check_topic_name(name), topic_id, below="/delete-records")
         asked = [{"partition": number, "before": latest.get(number, offset)} for number, offset in before.items()]
         body = {"partitions": asked, "timeout_ms": max(int(timeout * 1000), 1)}
         return (await self._api.change("POST", path, _Deletions, body, timeout=timeout + ANSWER_GRACE)).partitions
 
-    async def _latest_offsets(self, name: str, partitions: Sequence[int]) -> dict[int, int]:
-        """The last stable offset of each. Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`)."""
-        description = await self.describe_topic(name)
+    async def _latest_offsets(self, name: str, topic_id: str, partitions: Sequence[int]) -> tuple[str, dict[int, int]]:
+        """The topic's id, and the last stable offset of each partition. Raises `InvalidRequest` (`unknown_topic`,
+        `unknown_partition`)."""
+        path = topic_path(check_topic_name(name), topic_id)
+        description = await self._api.get(path, TopicDescription)
+        if topic_id not in ("", description.id):
+            raise InvalidRequest("unknown_topic", f"topic {name} of the id {topic_id} was deleted")
         for partition in partitions:
             if not 0 <= partition < description.partition_count:
                 raise InvalidRequest("unknown_partition", f"topic {name} has no partition {partition}")
         queries = [(partition, TIMESTAMP_LATEST) for partition in partitions]
         found = await query_offsets(self._api, description.id_bytes, queries, isolation=1)
-        return {one.partition: one.offset for one in found}
+        return description.id, {one.partition: one.offset for one in found}
 
     # --- Cluster ------------------------------------------------------------------------------------------------------
 
@@ -252,9 +265,11 @@ class Admin(AdminMoves, AdminGroups, AdminTransactions):
 
     # --- Offsets ------------------------------------------------------------------------------------------------------
 
-    async def offsets(self, topic: str, partition: int) -> OffsetRange:
-        """What one partition holds. Raises `InvalidRequest` (`unknown_topic`, `unknown_partition`)."""
-        return await self._api.get(f"{topic_path(check_topic_name(topic))}/partitions/{partition}/offsets", OffsetRange)
+    async def offsets(self, topic: str, partition: int, *, topic_id: str = "") -> OffsetRange:
+        """What one partition holds; `topic_id`: of this topic, and of no other that has the name. Raises
+        `InvalidRequest` (`unknown_topic`, `unknown_partition`)."""
+        path = topic_path(check_topic_name(topic), topic_id, below=f"/partitions/{partition}/offsets")
+        return await self._api.get(path, OffsetRange)
 
     async def offset_for_timestamp(self, topic: str, partition: int, timestamp_ms: int) -> tuple[int, int] | None:
         """Offset and timestamp of the first record at or after that time; None if there is none."""

@@ -109,9 +109,10 @@ class TopicDescription(msgspec.Struct, frozen=True):
             return MAX_BATCH_BYTES
 
 
-def topic_path(topic: str, topic_id: str = "") -> str:
-    """Of a topic in the API; with the id of the one that is meant, or known, where there is one."""
-    return f"/v1/topics/{quote(topic, safe='')}{f'?topic_id={topic_id}' if topic_id else ''}"
+def topic_path(topic: str, topic_id: str = "", *, below: str = "") -> str:
+    """Of a topic in the API, or of something below it; with the id of the topic that is meant, or known, where there
+    is one."""
+    return f"/v1/topics/{quote(topic, safe='')}{below}{f'?topic_id={quote(topic_id)}' if topic_id else ''}"
 
 
 def check_partition(topic: str, partition: int, count: int) -> None:

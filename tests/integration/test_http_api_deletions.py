@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -115,3 +116,30 @@ async def test_the_clients_latest_is_that_of_its_call(api: Api, broker: FakeBrok
         with pytest.raises(InvalidRequest) as refused:
             await admin.delete_records("t", {2: "latest"})
         assert refused.value.code == "unknown_partition"
+
+
+async def test_offsets_of_a_deleted_topic_delete_nothing_in_its_successor(api: Api, broker: FakeBroker) -> None:
+    """`latest` was asked of one topic, and the deletion comes when the name is another's."""
+    old = broker.view.topics()[0].topic_id.hex()
+    async with Admin(f"127.0.0.1:{api.port}") as admin:
+        ask = admin._latest_offsets
+
+        async def replaced_meanwhile(*asked: Any) -> Any:
+            found = await ask(*asked)
+            broker.create_again("t")
+            broker.log("t").append(encode([b"x"] * 9, base_timestamp_ms=0))
+            return found
+
+        admin._latest_offsets = replaced_meanwhile  # type: ignore[method-assign]
+        with pytest.raises(InvalidRequest) as refused:
+            await admin.delete_records("t", {0: "latest"})
+        admin._latest_offsets = ask  # type: ignore[method-assign]
+        for before in ({0: 2}, {0: "latest"}):
+            with pytest.raises(InvalidRequest) as gone:
+                await admin.delete_records("t", before, topic_id=old)
+            assert (refused.value.code, gone.value.code) == ("unknown_topic", "unknown_topic")
+        with pytest.raises(InvalidRequest, match="was deleted"):
+            await admin.offsets("t", 0, topic_id=old)
+        with pytest.raises(InvalidRequest, match="was deleted"):
+            await admin.delete_topic("t", topic_id=old)
+        assert (await admin.offsets("t", 0)).earliest == 0

@@ -109,11 +109,14 @@ async def test_nothing_is_read_of_another_topic_than_the_one_that_is_meant_nor_w
     new = api.broker.create_again("orders")
     for answer in await all_of(old):
         assert "was deleted" in answer.problem("unknown_topic")["detail"]
+    gone = await api.call("DELETE", f"/v1/topics/orders?topic_id={old}")
+    assert "was deleted" in gone.problem("unknown_topic")["detail"]
     assert api.broker.log("orders").batches == []
     assert [answer.status for answer in await all_of(new.topic_id.hex())] == [200] * 4
     assert len(api.broker.log("orders").batches) == 1
     for answer in await all_of("soon"):
         answer.problem("invalid_request")
+    assert (await api.call("DELETE", f"/v1/topics/orders?topic_id={new.topic_id.hex()}")).status == 204
 
 
 async def test_nobody_is_told_that_a_partition_does_not_exist_before_the_quorum_was_asked(api: Api) -> None:

@@ -400,9 +400,10 @@ class FakeBroker:
             raise InvalidRequest("invalid_request", "there is one broker")
         self.add_topic(name, partition_count, configs)
 
-    async def delete_topic(self, name: str) -> None:
+    async def delete_topic(self, name: str, topic_id: TopicId | None = None) -> None:
         self._raise_if_asked("delete_topic")
         topic = self._topic(name)
+        assert topic_id in (None, topic.topic_id)
         self._event(TopicRemoved(topic.topic_id, name))
 
     async def alter_topic(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:

@@ -126,6 +126,23 @@ async def test_a_deletion_whose_answer_was_lost_is_done_if_the_topic_is_gone(her
     assert [type(command) for command in quorum.proposed] == [DeleteTopic]
 
 
+async def test_the_topic_that_is_meant_is_deleted_and_no_other_of_its_name(here: Here, quorum: Quorum) -> None:
+    """S7: another was created between the asking and the quorum's word."""
+    view, other = view_of(HERE), TopicId(b"u" * 16)
+
+    def again() -> None:
+        view.on_events(view.index + 1, [TopicRemoved(TOPIC, "t"), TopicChanged(TopicRecord(other, "t", 0, 2))])
+
+    quorum.before_barrier = again
+    router = router_of(view, here, Others(), quorum)
+    with pytest.raises(InvalidRequest, match="was deleted"):
+        await router.delete_topic("t", TOPIC)
+    assert quorum.proposed == []
+    quorum.before_barrier = lambda: None
+    await router.delete_topic("t", other)
+    assert quorum.proposed == [DeleteTopic(other)]
+
+
 async def test_a_topic_has_grown_if_it_is_seen_so_though_the_answer_was_lost(here: Here) -> None:
     view = view_of(HERE)
     register(view, HERE, THERE)

@@ -121,6 +121,7 @@ def test_query_and_path_parameters_are_those_of_the_code(key: tuple[str, str]) -
         ("GET", "/v1/topics/{topic}/partitions/{partition}/offsets"): set(offsets.QUERY),
         ("GET", "/v1/topics"): set(topics.QUERY),
         ("GET", "/v1/topics/{topic}"): set(topics.DESCRIBE_QUERY),
+        ("DELETE", "/v1/topics/{topic}"): set(topics.DELETE_QUERY),
         ("POST", "/v1/topics/{topic}/delete-records"): set(deletions.QUERY),
         ("GET", "/v1/groups/{group}/offsets"): set(group_offsets.QUERY),
         ("DELETE", "/v1/groups/{group}/members/{member}"): {"incarnation"},
