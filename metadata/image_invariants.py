@@ -29,6 +29,9 @@ def check(state: ImageState) -> None:
             if record.has_leader:
                 led_by[record.leader].add(record.topic_partition)
     _require(count == len(state.partitions), "a partition belongs to no topic")
+    created = [topic.created_index for topic in state.topics.values() if topic.created_index]
+    _require(len(set(created)) == len(created), "two topics were created by one command")
+    _require(all(0 < index <= state.index for index in created), "a topic was created by a command that is to come")
     _require(len(state.topic_ids) == len(state.topics), "a name belongs to no topic")
     for broker_id, expected in replicas_of.items():
         _require(state.replicas_of(broker_id) == expected, f"the index of broker {broker_id}'s replicas is wrong")
