@@ -217,7 +217,8 @@ class TransportWriter:
 
     def _write_piece(self, region: FileRegion, data: bytes, wanted: int) -> None:
         if len(data) < wanted:
-            raise DiskFailed(f"the file ends {region.length - self._region_sent} bytes before the region does")
+            missing = region.length - self._region_sent - len(data)
+            raise DiskFailed(f"the file ends {missing} bytes before the region does")
         self._region_sent += wanted
         if self._region_sent == region.length:
             self._region_sent = 0

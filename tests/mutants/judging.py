@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from jepsen_like.simulator import shard_code
+
 from .covering import Covering, test_files
 from .trees import Run, Tree
 
@@ -109,7 +111,7 @@ class Judge:
 
     def _ended_by_seeds(self, found: Judgement, file: str, text: str) -> None:
         found.stage = "seeds"
-        for kind in WORLDS:
+        for kind in worlds_of(file):
             command = ["-m", "jepsen_like.simulator", "--kind", kind, "--seed", "1", "--seeds", str(SEEDS)]
             with self._tree.holding(file, text):
                 run = self._tree.python(command, SEEDS_S)
@@ -120,6 +122,11 @@ class Judge:
             elif run.status != 0:
                 found.outcome, found.killed_by = KILLED, f"{kind}: {_last_line(run)}"
                 return
+
+
+def worlds_of(file: str) -> list[str]:
+    """Those that run this file."""
+    return [kind for kind in WORLDS if file in shard_code.files(kind)]
 
 
 def printable(test: str) -> str:

@@ -131,6 +131,7 @@ class FakeCovering:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> FakeTree:
     monkeypatch.setattr(judging, "test_files", lambda tree: ["t", "u"])
+    monkeypatch.setattr(judging, "worlds_of", lambda file: judging.WORLDS)
     return FakeTree()
 
 
@@ -169,6 +170,11 @@ def test_a_world_whose_promise_breaks_is_an_end(world: FakeTree) -> None:
     found = judged(world)
     assert (found.outcome, found.stage) == ("killed", "seeds")
     assert found.killed_by == "transactions: S1 is broken"
+
+
+def test_only_worlds_that_run_the_file_are_asked() -> None:
+    assert judging.worlds_of("partitions/leader.py") == ["cluster", "transactions"]
+    assert judging.worlds_of("http_api/produce.py") == judging.worlds_of("raftlog/http2/sending.py") == []
 
 
 def test_a_test_that_fails_without_the_mutant_says_nothing_of_it(world: FakeTree) -> None:
