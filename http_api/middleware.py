@@ -85,7 +85,7 @@ async def _respond(request: web.Request, handler: Handler, context: ApiContext) 
             return _preflight(request)
         if request.path in ALWAYS_ANSWERED:
             return await handler(request)
-        return await _bounded(request, handler, context)
+        return await bounded(request, handler, context)
     except RaftlogError as error:
         _log_error(request, error)
         return problem(error, request_id_of(request))
@@ -99,7 +99,7 @@ async def _respond(request: web.Request, handler: Handler, context: ApiContext) 
         return problem(unexpected, request_id_of(request))
 
 
-async def _bounded(request: web.Request, handler: Handler, context: ApiContext) -> web.StreamResponse:
+async def bounded(request: web.Request, handler: Handler, context: ApiContext) -> web.StreamResponse:
     """One of a bounded number of requests under way."""
     if context.closing:
         raise RetriableError("shutting_down", "the node is shutting down")

@@ -63,6 +63,8 @@ class ClusterSchedule:
     """Between two passes of a node over its disk; 0: as seldom as in production, which is never in a run."""
     transactions: bool = False
     """Applications write transactions, beside the others (`transaction_run.py`)."""
+    clients: bool = False
+    """Clients are the library's, and topics are deleted and made again under them (`client_run.py`)."""
 
     @property
     def voters(self) -> int:

@@ -20,7 +20,7 @@ from raftlog.ballasted_disk import BallastedDisk
 from raftlog.broker.identity import begin_start, mark_clean_shutdown, prepare_folder
 from raftlog.broker.wiring import Broker
 from raftlog.config import NodeConfig, TimingConfig
-from raftlog.model import NO_INCARNATION, BrokerId
+from raftlog.model import NO_INCARNATION, BrokerId, QuorumStatus
 from raftlog.ports import Clock, Link, LinkHandler
 
 from .beats import Beats
@@ -78,6 +78,13 @@ class SimQuorum:
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
         self.node.propose(command, done, timeout=timeout)
         self._beats.soon()
+
+    def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
+        self.node.read_barrier(done, timeout=timeout)
+        self._beats.soon()
+
+    def status(self) -> QuorumStatus:
+        return self.node.status()
 
     def stop_broker(self, done: Callable[[bool], None]) -> None:
         """Have the broker's leaderships moved away."""
@@ -168,6 +175,10 @@ class SimNode:
             links.set_voters(configuration)
             peers.on_configuration(configuration)
 
+        def led(leader: BrokerId) -> None:
+            links.set_leader(leader)
+            self.quorum_led_by(leader)
+
         replication = Dialing(self, life, REPLICATION, _Later(lambda: broker.manager.dialed))
         broker = Broker(
             identity,
@@ -191,7 +202,7 @@ class SimNode:
             timing=self._config.timing,
             send=links.send,
             on_events=broker.on_events,
-            on_leader=links.set_leader,
+            on_leader=led,
             on_configuration=configured,
             limits=QuorumLimits(snapshot_entries=self.random.randrange(20, 400)),
         )
@@ -202,8 +213,15 @@ class SimNode:
         self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, quorum.on_input))
         self.network.listen(self.node_id, REPLICATION, life, broker.manager.accepted)
         peers.begin(Dialing(self, life, QUORUM, TickingHandler(links.dialed, quorum.on_input)))
+        self.open_to_clients(life, broker, quorum)
         broker.register(quorum, endpoint, endpoint, lambda: self._trace.note(int(self.node_id), "registered"))
         self._trace.note(int(self.node_id), f"start {self.starts} clean={identity.clean}")
+
+    def open_to_clients(self, life: Life, broker: Broker, quorum: SimQuorum) -> None:
+        """What takes requests of this process's clients is made. Here nothing: clients call `broker.local`."""
+
+    def quorum_led_by(self, leader: BrokerId) -> None:
+        """The quorum has another leader, as far as this process knows."""
 
     @property
     def registration(self) -> RegisterBroker | None:

@@ -27,7 +27,7 @@ from .clients import Clients
 from .cluster_directed import direct
 from .cluster_faults import ClusterFaults
 from .cluster_operations import ClusterOperations
-from .cluster_schedule import ClusterSchedule, draw
+from .cluster_schedule import ClusterSchedule, Operation, draw
 from .collector import seldom_collected
 from .disk import BLOCK_BYTES, SimulatedCrash
 from .heap import Event, EventHeap, Life
@@ -118,6 +118,9 @@ class Verdict:
 class SimulatedWorld:
     """Everything of one run."""
 
+    node_kind: type[SimNode] = SimNode
+    operations_kind: type[ClusterOperations] = ClusterOperations
+
     def __init__(self, schedule: ClusterSchedule) -> None:
         seed = self.seed = schedule.seed
         self.schedule = schedule
@@ -128,7 +131,7 @@ class SimulatedWorld:
         voters = tuple(range(schedule.voters))
         config = _config(schedule)
         self.nodes = [
-            SimNode(
+            self.node_kind(
                 node_id,
                 voters,
                 heap=self.heap,
@@ -148,7 +151,7 @@ class SimulatedWorld:
         clients = self.clients = Clients(
             self.heap, self.nodes, clients_rng, self.history, self.truth, self.network.cuts
         )
-        self.operations = ClusterOperations(seed, self.heap, self.trace, self.nodes, clients)
+        self.operations = self.operations_kind(seed, self.heap, self.trace, self.nodes, clients)
         self.faults = ClusterFaults(self)
         self.recovered_after = -1.0
         for node in self.nodes:
@@ -156,9 +159,13 @@ class SimulatedWorld:
         for fault in schedule.faults:
             self.heap.schedule(fault.at, lambda fault=fault: self.faults.inject(fault))  # type: ignore[misc]
         for operation in schedule.operations:
-            self.heap.schedule(operation.at, lambda operation=operation: self.operations.carry_out(operation))  # type: ignore[misc]
+            self.heap.schedule(operation.at, lambda operation=operation: self.carry_out(operation))  # type: ignore[misc]
         self._check_clients_later()
         self._look_around_later()
+
+    def carry_out(self, operation: Operation) -> None:
+        """What the schedule says, now."""
+        self.operations.carry_out(operation)
 
     # --- Nodes ---
 

@@ -9,7 +9,7 @@ import json
 from dataclasses import replace
 from typing import TypeAlias
 
-from . import cluster_schedule, group_schedule, quorum_schedule
+from . import client_schedule, cluster_schedule, group_schedule, quorum_schedule
 from .cluster_directed import direct as direct_cluster
 from .cluster_schedule import ClusterSchedule
 from .quorum_directed import direct
@@ -22,9 +22,12 @@ AnySchedule: TypeAlias = Schedule | ClusterSchedule
 
 
 def draw(kind: str, seed: int, seconds: float) -> AnySchedule:
-    """The schedule of a seed in this kind of world: `quorum`, `groups`, `cluster` or `transactions`."""
+    """The schedule of a seed in this kind of world: `quorum`, `groups`, `cluster`, `transactions` or
+    `clients`."""
     if kind == "transactions":
         return replace(direct_cluster(cluster_schedule.draw(seed, seconds)), transactions=True)
+    if kind == "clients":
+        return client_schedule.draw(seed, seconds)
     if kind == "groups":
         return group_schedule.draw(seed, seconds)
     if kind == "cluster":
@@ -49,6 +52,10 @@ def run(schedule: AnySchedule) -> Verdict:
             return run_groups(schedule)
         return run_quorum(schedule)
     # Whole brokers are imported by those who run them.
+    if schedule.clients:
+        from .client_run import run_schedule as run_clients
+
+        return run_clients(schedule)
     if schedule.transactions:
         from .transaction_run import run_schedule as run_transactions
 

@@ -1,4 +1,5 @@
-"""Four kinds of worlds behind one face: the quorum alone or with a consumer group, clusters alone or with transactions.
+"""Five kinds of worlds behind one face: the quorum alone or with a consumer group; clusters alone, with transactions, or
+with the client library.
 
 `run_one` runs a seed of either kind; the command line, the shards and the tests know no more of the difference.
 """
@@ -58,11 +59,18 @@ def _transactions(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
     return run_transaction_seed(seed, seconds, faulty=faulty)
 
 
+def _clients(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
+    from .client_run import run_client_seed
+
+    return run_client_seed(seed, seconds, faulty=faulty)
+
+
 RUNNERS: Mapping[str, Runner] = {
     "cluster": _cluster,
     "quorum": _quorum,
     "groups": _groups,
     "transactions": _transactions,
+    "clients": _clients,
 }
 """Kind → how a seed of it is run."""
 

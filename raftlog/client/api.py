@@ -45,7 +45,7 @@ class _Problem(msgspec.Struct):
     title: str = ""
 
 
-class _NotSent(Exception):
+class NotSent(Exception):
     """The request never reached the node."""
 
 
@@ -65,7 +65,7 @@ async def _send_once(request: aiohttp.ClientRequest, send: aiohttp.ClientHandler
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class Call:
     method: str
     path: str
     body: bytes | None
@@ -144,7 +144,7 @@ class HttpApi:
     ) -> T:
         """A request that must not happen twice. `kind` None: the answer has no body. Raises `outcome_unknown` when the
         answer was lost."""
-        answer = await self._once(_Call(method, path, _encode(body), "application/json", timeout, fresh=True))
+        answer = await self._once(Call(method, path, _encode(body), "application/json", timeout, fresh=True))
         return self._decode(answer, kind) if kind is not None else None  # type: ignore[return-value]
 
     async def repeatable(
@@ -161,7 +161,7 @@ class HttpApi:
     ) -> bytes:
         """The answer's body, from whichever node gives it first. `raw` is a body that is encoded already."""
         sent = raw if raw is not None else _encode(body)
-        call = _Call(method, path, sent, content_type, timeout, accept=accept, hedge_after=hedge_after)
+        call = Call(method, path, sent, content_type, timeout, accept=accept, hedge_after=hedge_after)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         last: RaftlogError | None = None
@@ -176,7 +176,7 @@ class HttpApi:
 
     async def once(self, path: str, body: bytes, content_type: str, timeout: float) -> bytes:
         """The answer's body to a POST that is sent again only where it certainly was not taken. Raises as `change`."""
-        return await self._once(_Call("POST", path, body, content_type, timeout))
+        return await self._once(Call("POST", path, body, content_type, timeout))
 
     # --- Nodes --------------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class HttpApi:
 
     # --- Inside -------------------------------------------------------------------------------------------------------
 
-    async def _any_node(self, call: _Call, deadline: float, last: RaftlogError | None) -> bytes:
+    async def _any_node(self, call: Call, deadline: float, last: RaftlogError | None) -> bytes:
         """One round: every node is asked, the next one when an answer is late or was none. `last`: how the round before
         failed, which tells more than that this one was cut short."""
         loop = asyncio.get_running_loop()
@@ -222,11 +222,11 @@ class HttpApi:
                 patience = min(hedge_after, left) if waiting else left
                 done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 busy = not done and self._is_busy(asked, hedge_after, loop.time() - asked_at)
-                for task in done:
+                for task in [one for one in running if one in done]:  # a set has no order
                     node = running.pop(task)
                     try:
                         answer = task.result()
-                    except _NotSent as error:
+                    except NotSent as error:
                         last = self._more_telling(last, RetriableError("connection_lost", str(error)))
                     except RaftlogError as error:
                         if blames_caller(error):
@@ -246,7 +246,7 @@ class HttpApi:
         silent = asyncio.get_running_loop().time() - self._answered.get(node, float("-inf"))
         return is_busy(silent, waited, hedge_after)
 
-    async def _once(self, call: _Call) -> bytes:
+    async def _once(self, call: Call) -> bytes:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + call.timeout
         while True:
@@ -254,7 +254,7 @@ class HttpApi:
             for node in list(self._addresses):
                 try:
                     answer = await self._attempt(node, call)
-                except _NotSent as error:
+                except NotSent as error:
                     last = self._more_telling(last, RetriableError("connection_lost", str(error)))
                 except RaftlogError as error:
                     if error.code == "connection_lost":
@@ -271,8 +271,26 @@ class HttpApi:
                 raise last
             await asyncio.sleep(ROUND_PAUSE)
 
-    async def _attempt(self, node: Endpoint, call: _Call) -> bytes:
-        """Raises `_NotSent`, or the `RaftlogError` of the answer, or `connection_lost` where there was none."""
+    async def _attempt(self, node: Endpoint, call: Call) -> bytes:
+        """Raises `NotSent`, or the `RaftlogError` of the answer, or `connection_lost` where there was none."""
+        try:
+            status, body = await self._exchange(node, call)
+        except NotSent as error:
+            self.last_error = RetriableError("connection_lost", str(error))
+            raise
+        except RaftlogError as error:
+            self.last_error = error
+            raise
+        if status < 500:
+            self._answered[node] = asyncio.get_running_loop().time()
+        if status >= 300 and status not in call.accept:
+            self.last_error = self._problem(node, status, body)
+            raise self.last_error
+        return body
+
+    async def _exchange(self, node: Endpoint, call: Call) -> tuple[int, bytes]:
+        """One request to this node, over HTTP: the answer's status and body. Raises `NotSent`, or a `RaftlogError`
+        (`connection_lost`) where there was none. The simulator has another network in this place."""
         url = f"http://{node}{call.path}"
         headers = {} if call.body is None else {"Content-Type": call.content_type}
         timeout = aiohttp.ClientTimeout(total=call.timeout, sock_connect=CONNECT_TIMEOUT)
@@ -286,22 +304,13 @@ class HttpApi:
                     body += more
                     if len(body) > MAX_ANSWER_BYTES:
                         raise RemoteProtocolError(f"the answer of {node} is longer than {MAX_ANSWER_BYTES} bytes")
-                if response.status < 500:
-                    self._answered[node] = asyncio.get_running_loop().time()
-                if response.status >= 300 and response.status not in call.accept:
-                    raise self._problem(node, response.status, body)
-                return body
+                return response.status, body
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            self.last_error = RetriableError("connection_lost", f"cannot connect to {node}: {error}")
-            raise _NotSent(self.last_error.detail) from None
+            raise NotSent(f"cannot connect to {node}: {error}") from None
         except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:  # the last: a host that is no name
-            self.last_error = RetriableError("connection_lost", f"{node}: {error or type(error).__name__}")
-            raise self.last_error from None
-        except RaftlogError as error:
-            self.last_error = error
-            raise
+            raise RetriableError("connection_lost", f"{node}: {error or type(error).__name__}") from None
 
-    def _session_for(self, call: _Call) -> aiohttp.ClientSession:
+    def _session_for(self, call: Call) -> aiohttp.ClientSession:
         if self._closed:
             raise RetriableError("shutting_down", "this client is closed")
         headers = {"User-Agent": f"raftlog/{__version__}"}

@@ -1,0 +1,181 @@
+"""The client library in the world of clusters (`run.py`): the same brokers, quorum, network, disks and faults, and
+applications that use the library's producers, consumers and groups, while topics are deleted and made again under
+their names (`topic_lives.py`).
+
+In the end (S10): every record is delivered or failed, every reader of a topic that is there has read all of it, and
+all that is committed in the topics that are there was handed to a member of the group.
+
+What is *not* here: what a run is drawn from (`client_schedule.py`).
+"""
+
+from __future__ import annotations
+
+import random
+
+from .client_schedule import MEMBER_OPERATIONS, draw
+from .cluster_schedule import ClusterSchedule, Operation
+from .heap import Event
+from .library_node import LibraryNode
+from .liveness import LIVENESS_SECONDS
+from .quorum_dialing import endpoint_of
+from .run import LOOK_EVERY, SimulatedWorld, Verdict, run_world
+from .topic_lives import NAMES, LivesTruth, TopicLives
+from .virtual_clients import (
+    Application,
+    MemberApplication,
+    ProducerApplication,
+    ReaderApplication,
+    virtual_library,
+)
+from .virtual_loop import VirtualLoop
+from .violation import Violation
+
+BEGIN_AT = 2.0
+PRODUCERS = 2
+MEMBERS = 3
+LOOK_SECONDS = 0.25
+CLIENTS_LIVENESS_SECONDS = 2 * LIVENESS_SECONDS
+"""Records may be delivered or given up, and lost members' sessions ended, only some time after the cluster is well."""
+MEMBER_BACK_SECONDS = (0.1, 3.0)
+HANG_SECONDS = (0.2, 8.0)
+END_ROUNDS = 3
+"""What a cancelled task waits for as it ends is cancelled, too."""
+END_SECONDS = 0.001
+
+
+class ClientWorld(SimulatedWorld):
+    """Everything of one run."""
+
+    node_kind = LibraryNode
+    operations_kind = TopicLives
+
+    def __init__(self, schedule: ClusterSchedule) -> None:
+        self._loops: dict[object, VirtualLoop] = {}
+        self._applications: list[Application] = []
+        super().__init__(schedule)
+        self.lives = LivesTruth(self.truth)
+        self._bootstrap = ",".join(str(endpoint_of(node.node_id)) for node in self.nodes)
+        self._begun = 0
+        self.producers = [self._make(ProducerApplication, f"p{n}", topics=NAMES) for n in range(PRODUCERS)]
+        self.readers = [self._make(ReaderApplication, f"r{n}", topic=name) for n, name in enumerate(NAMES)]
+        self.members = [self._make(MemberApplication, f"m{n}", topics=NAMES) for n in range(MEMBERS)]
+        for application in list(self._applications):
+            self.heap.schedule(BEGIN_AT + 0.1 * self._begun, application.start)
+        self._look_later()
+
+    def start(self, node: LibraryNode) -> None:  # type: ignore[override]
+        super().start(node)
+        if node.running and node.loop is not None:
+            self._loops[node.life] = node.loop
+
+    def _make(self, kind: type[Application], name: str, **more: object) -> Application:
+        self._begun += 1
+        rng = random.Random(f"{self.seed}/clients/{name}/{self._begun}")
+        named = f"{name}.{self._begun}"
+        made = kind(named, self.heap, self.network, self._bootstrap, self.lives, rng, **more)  # type: ignore[arg-type]
+        self._loops[made.life] = made.loop
+        self._applications.append(made)
+        return made
+
+    def _run_event(self, event: Event) -> None:
+        loop = self._loops.get(event.life)
+        if loop is None:
+            super()._run_event(event)
+            return
+        with loop.entered():
+            super()._run_event(event)
+
+    def _look_later(self) -> None:
+        self.lives.look()
+        self.heap.schedule(LOOK_SECONDS, self._look_later)
+
+    # --- Processes ---------------------------------------------------------------------------------------------------
+
+    def carry_out(self, operation: Operation) -> None:
+        """Also what is done to processes that use the library."""
+        if operation.kind not in MEMBER_OPERATIONS:
+            super().carry_out(operation)
+            return
+        rng = random.Random(f"{self.seed}/clients/operation/{operation.number}")
+        if operation.kind == "process_hangs":
+            life = rng.choice(self._applications).life
+            life.paused_until = max(life.paused_until, self.heap.now + rng.uniform(*HANG_SECONDS))
+        else:
+            place = rng.randrange(MEMBERS)
+            member = self.members[place]
+            assert isinstance(member, MemberApplication)
+            if operation.kind == "member_leaves":
+                member.leaves = True
+            else:
+                member.life.alive = False
+            self.heap.schedule(rng.uniform(*MEMBER_BACK_SECONDS), lambda: self._replace(place, member))
+        done = self.operations.done
+        done[operation.kind] = done.get(operation.kind, 0) + 1
+        self.trace.note(-1, f"operation {operation}")
+
+    def _replace(self, place: int, member: Application) -> None:
+        if self.members[place] is member:
+            self.members[place] = self._make(MemberApplication, f"m{place}", topics=NAMES)
+            self.members[place].start()
+
+    # --- The end -----------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """What is half done is cancelled, also in processes that crashed; nothing of the world is left behind."""
+        for _ in range(END_ROUNDS):
+            for loop in self._loops.values():
+                loop.life.alive, loop.life.paused_until = True, 0.0
+                loop.end()
+            self.heap.run_until(self.heap.now + END_SECONDS, self._run_last)
+        for node in self.nodes:
+            assert isinstance(node, LibraryNode)
+            node.close_to_clients()
+
+    def _run_last(self, event: Event) -> None:
+        """Only what ends tasks: the verdict is known."""
+        loop = self._loops.get(event.life)
+        if loop is not None and loop.calls(event):
+            with loop.entered():
+                event.callback()
+
+    def _require_progress(self, healed: float) -> None:
+        for application in self._applications:
+            application.life.paused_until = 0.0
+        for producer in self.producers:
+            producer.stopping = True
+        super()._require_progress(healed)
+        at = self.heap.now
+        while True:
+            lacking = self._missing()
+            if not lacking:
+                break
+            if at >= healed + CLIENTS_LIVENESS_SECONDS:
+                told = "; ".join(lacking[:5])
+                raise Violation(f"S10: {CLIENTS_LIVENESS_SECONDS:.0f} s after everything healed: {told}")
+            at += LOOK_EVERY
+            self._run_until(at)
+        self.lives.look()
+
+    def _missing(self) -> list[str]:
+        found = [line for application in self._applications if application.life.alive for line in application.missing]
+        return found + self.lives.missing()
+
+    def checks(self) -> dict[str, int]:
+        return super().checks() | {f"clients {name}": count for name, count in self.lives.counts.items()}
+
+
+def run_schedule(schedule: ClusterSchedule) -> Verdict:
+    """Run a schedule to its verdict."""
+    with virtual_library(schedule.seed):
+        return run_world(ClientWorld, schedule)
+
+
+def run_client_seed(seed: int, seconds: float, *, faulty: bool = True) -> Verdict:
+    """Draw a seed's schedule and run it."""
+    return run_schedule(draw(seed, seconds, faulty=faulty))

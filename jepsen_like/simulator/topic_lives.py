@@ -1,0 +1,188 @@
+"""Topics under names that mean one topic after another, and what must be true of each life of a name.
+
+A topic is deleted and made again under its name while producers, readers and members of a group go on using the name.
+A life is one topic id; nothing of one life may show, count or be missing in another:
+
+* S1 an acknowledged record is committed in a life of its name, where the acknowledgement says; within a life each
+     record is committed at most once (`committed_log.py`), and each producer's in the order of its sends.
+* S3 a reader is shown only what is committed in the life that it reads.
+* S8 a member is handed only what is committed in the life that it was assigned; and in the end everything that is
+     committed in a life that lives was handed to some member: a position that moved by another life's records skips.
+* S10 a reader is told that its topic was deleted only if it was.
+
+What is *not* here: the clients (`virtual_clients.py`), what is committed (`committed_log.py`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+
+from raftlog.model import TopicId, TopicPartition
+
+from .cluster_operations import ClusterOperations
+from .invariants import Truth
+from .live_topic import LiveTopic
+from .producers import ProducerPlan
+from .violation import Violation
+
+NAMES = ("alpha", "beta")
+SEGMENT_BYTES = "65536"
+PARTITIONS = (1, 2, 3)
+NOBODY = ProducerPlan(in_flight=1, pause=1.0, careless=False, acks=-1, keys=0)
+
+
+class TopicLives(ClusterOperations):
+    """Operations on topics whose clients are the library's: they know names, and need nobody to tell them of a life."""
+
+    def _create(self, rng: random.Random) -> bool:
+        taken = {topic.name for topic in self.topics.values()}
+        free = [name for name in NAMES if name not in taken]
+        if not free:
+            return False
+        configs = (("segment.bytes", SEGMENT_BYTES),)
+        factor = min(3, len(self._nodes))
+        self._make(rng, free[0], NOBODY, factor, configs, rng.choice(PARTITIONS))
+        return True
+
+    def _recreate(self, rng: random.Random) -> bool:
+        """As any cluster's, with as many partitions as chance says."""
+        topic = self._any_topic(rng)
+        if topic is None or topic.may_come_again:
+            return False
+        self._dismiss(topic)
+        self._make(rng, topic.name, NOBODY, topic.factor, topic.configs, rng.choice(PARTITIONS))
+        return True
+
+    def _employ(self, topic: LiveTopic) -> None:
+        """The library's clients find it by its name."""
+
+
+@dataclass(slots=True)
+class Acknowledged:
+    """What a producer was told of one record."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes
+
+
+@dataclass(slots=True)
+class LivesTruth:
+    """What clients were told, held against each life's truth. Raises `Violation`."""
+
+    truth: Truth
+    counts: Counter[str] = field(default_factory=Counter)
+    _lives: dict[str, list[TopicId]] = field(default_factory=dict)
+    _names: dict[TopicId, str] = field(default_factory=dict)
+    _handed_out: dict[TopicPartition, set[int]] = field(default_factory=dict)
+    """To members of the group."""
+    _acknowledged: list[Acknowledged] = field(default_factory=list)
+    """Not held against the truth yet."""
+    _ordered: dict[TopicPartition, int] = field(default_factory=dict)
+    """Up to where the order of a log was looked at."""
+    _last: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
+    """The number of a producer's last record there."""
+
+    # --- What clients say --------------------------------------------------------------------------------------------
+
+    def acknowledged(self, topic: str, partition: int, offset: int, value: bytes) -> None:
+        self.counts["acknowledged"] += 1
+        self._acknowledged.append(Acknowledged(topic, partition, offset, value))
+
+    def shown(self, reader: str, topic_id: bytes, partition: int, offset: int, value: bytes | None) -> None:
+        """A reader that reads this life was shown this record (S3)."""
+        self.counts["shown"] += 1
+        self._check("S3", f"reader {reader} was shown", topic_id, partition, offset, value)
+
+    def handed_out(self, member: str, topic_id: bytes, partition: int, offset: int, value: bytes | None) -> None:
+        """A member to which this life is assigned was handed this record (S8)."""
+        self.counts["handed out"] += 1
+        self._check("S8", f"member {member} was handed", topic_id, partition, offset, value)
+        self._handed_out.setdefault(TopicPartition(TopicId(topic_id), partition), set()).add(offset)
+
+    def told_gone(self, reader: str, topic_id: bytes, why: str) -> None:
+        """A reader was told that its topic is there no more, or another one by now (S10)."""
+        self.counts["told gone"] += 1
+        self.learn()
+        if TopicId(topic_id) in self.truth.rules.topics:
+            name = self._names.get(TopicId(topic_id), "?")
+            raise Violation(f"S10: reader {reader} of {name} {topic_id.hex()}, which is there, stops for ever: {why}")
+
+    def is_there(self, topic_id: bytes) -> bool:
+        """This life lives, as far as any node has heard."""
+        return TopicId(topic_id) in self.truth.rules.topics
+
+    # --- Checks ------------------------------------------------------------------------------------------------------
+
+    def learn(self) -> None:
+        """Lives that were made since the last call."""
+        for topic_id, record in self.truth.rules.topics.items():
+            if topic_id not in self._names:
+                self._names[topic_id] = record.name
+                self._lives.setdefault(record.name, []).append(topic_id)
+                self.counts["lives"] += 1
+
+    def look(self) -> None:
+        """Acknowledgements and orders since the last call."""
+        self.learn()
+        waiting, self._acknowledged = self._acknowledged, []
+        for one in waiting:
+            self._check_acknowledged(one)
+        for topic_partition, known in self.truth.partitions.items():
+            self._check_order(topic_partition, known.log.end_offset)
+
+    def missing(self) -> list[str]:
+        """What of the lives that live no member was handed (S8, S10)."""
+        self.learn()
+        found = []
+        for topic_partition, known in self.truth.partitions.items():
+            if topic_partition.topic_id not in self.truth.rules.topics:
+                continue
+            had = self._handed_out.get(topic_partition, set())
+            lacking = [offset for offset in known.log.records if offset not in had]
+            if lacking:
+                name = self._names.get(topic_partition.topic_id, "?")
+                found.append(f"no member was handed offsets {lacking[:3]} of {name} {topic_partition}")
+        return found
+
+    def _check(self, law: str, told: str, topic_id: bytes, partition: int, offset: int, value: bytes | None) -> None:
+        log = self.truth.of(TopicPartition(TopicId(topic_id), partition)).log
+        if not log.holds(offset, value):
+            self.learn()
+            name = self._names.get(TopicId(topic_id), "?")
+            raise Violation(
+                f"{law}: {told} {value!r} at {name}/{partition} offset {offset} of {topic_id.hex()}; committed there is "
+                f"{log.told(offset)}"
+            )
+
+    def _check_acknowledged(self, one: Acknowledged) -> None:
+        """Whichever life took it: a producer is told names. One that was deleted is not looked at any more by
+        everybody who would know, so what it acknowledged at its end may be unseen."""
+        lives = self._lives.get(one.topic, [])
+        logs = [self.truth.of(TopicPartition(topic_id, one.partition)).log for topic_id in lives]
+        if any(log.holds(one.offset, one.value) for log in logs):
+            return
+        removed = [log for topic_id, log in zip(lives, logs, strict=True) if topic_id in self.truth.rules.removed]
+        if any(log.end_offset <= one.offset for log in removed):
+            self.counts["acknowledged by a deleted life"] += 1
+            return
+        raise Violation(f"S1: {one} was acknowledged, and no life of {one.topic} has it there")
+
+    def _check_order(self, topic_partition: TopicPartition, end: int) -> None:
+        log = self.truth.partitions[topic_partition].log
+        for offset in range(self._ordered.get(topic_partition, 0), end):
+            record = log.records.get(offset)
+            if record is None or record.value is None:
+                continue
+            producer, _, number = record.value.decode().partition(":")
+            place = topic_partition, producer
+            if int(number) <= self._last.get(place, -1):
+                raise Violation(
+                    f"S1: {record.value!r} is committed at {topic_partition} offset {offset}, after number "
+                    f"{self._last[place]} of the same producer"
+                )
+            self._last[place] = int(number)
+        self._ordered[topic_partition] = end

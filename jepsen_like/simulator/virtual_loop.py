@@ -1,0 +1,176 @@
+"""An asyncio event loop on virtual time: coroutines of one simulated process run as events of the world's heap.
+
+The client library and the request side of a node are written for asyncio. Here they run as they are: a callback that
+is due becomes an event of the process's life, so it dies with a killed process, and comes late in a stopped one. Which
+callback is next depends on the heap alone; no real clock, thread or socket is involved.
+
+The loop runs while one of its process's events does (`entered`), whichever code scheduled that event: product code that
+asks for the running loop finds it.
+
+What is *not* here: connections (`virtual_network.py`), and what the library draws at random (`virtual_clients.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, TypeVarTuple, Unpack
+
+from .heap import Event, EventHeap, Life
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+class VirtualHandle(asyncio.Handle):
+    """A callback that is due. Its context is that of whoever asked for it."""
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        arguments: tuple[Any, ...],
+        loop: VirtualLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        super().__init__(callback, arguments, loop, context)
+        self.event: Event | None = None
+
+    def cancel(self) -> None:
+        super().cancel()
+        if self.event is not None:
+            self.event.cancel()
+
+
+class VirtualTimer(VirtualHandle, asyncio.TimerHandle):
+    """The same, due later."""
+
+    def __init__(
+        self,
+        due: float,
+        callback: Callable[..., object],
+        arguments: tuple[Any, ...],
+        loop: VirtualLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        asyncio.TimerHandle.__init__(self, due, callback, arguments, loop, context)
+        self.event = None
+
+
+class VirtualLoop(asyncio.AbstractEventLoop):
+    """Of one life of one simulated process."""
+
+    def __init__(self, heap: EventHeap, life: Life, failed: Callable[[BaseException], None]) -> None:
+        """`failed` is told what a callback raised; that is a bug of the product, or of the world."""
+        self.heap = heap
+        self.life = life
+        self._failed = failed
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+        """Those under way, in the order of their beginning: kept alive, and ended by `end`."""
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """This is the running loop meanwhile."""
+        before = asyncio._get_running_loop()
+        asyncio._set_running_loop(self)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(before)
+
+    def end(self) -> None:
+        """Cancel what is under way: nothing may outlive its world half done."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def calls(self, event: Event) -> bool:
+        """Whether the event is a callback of this loop."""
+        handle = getattr(event.callback, "__self__", None)
+        return isinstance(handle, VirtualHandle) and handle.event is event
+
+    # --- asyncio.AbstractEventLoop -----------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self.heap.now
+
+    def call_soon(
+        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = VirtualHandle(callback, args, self, context)
+        handle.event = self.heap.schedule(0.0, handle._run, self.life)
+        return handle
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.heap.now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = VirtualTimer(when, callback, args, self, context)
+        handle.event = self.heap.schedule_at(when, handle._run, self.life)
+        return handle
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: str | None = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        task = asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        """There are no threads: it happens now, and whoever waits is told in a later turn."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001  as a thread would hand it over
+            future.set_exception(error)
+        return future
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What a callback raised. That a task's error was seen by nobody is told when it is collected, at any time or
+        never, so a world does not listen to that."""
+        error = context.get("exception")
+        if error is not None and "handle" in context:
+            self._failed(error)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """For asyncio: the heap passes over a cancelled event by itself."""
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
