@@ -1,7 +1,7 @@
 """`python -m jepsen_like.simulator`: run seeds of simulated worlds, print a line each, stop at the first violation.
 
-    --kind quorum|groups|cluster|transactions --seed N --seeds COUNT    seeds one after the other
-    shard --kind quorum|groups|cluster|transactions --from A --to B --results FILE    a long range, over many sittings
+    --kind KIND --seed N --seeds COUNT    seeds one after the other; quorum, groups, cluster, transactions or clients
+    shard --kind KIND --from A --to B --results FILE    a long range, over many sittings
     shards --results FILE...        what such files have, of the code that is here now
     shrink --kind KIND --seed N --out FILE      the smallest schedule by which a seed still fails
     replay FILE...                  saved schedules

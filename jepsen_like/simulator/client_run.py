@@ -20,6 +20,7 @@ from .liveness import LIVENESS_SECONDS
 from .quorum_dialing import endpoint_of
 from .run import LOOK_EVERY, SimulatedWorld, Verdict, run_world
 from .topic_lives import NAMES, LivesTruth, TopicLives
+from .violation import Violation
 from .virtual_clients import (
     Application,
     MemberApplication,
@@ -28,7 +29,6 @@ from .virtual_clients import (
     virtual_library,
 )
 from .virtual_loop import VirtualLoop
-from .violation import Violation
 
 BEGIN_AT = 2.0
 PRODUCERS = 2
@@ -72,7 +72,7 @@ class ClientWorld(SimulatedWorld):
         self._begun += 1
         rng = random.Random(f"{self.seed}/clients/{name}/{self._begun}")
         named = f"{name}.{self._begun}"
-        made = kind(named, self.heap, self.network, self._bootstrap, self.lives, rng, **more)  # type: ignore[arg-type]
+        made = kind(named, self.heap, self.network, self._bootstrap, self.lives, rng, **more)
         self._loops[made.life] = made.loop
         self._applications.append(made)
         return made

@@ -57,9 +57,7 @@ def _operations(rng: random.Random, seconds: float) -> list[Operation]:
     return operations
 
 
-def _stories(
-    rng: random.Random, schedule: ClusterSchedule, seconds: float
-) -> tuple[list[Fault], list[Operation]]:
+def _stories(rng: random.Random, schedule: ClusterSchedule, seconds: float) -> tuple[list[Fault], list[Operation]]:
     faults: list[Fault] = []
     operations: list[Operation] = []
     at = STORIES_FROM
@@ -74,6 +72,8 @@ def _stories(
             lost = recreated + rng.uniform(0.3, 3.0)
             other = rng.randrange(schedule.nodes)
             loses = rng.choice(("mute_to_clients", "kill", "kill_leader", "cut_off_clients"))
-            faults.append(Fault(round(lost, 4), loses, other, 0, round(rng.uniform(0.1, 2.0), 4), 2 * rng.randrange(1 << 20)))
+            faults.append(
+                Fault(round(lost, 4), loses, other, 0, round(rng.uniform(0.1, 2.0), 4), 2 * rng.randrange(1 << 20))
+            )
         at += away + rng.uniform(1.0, 4.0)
     return faults, operations

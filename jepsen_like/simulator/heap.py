@@ -72,16 +72,6 @@ class EventHeap:
             self._at_once.append(event)
         return event
 
-    def schedule_at(self, at: float, callback: Callable[[], None], life: Life | None = None) -> Event:
-        """The same at a moment of virtual time, to the last bit: who asks again when that is not reached, and is called
-        back a rounding error before it, asks for ever."""
-        if at <= self.now:
-            return self.schedule(0.0, callback, life)
-        order = self._order = self._order + 1
-        event = Event(at, order, life, callback)
-        heappush(self._heap, (at, order, event))
-        return event
-
     def run_until(self, end: float, run: Callable[[Event], None]) -> None:
         """Hand what is due before `end` to `run`, in order; `run` calls `event.callback`."""
         heap, at_once = self._heap, self._at_once

@@ -16,8 +16,6 @@ from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-import structlog
-from aiohttp import web
 from multidict import CIMultiDict, MultiDict
 
 from http_api.app import ROUTES
@@ -39,7 +37,7 @@ from raftlog.model import BrokerId, Endpoint
 
 from .disk import SimulatedCrash
 from .heap import Life
-from .node import SimNode, SimQuorum
+from .node import SimNode, SimQuorum, TraceLogger
 from .violation import Violation
 from .virtual_loop import VirtualLoop
 from .virtual_network import API, DATA, REACHES, ApiAnswer, ApiListener, ApiRequest, DataListener, Reach
@@ -57,9 +55,10 @@ class LibraryNode(SimNode):
 
     def open_to_clients(self, life: Life, broker: Broker, quorum: SimQuorum) -> None:
         self.close_to_clients()
-        loop = self.loop = VirtualLoop(self.heap, life, self._callback_failed)
+        loop = self.loop = VirtualLoop(self.heap, life, self._callback_failed)  # type: ignore[abstract]
         REACHES[loop] = Reach(self.network, int(self.node_id))
-        view, forwarder, log = broker.view, Forwarder(self._data_address), structlog.get_logger()
+        view, forwarder = broker.view, Forwarder(self._data_address)
+        log = TraceLogger(self._trace, int(self.node_id), self._on_violation)
         with loop.entered():
             batches = GroupBatches(quorum, broker.when_view_reaches, lambda: view.feature_level)
             self._groups = Groups(
@@ -124,21 +123,24 @@ class ApiFront:
         try:
             response = await self._respond(asked)
         except RaftlogError as error:
-            response = problem(error, REQUEST_ID)
+            response = _told(problem(error, REQUEST_ID))
         except (SimulatedCrash, Violation, AssertionError, LookupError, TypeError, ValueError, AttributeError) as error:
             self._failed(error)
             return
-        body = response.body
-        tell(ApiAnswer(response.status, body if isinstance(body, bytes) else b""))
+        tell(response)
 
-    async def _respond(self, asked: ApiRequest) -> web.Response:
+    async def _respond(self, asked: ApiRequest) -> ApiAnswer:
         request = VirtualRequest(asked, self._app)
         try:
             response = await bounded(request, request.handler, self._context)  # type: ignore[arg-type]
         finally:
             self._context.release(request)  # type: ignore[arg-type]
-        assert isinstance(response, web.Response), "the simulated API has no answers in pieces"
-        return response
+        return _told(response)
+
+
+def _told(response: Any) -> ApiAnswer:
+    """An answer that is whole, as all are that the library asks for."""
+    return ApiAnswer(response.status, response.body or b"")
 
 
 class _Content:
@@ -174,9 +176,8 @@ class VirtualRequest(dict[Any, Any]):
         self.content = _Content(asked.body or b"")
         self.handler, self.match_info = _route(asked.method, parts.path)
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]
         return id(self)
-
 
 
 def _route(method: str, path: str) -> tuple[Handler, dict[str, str]]:

@@ -1,5 +1,5 @@
-"""Five kinds of worlds behind one face: the quorum alone or with a consumer group; clusters alone, with transactions, or
-with the client library.
+"""Five kinds of worlds behind one face: the quorum alone or with a consumer group; clusters alone, with transactions,
+or with the client library.
 
 `run_one` runs a seed of either kind; the command line, the shards and the tests know no more of the difference.
 """

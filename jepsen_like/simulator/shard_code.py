@@ -27,6 +27,7 @@ ROOTS: Mapping[str, str] = {
     "groups": "jepsen_like/simulator/group_run.py",
     "cluster": "jepsen_like/simulator/run.py",
     "transactions": "jepsen_like/simulator/transaction_run.py",
+    "clients": "jepsen_like/simulator/client_run.py",
 }
 """Kind → the file that runs its worlds."""
 
@@ -35,6 +36,7 @@ NEVER_CALLED: Mapping[str, tuple[str, ...]] = {
     "groups": CARRIER + TRANSACTIONS,
     "cluster": CARRIER,
     "transactions": CARRIER,
+    "clients": (),
 }
 """Beginnings of paths. A test runs worlds and looks that nothing in these files is called."""
 

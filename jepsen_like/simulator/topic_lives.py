@@ -154,8 +154,8 @@ class LivesTruth:
             self.learn()
             name = self._names.get(TopicId(topic_id), "?")
             raise Violation(
-                f"{law}: {told} {value!r} at {name}/{partition} offset {offset} of {topic_id.hex()}; committed there is "
-                f"{log.told(offset)}"
+                f"{law}: {told} {value!r} at {name}/{partition} offset {offset} of {topic_id.hex()}; committed there "
+                f"is {log.told(offset)}"
             )
 
     def _check_acknowledged(self, one: Acknowledged) -> None:

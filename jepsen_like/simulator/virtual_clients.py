@@ -35,9 +35,9 @@ from .clients import FIRST_TIMESTAMP_MS
 from .heap import EventHeap, Life
 from .network import CLIENT, SimNetwork
 from .topic_lives import LivesTruth
+from .violation import Violation
 from .virtual_loop import VirtualLoop
 from .virtual_network import REACHES, Reach, connect, exchange
-from .violation import Violation
 
 WAITING_MAX = 30
 """Records without an answer: a producer that nobody answers makes no more."""
@@ -65,7 +65,7 @@ class Application:
         self.truth = truth
         self.rng = rng
         self.life = Life(name)
-        self.loop = VirtualLoop(heap, self.life, self.failed)
+        self.loop = VirtualLoop(heap, self.life, self.failed)  # type: ignore[abstract]
         self.stopping = False
         """It makes nothing new."""
         REACHES[self.loop] = Reach(network, CLIENT)
@@ -125,7 +125,10 @@ class ProducerApplication(Application):
             if self.waiting < WAITING_MAX:
                 self._send(producer, self.rng.choice(self._topics))
             await asyncio.sleep(self.rng.expovariate(1 / self._pause))
-        await producer.close()
+        try:
+            await producer.close()
+        except RaftlogError as error:  # of a record, as it is told to `_hear`, too
+            self.truth.counts[f"close {error.code}"] += 1
 
     def _send(self, producer: Producer, topic: str) -> None:
         value = f"{self.name}:{self._number}".encode()

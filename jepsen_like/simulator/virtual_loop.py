@@ -20,6 +20,10 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 
 from .heap import Event, EventHeap, Life
 
+TURN_SECONDS = 1e-6
+"""What a turn of a loop takes at least: who looks a rounding error too early, and asks to be called again, is not
+called at the same moment for ever."""
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -95,14 +99,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self.heap.now
 
     def call_soon(
-        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: contextvars.Context | None = None
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = VirtualHandle(callback, args, self, context)
         handle.event = self.heap.schedule(0.0, handle._run, self.life)
         return handle
 
     def call_soon_threadsafe(
-        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: contextvars.Context | None = None
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
@@ -110,7 +114,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self,
         delay: float,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self.heap.now + delay, callback, *args, context=context)
@@ -119,11 +123,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self,
         when: float,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         handle = VirtualTimer(when, callback, args, self, context)
-        handle.event = self.heap.schedule_at(when, handle._run, self.life)
+        handle.event = self.heap.schedule(max(when - self.heap.now, TURN_SECONDS), handle._run, self.life)
         return handle
 
     def create_future(self) -> asyncio.Future[Any]:

@@ -249,11 +249,11 @@ class Accumulator(Generic[D]):
         `patient`: it may wait for an answer yet."""
         due = []
         for slot, batch in self.open.items():
-            since = batch.opened_at + self._linger  # as `next_due` counts: ages would be rounded otherwise
-            if now < since:
+            age = now - batch.opened_at
+            if age < self._linger:
                 break
-            patient = now < since + GATHER_AT_MOST
-            if now >= since + OPEN_AT_MOST or sendable(batch.topic, batch.partition, patient):
+            waited = age - self._linger
+            if waited >= OPEN_AT_MOST or sendable(batch.topic, batch.partition, waited < GATHER_AT_MOST):
                 due.append(slot)
         for slot in due:
             self._seal(slot)

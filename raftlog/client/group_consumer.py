@@ -31,7 +31,7 @@ from .consumed import ConsumerRecord
 from .consumer import DEFAULT_PREFETCH_BYTES
 from .group_api import GroupApi, GroupPartition
 from .group_membership import GroupMembership, no_member
-from .group_reading import GroupReading
+from .group_reading import READ_AGAIN_SECONDS, GroupReading
 from .group_starts import RebalanceCallback, call_back, find_start, find_starts
 from .group_transactions import GroupTransactions
 from .reader import READ_COMMITTED, Start, parse_isolation
@@ -334,7 +334,10 @@ class GroupConsumer(GroupTransactions):
         self._began.update(starts)
         self._processed.update(starts)
         self._reading.begin(starts)
-        await self._call_back(0, partitions)
+        if len(starts) < len(partitions):
+            # Of topics that were deleted meanwhile: should the group not say so, they are asked for again.
+            asyncio.get_running_loop().call_later(READ_AGAIN_SECONDS, self._membership.changed.set)
+        await self._call_back(0, list(starts))
 
     async def _call_back(self, which: int, partitions: Sequence[GroupPartition]) -> None:
         callback = self._callbacks[which]

@@ -28,9 +28,8 @@ from raftlog.errors import RaftlogError
 from .consumed import ConsumerRecord
 from .consumer import Consumer
 from .group_api import GroupPartition
+from .group_starts import GONE
 
-GONE = ("unknown_topic", "unknown_partition")
-"""Of a topic that was deleted: the group will say so."""
 READ_AGAIN_SECONDS = 1.0
 
 

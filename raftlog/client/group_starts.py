@@ -18,14 +18,18 @@ from .group_api import GroupOffsetInfo, GroupPartition
 from .offsets import find_offsets
 from .reader import Start, parse_start, query_timestamp
 
+GONE = ("unknown_topic", "unknown_partition")
+"""Of a topic that was deleted: the group will say so."""
+
 RebalanceCallback: TypeAlias = Callable[[list[GroupPartition]], Awaitable[None] | None]
 
 
 async def find_starts(
     api: HttpApi, partitions: Sequence[GroupPartition], known: Mapping[GroupPartition, GroupOffsetInfo], reset: str
 ) -> dict[GroupPartition, int]:
-    """At the committed offsets; where there is none, as `reset` says. Raises `InvalidRequest` (`offset_out_of_range`)
-    where that is `"error"`."""
+    """At the committed offsets; where there is none, as `reset` says. Partitions of a topic that was deleted since they
+    were assigned have no start: the group will take them away. Raises `InvalidRequest` (`offset_out_of_range`) where
+    `reset` is `"error"`."""
     starts: dict[GroupPartition, int] = {}
     without: dict[str, list[GroupPartition]] = {}
     for partition in partitions:
@@ -39,7 +43,12 @@ async def find_starts(
             without.setdefault(partition.topic_id, []).append(partition)
     time = TIMESTAMP_EARLIEST if reset == EARLIEST else TIMESTAMP_LATEST
     for topic_id, found in without.items():
-        offsets = await find_offsets(api, bytes.fromhex(topic_id), [(one.partition, time) for one in found])
+        try:
+            offsets = await find_offsets(api, bytes.fromhex(topic_id), [(one.partition, time) for one in found])
+        except InvalidRequest as error:
+            if error.code not in GONE:
+                raise
+            continue
         starts.update({one: offsets[one.partition] for one in found})
     return starts
 

@@ -137,7 +137,7 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(
         same_code("quorum")(first, True)
 
 
-@pytest.mark.parametrize("kind", ["quorum", "groups", "cluster", "transactions"])
+@pytest.mark.parametrize("kind", ["quorum", "groups", "cluster", "transactions", "clients"])
 def test_worlds_call_nothing_that_does_not_count(kind: str) -> None:
     """Otherwise results would count that other code had brought forth."""
     counted = set(shard_code.files(kind))

@@ -1,0 +1,64 @@
+"""Simulated clusters whose clients are the library's, under topics that are deleted and made again under their names
+(S1, S3, S8, S10)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from jepsen_like.simulator.client_run import run_client_seed
+from jepsen_like.simulator.run import Verdict
+
+SECONDS = 20.0
+SEEDS = range(1, 9)
+SOAK_SEEDS = range(1, 201)
+SOAK_SECONDS = 60.0
+COUNTED = ("acknowledged", "shown", "handed out", "told gone", "lives", "send unknown_topic", "send outcome_unknown")
+"""What must have happened to some client, or the seeds show nothing."""
+
+
+def run(seed: int) -> Verdict:
+    return run_client_seed(seed, SECONDS)
+
+
+def run_long(seed: int) -> Verdict:
+    return run_client_seed(seed, SOAK_SECONDS)
+
+
+def test_clients_and_topics_hold_under_faults() -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=os.cpu_count() or 1, mp_context=context) as pool:
+        verdicts = list(pool.map(run, SEEDS))
+    assert {verdict.seed: verdict.violation for verdict in verdicts if not verdict.passed} == {}
+    totals: Counter[str] = Counter()
+    for verdict in verdicts:
+        totals.update(verdict.checks)
+        totals.update(verdict.operations)
+    assert {name for name in COUNTED if not totals[f"clients {name}"]} == set()
+    assert totals["recreate"] > len(verdicts)
+    assert {
+        name for name in ("delete", "member_crashes", "member_leaves", "process_hangs") if not totals[name]
+    } == set()
+
+
+def test_without_faults_everything_is_delivered_and_handed_out() -> None:
+    verdict = run_client_seed(1, 10.0, faulty=False)
+    assert verdict.passed, verdict.violation
+    assert verdict.checks["clients handed out"] > 50
+
+
+def test_one_seed_and_one_code_give_one_trace() -> None:
+    first, second = run_client_seed(2, 8.0), run_client_seed(2, 8.0)
+    assert (first.trace, first.events) == (second.trace, second.events)
+
+
+@pytest.mark.soak
+def test_many_seeds_of_library_clients() -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=os.cpu_count() or 1, mp_context=context) as pool:
+        verdicts = list(pool.map(run_long, SOAK_SEEDS))
+    assert {verdict.seed: verdict.violation for verdict in verdicts if not verdict.passed} == {}
