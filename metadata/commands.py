@@ -68,6 +68,7 @@ from .command_results import (
 from .commands_losses import ReportLoss
 from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, ThrottleReassignments, UnregisterBroker
 from .commands_renewals import RenewLeadership
+from .commands_room import ReportRoom
 from .commands_time import AdvanceTime
 from .groups.changes import ChangeGroups
 from .groups.transaction_changes import ChangeTransactions
@@ -113,6 +114,7 @@ __all__ = [
     "RenewLeadership",
     "Report",
     "ReportLoss",
+    "ReportRoom",
     "SetFeatureLevel",
     "ThrottleReassignments",
     "TransactionsChanged",
@@ -294,6 +296,7 @@ Command: TypeAlias = (
     | ChangeGroups
     | ThrottleReassignments
     | ChangeTransactions
+    | ReportRoom
     | AdvanceTime
 )
 

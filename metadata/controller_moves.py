@@ -181,7 +181,8 @@ class PreferredLeaders:
         moves: list[Election] = []
         for record in self._imbalanced():
             preferred = record.replicas[0]
-            if self._is_well(preferred, now) and preferred in electable(record, self._image.brokers):
+            short = self._image.brokers[preferred].short_of_room
+            if not short and self._is_well(preferred, now) and preferred in electable(record, self._image.brokers):
                 move = self._heard_of(record, (preferred,), now)
                 moves += [move] if move is not None else []
             if len(moves) == MAX_REBALANCED_AT_ONCE:

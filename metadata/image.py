@@ -51,6 +51,7 @@ from .commands import (
     RegisterBroker,
     RenewLeadership,
     ReportLoss,
+    ReportRoom,
     SetFeatureLevel,
     ThrottleReassignments,
     UnfenceBroker,
@@ -158,6 +159,8 @@ class ClusterImage(ImageState):
                 return report_loss(self, command)
             case RenewLeadership():
                 return image_partitions.renew_leadership(self, command)
+            case ReportRoom():
+                return image_brokers.report_room(self, command)
             case ThrottleReassignments():
                 return image_reassignments.throttle_reassignments(self, command)
 

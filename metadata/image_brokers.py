@@ -31,9 +31,11 @@ from .commands import (
     RegisterBroker,
     Registered,
     Report,
+    ReportRoom,
     UnfenceBroker,
     decode_report,
 )
+from .commands_room import ROOM_FEATURE_LEVEL
 from .image_elections import RecoveryTicket
 from .image_state import ImageState, Steps, slices
 
@@ -86,6 +88,18 @@ def register_broker(state: ImageState, command: RegisterBroker, index: int) -> S
             _settle_the_past(state, broker, current.directory_id, topic_partitions, reports)
             yield
     return Registered(broker.incarnation)
+
+
+def report_room(state: ImageState, command: ReportRoom) -> CommandResult:
+    """The word of a former life counts no more: a registration begins with room."""
+    broker = state.brokers.get(command.broker_id)
+    if state.feature_level < ROOM_FEATURE_LEVEL:
+        return Refused("unsupported_version", f"the feature level is {state.feature_level}, not {ROOM_FEATURE_LEVEL}")
+    if broker is None or broker.incarnation != command.incarnation:
+        return Refused("stale_incarnation", f"broker {command.broker_id} is not at {command.incarnation}")
+    if broker.short_of_room != command.short:
+        state.put_broker(replace(broker, short_of_room=command.short))
+    return Done()
 
 
 def _settle_the_past(

@@ -30,6 +30,7 @@ from .commands import (
     RegisterBroker,
     RenewLeadership,
     ReportLoss,
+    ReportRoom,
     UnfenceBroker,
 )
 from .quorum_messages import MAX_ENGINE_MESSAGE_BYTES
@@ -116,7 +117,7 @@ class Propose(_Frame, frozen=True, tag="propose.1"):
 
 def author(command: Command) -> int | None:
     """The broker in whose name a command is, where it is in one's: no other node proposes it (S12)."""
-    if isinstance(command, RegisterBroker | ReportLoss | RenewLeadership):
+    if isinstance(command, RegisterBroker | ReportLoss | ReportRoom | RenewLeadership):
         return command.broker_id
     return command.leader if isinstance(command, AlterIsr) else None
 

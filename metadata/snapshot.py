@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Generator
+from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
@@ -116,6 +117,7 @@ class SnapshotEncoder:
         self._version = _version_of(state)
         lacks_transactions = self._version == VERSION_WITHOUT_TRANSACTIONS
         self._transactions = None if lacks_transactions else pack_transactions(state.transactions)
+        self._short_of_room = tuple(b for b in sorted(state.brokers) if state.brokers[b].short_of_room)
         self._time = (state.time.now_ms, state.time.began_ms, state.time.agreed_ms)
         self._body = Body(
             index=state.index,
@@ -155,7 +157,11 @@ class SnapshotEncoder:
             transactions = yield from self._transactions
             fields = {**msgspec.structs.asdict(whole), "transactions": transactions}
             newest = self._version == VERSION
-            whole = BodyWithTime(**fields, time=self._time) if newest else BodyWithTransactions(**fields)
+            whole = (
+                BodyWithTime(**fields, time=self._time, short_of_room=self._short_of_room)
+                if newest
+                else BodyWithTransactions(**fields)
+            )
         body = _encoder.encode(whole)
         yield
         crc = yield from _crc(self._version, body)
@@ -203,8 +209,9 @@ def decode_in_steps(state: ImageState, packed: Buffer) -> Generator[None, None, 
     state.throttle = ReplicationThrottle(*body.throttle)
     if isinstance(body, BodyWithTime):
         state.time = ClusterTime(*body.time)
+    short_of_room = body.short_of_room if isinstance(body, BodyWithTime) else ()
     for broker in body.brokers:
-        state.put_broker(unpack_broker(broker))
+        state.put_broker(replace(unpack_broker(broker), short_of_room=broker.broker_id in short_of_room))
         if broker.starting:
             state.starting.add(broker.broker_id)
     done = 0

@@ -127,6 +127,8 @@ class BodyWithTime(BodyWithTransactions, frozen=True):
 
     time: tuple[int, int, int] = (0, 0, 0)
     """A `ClusterTime`."""
+    short_of_room: tuple[BrokerId, ...] = ()
+    """Those of `brokers` that are."""
 
 
 def pack_session(session_id: bytes, seen: Seen) -> PackedSession:

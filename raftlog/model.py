@@ -120,6 +120,8 @@ class BrokerRecord:
     rack: str
     fenced: bool
     feature_level: int
+    short_of_room: bool = False
+    """It takes no batches from clients: its disk is nearly full."""
 
 
 @dataclass(frozen=True, slots=True)

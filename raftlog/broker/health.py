@@ -43,6 +43,17 @@ def health_of(
         )
     problems += [forgot(node) for node in quorum.forgetful]
     problems += [f"node {other.broker_id} is fenced: it is not heard of" for other in view.brokers() if other.fenced]
+    problems += [
+        f"node {other.broker_id} is short of room on its disk and takes no batches: free some space there, shorten "
+        "retention.ms or retention.bytes, or move replicas to other nodes (raftlog cluster drain)"
+        for other in view.brokers()
+        if other.short_of_room
+    ]
+    if broker.room.short:
+        problems.append(
+            f"node {broker.identity.node_id}: {broker.room.free} bytes are free on its disk, "
+            f"{broker.room.reserved} are kept (disk_reserved_bytes)"
+        )
     manager = broker.manager
     for lines in (manager.repairs.status(), manager.out_of_service(), manager.hindered()):
         problems += [f"{line} (node {broker.identity.node_id})" for line in lines[:LINES_MAX]]

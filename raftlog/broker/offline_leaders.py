@@ -1,4 +1,5 @@
-"""Leaderships that this broker has and cannot exercise, since its replica is out of service, are given to others (S10).
+"""Leaderships that this broker has and cannot exercise, since its replica is out of service or its disk is short of
+room, are given to others (S10).
 
 The quorum would not notice: the broker lives. So it proposes an election itself, of another member of the ISR. Where
 there is none, a replica that was opened again asks for a new leader epoch of its own (`RenewLeadership`). A proposal
@@ -58,7 +59,8 @@ class OfflineLeaders:
         logger: Logger,
     ) -> None:
         """`is_offline`: whether this broker's replica is out of service, now; `waits_for_epoch`: it is in service
-        again, and may lead in a later leader epoch. `incarnation`: this process's own."""
+        again, and may lead in a later leader epoch. `incarnation`: this process's own. One that is in
+        service and need not wait is given to a member with room only, where this broker is short of room."""
         self._node_id = node_id
         self._view = view
         self._scheduler = scheduler
@@ -77,6 +79,10 @@ class OfflineLeaders:
 
     def on_offline(self, topic_partition: TopicPartition, reason: str) -> None:
         """The replica went out of service, or was elected although it is."""
+        self.give_up(topic_partition)
+
+    def give_up(self, topic_partition: TopicPartition) -> None:
+        """Another is to lead it, if one can."""
         self._later.pop(topic_partition, None)
         self._due[topic_partition] = None
         self._look_soon()
@@ -98,10 +104,14 @@ class OfflineLeaders:
         for topic_partition in some:
             del self._due[topic_partition]
             record = self._view.partition(topic_partition)
-            if record is None or record.leader != self._node_id or not self._is_offline(topic_partition):
+            if record is None or record.leader != self._node_id:
                 continue
-            self._later[topic_partition] = None
-            election = self._election(record)
+            offline = self._is_offline(topic_partition)
+            if not offline and not self._is_short(self._node_id):
+                continue
+            election = self._election(record, offline=offline)
+            if election is not None or offline:
+                self._later[topic_partition] = None
             if election is not None:
                 elections.append(election)
             elif self._waits_for_epoch(topic_partition):
@@ -144,12 +154,24 @@ class OfflineLeaders:
         elif self._later:
             self._next_look = self._scheduler.call_later(LOOK_AGAIN_SECONDS, self._look)
 
-    def _election(self, record: PartitionRecord) -> Election | None:
-        """Of the first other replica that may lead without loss."""
+    def _election(self, record: PartitionRecord, *, offline: bool) -> Election | None:
+        """Of the first other replica that may lead without loss: one with room, if there is any."""
         tp = record.topic_partition
-        for candidate in record.replicas:
+        able = [
+            candidate
+            for candidate in record.replicas
+            if candidate != self._node_id
+            and candidate in record.isr
+            and candidate not in record.not_eligible
+            and self._view.alive(candidate)
+        ]
+        roomy = [candidate for candidate in able if not self._is_short(candidate)]
+        for candidate in roomy or (able if offline else []):
             broker = self._view.broker(candidate)
-            able = candidate in record.isr and candidate not in record.not_eligible and self._view.alive(candidate)
-            if candidate != self._node_id and able and broker is not None:
+            if broker is not None:
                 return Election(tp.topic_id, tp.partition, candidate, broker.incarnation, record.partition_epoch)
         return None
+
+    def _is_short(self, broker_id: BrokerId) -> bool:
+        broker = self._view.broker(broker_id)
+        return broker is not None and broker.short_of_room

@@ -69,6 +69,7 @@ from .following import Following
 from .identity import NodeIdentity
 from .local import LocalRequests
 from .offline_leaders import OfflineLeaders
+from .room_reports import RoomReports
 from .transaction_reports import TransactionReports
 
 EVENTS_PER_STEP = 128
@@ -124,7 +125,7 @@ class Broker:
         self.reports = TransactionReports(identity.node_id, self.view, scheduler, self._propose, self.when_view_reaches)
         self._offline_leaders = self._leaders_out_of_service(scheduler)
         self.room = DiskRoom(config.disk_reserved_bytes)
-        self.room_watch = RoomWatch(self.room, disk, scheduler, worker, logger, self._on_room)
+        self.room_watch = RoomWatch(self.room, disk, scheduler, worker, logger, self._room_reports(scheduler).on_room)
         self.manager = PartitionManager(
             node_id=identity.node_id,
             cluster_id=identity.cluster_id,
@@ -262,8 +263,16 @@ class Broker:
 
     # --- Inside ---
 
-    def _on_room(self) -> None:
-        """The disk has become short of room, or is so no longer."""
+    def _room_reports(self, scheduler: Scheduler) -> RoomReports:
+        here, view, room = self.identity.node_id, self.view, self.room
+        return RoomReports(
+            here, view, room, scheduler, self._propose, lambda: self.incarnation, self._give_up_leaderships
+        )
+
+    def _give_up_leaderships(self) -> None:
+        for topic_partition, driver in self.manager.drivers.items():
+            if driver.replica.leader is not None:
+                self._offline_leaders.give_up(topic_partition)
 
     def _take_notice(self, event: MetadataEvent) -> None:
         if isinstance(event, TimeAdvanced):

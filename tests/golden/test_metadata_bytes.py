@@ -99,6 +99,7 @@ SAMPLES: list[c.Command] = [
             t.RemovePosition("spark/q", 42),
         )
     ),
+    c.ReportRoom(_N(1), _N(9), True),
     c.AdvanceTime(6, 1_700_000_000_000, 1_700_000_010_000, 1_700_000_010_500),
 ]
 ANSWERS: list[c.CommandResult] = [

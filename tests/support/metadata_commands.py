@@ -37,6 +37,7 @@ from metadata.commands_moves import (
     UnregisterBroker,
 )
 from metadata.commands_renewals import RenewLeadership
+from metadata.commands_room import ReportRoom
 from metadata.image import ClusterImage
 from metadata.image_elections import recovery_winners
 from raftlog.model import (
@@ -69,7 +70,7 @@ class RandomCommands:
             (self._register, 4), (self._fence, 3), (self._unfence, 10), (self._create, 5), (self._delete, 0.5),
             (self._alter, 1), (self._grow, 1), (self._elect, 12), (self._alter_isr, 12), (self._grant, 1),
             (self._level, 1), (self._no_op, 1), (self._reassign, 4), (self._begin, 4), (self._unregister, 1),
-            (self._unclean, 3), (self._lose, 3), (self._renew, 3),
+            (self._unclean, 3), (self._lose, 3), (self._renew, 3), (self._report_room, 2),
         ]  # fmt: skip
         self._prelude = [self._create, *[self._unfence] * 2 * BROKERS, *[self._register] * 2 * BROKERS]
 
@@ -264,3 +265,7 @@ class RandomCommands:
         broker = self.random.choice((record.leader,) * 3 + record.replicas) if record.has_leader else record.replicas[0]
         epoch = LeaderEpoch(max(0, record.leader_epoch + self.random.choice((0,) * 8 + (1, -1))))
         return RenewLeadership(tp.topic_id, tp.partition, broker, self._incarnation(broker), epoch)
+
+    def _report_room(self) -> Command:
+        broker = self._broker()
+        return ReportRoom(broker, self._incarnation(broker), self.random.random() < 0.5)
