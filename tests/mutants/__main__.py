@@ -24,6 +24,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 
+import msgspec
+
 from jepsen_like.json_lines import append_line
 
 from . import rows
@@ -32,6 +34,7 @@ from .judging import INVALID, SUITE_S, SURVIVED, Judge, as_row
 from .mutations import Mutant, SourceFile, in_order
 from .trees import Tree
 
+OPERATORS = Path(__file__).with_name("mutations.py")
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "partitions", "metadata", "raftlog/client", "raftlog/http2", "raftlog/broker", "http_api", "spark_source",
@@ -134,6 +137,19 @@ def _run(parsed: argparse.Namespace) -> int:
     return 1 if survived else 0
 
 
+def _mutants(root: Path, file: str, cache: Path) -> list[Mutant]:
+    """Of one file, by its content: to find those of all files takes a minute."""
+    source = (root / file).read_bytes()
+    name = rows.blob_of(OPERATORS.read_bytes() + file.encode() + source)
+    kept = cache / "files" / f"{name}.json"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        beside = kept.with_suffix(".new")
+        beside.write_bytes(msgspec.json.encode(SourceFile(file, source.decode()).mutants))
+        beside.rename(kept)
+    return msgspec.json.decode(kept.read_bytes(), type=list[Mutant])
+
+
 def _is_as_here(root: Path, file: str) -> bool:
     """What is found in a file that has changed since would not count."""
     here = ROOT / file
@@ -146,7 +162,7 @@ def _todo(parsed: argparse.Namespace, root: Path) -> list[Mutant]:
     same = [file for file in files if _is_as_here(root, file)]
     if len(same) < len(files):
         _say(f"left out: {len(files) - len(same)} files that are not here as they are in {parsed.commit}")
-    everything = [mutant for file in same for mutant in _source(root, file).mutants]
+    everything = [mutant for file in same for mutant in _mutants(root, file, parsed.cache)]
     if parsed.again:
         equal = rows.equivalents()
         wanted = {name for name, row in counted.items() if row["outcome"] == SURVIVED and name not in equal}
