@@ -1,4 +1,6 @@
-"""A pytest plugin: what a run of tests was like, as JSON in the file that `MUTANTS_REPORT` names.
+"""A pytest plugin: what a run of tests was like, a line of JSON a test, in the file that `MUTANTS_REPORT` names.
+
+With `MUTANTS_TEST_SECONDS` a test that takes longer fails, whatever it is doing.
 
 Under `coverage run` each test is a context of its own, so the lines that it reaches are known by its name, also those
 that run in callbacks and other threads.
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,9 +21,10 @@ try:
 except ImportError:  # judged mutants run without it
     Coverage = None  # type: ignore[assignment,misc]
 
+TEST_SECONDS = float(os.environ.get("MUTANTS_TEST_SECONDS", "0"))
+REPORT = os.environ.get("MUTANTS_REPORT")
 seconds: dict[str, float] = {}
-failed: dict[str, None] = {}
-skipped: dict[str, None] = {}
+outcomes: dict[str, str] = {}
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -28,25 +32,35 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     current = None if Coverage is None else Coverage.current()
     if current is not None:
         current.switch_context(item.nodeid)
+    signal.setitimer(signal.ITIMER_REAL, TEST_SECONDS)
     yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
     if current is not None:
         current.switch_context("")
 
 
+def _no_end(number: int, frame: object) -> None:
+    pytest.fail(f"no end after {TEST_SECONDS} s")
+
+
+signal.signal(signal.SIGALRM, _no_end)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     seconds[report.nodeid] = seconds.get(report.nodeid, 0.0) + report.duration
-    if report.failed:
-        failed[report.nodeid] = None
-    elif report.skipped:
-        skipped[report.nodeid] = None
+    if not report.passed:
+        outcomes[report.nodeid] = report.outcome
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.failed:
-        failed[report.nodeid] = None
+        outcomes[report.nodeid] = "failed"
+        pytest_runtest_logfinish(report.nodeid)
 
 
-def pytest_sessionfinish() -> None:
-    file = os.environ.get("MUTANTS_REPORT")
-    if file:
-        Path(file).write_text(json.dumps({"seconds": seconds, "failed": list(failed), "skipped": list(skipped)}))
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """A line after each, since the run may be stopped."""
+    if REPORT:
+        line = {"test": nodeid, "seconds": seconds.get(nodeid, 0.0), "outcome": outcomes.get(nodeid, "passed")}
+        with Path(REPORT).open("a") as report:
+            report.write(json.dumps(line) + "\n")

@@ -1,12 +1,13 @@
 """What becomes of a mutant: first the tests that reach its line, then the whole suite, then simulated worlds.
 
 A test that fails with the mutant must pass without it, in the same tree and at the same time, or it says nothing of
-the mutant: it is left out, and the rest is asked again. A run that takes many times as long as it should is an end as
-good as a failure. All of it is bounded.
+the mutant: it is left out, and the rest is asked again. A test without an end has failed, too. All of it is bounded,
+and what a bound cut off is said.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +18,16 @@ from .covering import Covering, test_files
 from .trees import Run, Tree
 
 KILLED, TIMEOUT, SURVIVED, INVALID = "killed", "timeout", "survived", "invalid"
-COVERING_S = 60.0
+COVERING_S = 20.0
 """Of covering tests, by the time that each took; the rest of them comes with the suite."""
 SUITE_S = 1_500.0
 SEEDS_S = 600.0
 SLOWER = 10.0
 GRACE_S = 120.0
-"""A run may take so many times as long as its tests did, and so many seconds more: the machine does other work."""
+"""A run may take so many times as long as its tests did, and so many seconds more, both times the load of a core: the
+machine does other work."""
+TEST_S = 90.0
+"""A test that takes longer has no end, if it has one without the mutant."""
 UNRELIABLE_MAX = 5
 SEEDS = 12
 WORLDS = ("cluster", "transactions")
@@ -83,14 +87,15 @@ class Judge:
     def _ended_by_tests(
         self, found: Judgement, stage: str, file: str, text: str, tests: Sequence[str], limit_s: float
     ) -> bool:
-        ends = time.monotonic() + limit_s
+        ends = time.monotonic() + limit_s * load()
         left = list(tests)
         found.stage = stage
         while left and len(found.unreliable) <= UNRELIABLE_MAX:
             with self._tree.holding(file, text):
-                run = self._tree.pytest([printable(test) for test in left], max(1.0, ends - time.monotonic()))
+                asked = [printable(test) for test in left]
+                run = self._tree.pytest(asked, max(1.0, ends - time.monotonic()), test_s=TEST_S)
             found.ran[stage] = max(found.ran.get(stage, 0), run.ran)
-            if run.status is None and stage == "covering":
+            if run.status is None and not run.ran and stage == "covering":
                 found.outcome, found.killed_by = TIMEOUT, f"no end after {run.seconds:.0f} s"
                 return True
             if run.status is None:
@@ -107,14 +112,14 @@ class Judge:
         return False
 
     def _fails_anyway(self, test: str) -> bool:
-        return self._tree.pytest([printable(test)], GRACE_S).status != 0
+        return self._tree.pytest([printable(test)], GRACE_S * load(), test_s=TEST_S).status != 0
 
     def _ended_by_seeds(self, found: Judgement, file: str, text: str) -> None:
         found.stage = "seeds"
         for kind in worlds_of(file):
             command = ["-m", "jepsen_like.simulator", "--kind", kind, "--seed", "1", "--seeds", str(SEEDS)]
             with self._tree.holding(file, text):
-                run = self._tree.python(command, SEEDS_S)
+                run = self._tree.python(command, SEEDS_S * load())
             passed = sum(line.startswith("seed=") for line in run.output.splitlines())
             found.ran["seeds"] = found.ran.get("seeds", 0) + passed
             if run.status is None:
@@ -122,6 +127,11 @@ class Judge:
             elif run.status != 0:
                 found.outcome, found.killed_by = KILLED, f"{kind}: {_last_line(run)}"
                 return
+
+
+def load() -> float:
+    """Of a core, by those that want it; one at least."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def worlds_of(file: str) -> list[str]:

@@ -87,8 +87,17 @@ class Tree:
         moment = next(self._times)
         os.utime(path, (moment, moment))
 
-    def pytest(self, tests: Sequence[str], limit_s: float, *, coverage: Path | None = None, stop: bool = True) -> Run:
-        """These tests, by their ids or files; up to the first failure if `stop`. `coverage`: where it goes."""
+    def pytest(
+        self,
+        tests: Sequence[str],
+        limit_s: float,
+        *,
+        coverage: Path | None = None,
+        stop: bool = True,
+        test_s: float = 0,
+    ) -> Run:
+        """These tests, by their ids or files; up to the first failure if `stop`. `coverage`: where it goes. `test_s`:
+        a test that takes longer fails; 0: none does."""
         (self.folder / "tests-to-run").write_text("".join(f"{test}\n" for test in tests))
         measured = ["-m", "coverage", "run", f"--data-file={coverage}", "--source=" + ",".join(SOURCES)]
         runner = measured if coverage else []
@@ -96,12 +105,15 @@ class Tree:
         report = self.folder / "tests-report.json"
         report.unlink(missing_ok=True)
         command = [*runner, "-m", "pytest", *options, *(["-x"] if stop else []), "@tests-to-run"]
-        run = self.python(command, limit_s, {"MUTANTS_REPORT": str(report)})
+        run = self.python(command, limit_s, {"MUTANTS_REPORT": str(report), "MUTANTS_TEST_SECONDS": str(test_s)})
         if not report.exists():
             return run
-        found = json.loads(report.read_text())
-        times = found["seconds"]
-        return Run(run.status, run.seconds, run.output, found["failed"], len(times), times, found["skipped"])
+        lines = [json.loads(line) for line in report.read_text().splitlines() if line.endswith("}")]
+        times = {line["test"]: line["seconds"] for line in lines}
+        failed, skipped = (
+            [line["test"] for line in lines if line["outcome"] == what] for what in ("failed", "skipped")
+        )
+        return Run(run.status, run.seconds, run.output, failed, len(times), times, skipped)
 
     def python(self, arguments: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None) -> Run:
         """Python, with this tree's modules before all others. Whatever it began is ended with it."""

@@ -81,6 +81,16 @@ def test_a_run_that_wants_all_memory_gets_an_error(tree: Tree) -> None:
     assert "MemoryError" in tree.python(["-c", "bytearray(1 << 40)"], 60).output
 
 
+def test_a_test_without_an_end_fails_and_those_that_were_done_are_counted(tree: Tree) -> None:
+    tests = tree.folder / "test_it.py"
+    tests.write_text("def test_a(): ...\n\ndef test_b():\n    while True: ...\n\ndef test_c(): ...\n")
+    run = tree.pytest(["test_it.py"], 60, stop=False, test_s=2.0)
+    assert (run.status, run.failed, run.ran) == (1, ["test_it.py::test_b"], 3)
+    assert tree.pytest(["test_it.py::test_c"], 60, test_s=30.0).status == 0
+    run = tree.pytest(["test_it.py"], 6.0)
+    assert (run.status, run.ran) == (None, 1), "what a stopped run had done is known"
+
+
 # --- Judging ---------------------------------------------------------------------------------------------------------
 
 
@@ -104,11 +114,11 @@ class FakeTree:
         yield
         self._mutated = False
 
-    def pytest(self, tests: Sequence[str], limit_s: float) -> Run:
+    def pytest(self, tests: Sequence[str], limit_s: float, *, test_s: float) -> Run:
         self.asked.append((self._mutated, tuple(tests)))
         for number, test in enumerate(tests, start=1):
             if test in self.endless and self._mutated:
-                return Run(None, limit_s, "")
+                return Run(None, limit_s, "", ran=number - 1)
             if test in self.fails_anyway or (test in self.fails_mutated and self._mutated):
                 return Run(1, 1.0, "", [test], number)
         return Run(0, 1.0, "", [], len(tests))
@@ -122,7 +132,7 @@ class FakeTree:
 
 class FakeCovering:
     def __init__(self) -> None:
-        self.seconds = {"t::fast": 0.1, "t::slow": 50.0, "t::slower": 59.0}
+        self.seconds = {"t::fast": 0.1, "t::slow": 15.0, "t::slower": 19.0}
 
     def tests(self, file: str, line: int) -> list[str]:
         return list(self.seconds) if line == 7 else []
@@ -186,12 +196,12 @@ def test_a_test_that_fails_without_the_mutant_says_nothing_of_it(world: FakeTree
     assert (found.outcome, found.killed_by, found.unreliable) == ("killed", "t::slow", ["t::fast"])
 
 
-def test_no_end_is_an_end_where_it_is_known_how_long_the_tests_take_and_else_none(world: FakeTree) -> None:
-    world.endless = {"t::slow"}
+def test_a_run_that_is_stopped_ends_a_mutant_only_where_not_one_test_was_done(world: FakeTree) -> None:
+    world.endless = {"t::fast"}
     assert (judged(world).outcome, judged(world).stage) == ("timeout", "covering")
-    world.endless = {"u"}
+    world.endless = {"t::slow", "u"}
     found = judged(world)
-    assert (found.outcome, found.bounded) == ("survived", ["suite"])
+    assert (found.outcome, found.bounded) == ("survived", ["covering", "suite"])
 
 
 def test_a_judgement_without_the_suite_says_so(world: FakeTree) -> None:

@@ -1,0 +1,50 @@
+"""The blocking transaction's queue, from a thread of its own, against a cluster in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from raftlog.client.blocking_transaction import RECORD_BYTES, Transaction
+from raftlog.sync import Producer
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_transactions import seen
+
+
+class Handover:
+    """Of records to the loop's thread: keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.put_sizes: list[int] = []
+
+    def put(self, arguments: tuple[Any, ...], size: int, target: object) -> None:
+        self.put_sizes.append(size)
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "size"),
+    [(b"12345", b"123", 8), (b"12345", None, 5), (None, b"123", 3), (None, None, 0), (b"", b"", 0)],
+)
+def test_a_queued_record_is_counted_with_its_key_and_value(value: bytes | None, key: bytes | None, size: int) -> None:
+    """What waits is bounded by bytes, so each of them counts; a tombstone has no value, most records no key."""
+    handover = Handover()
+    Transaction(object(), handover).send("t", value, key)  # type: ignore[arg-type]
+    assert handover.put_sizes == [RECORD_BYTES + size]
+
+
+async def test_records_with_keys_are_committed_together_s13() -> None:
+    def program(bootstrap: str) -> list[tuple[int, int]]:
+        with Producer(bootstrap, transactional_id="p") as producer:
+            with producer.transaction() as transaction:
+                sent = [transaction.send("t", b"%d" % number, b"key", number % 2) for number in range(10)]
+                transaction.send_many("t", [b"many", None], keys=[b"a", b"b"], partition=0)
+            return [(place.partition, place.offset) for place in (one.result(10) for one in sent)]
+
+    async with FakeCluster() as cluster:
+        topic = cluster.create_topic("t", partitions=2)
+        places = await asyncio.to_thread(program, cluster.bootstrap)
+        assert places == [(number % 2, number // 2) for number in range(10)]
+        evens, odds = ([b"%d" % number for number in range(first, 10, 2)] for first in (0, 1))
+        assert seen(topic) == [*evens, b"many", None, *odds]
