@@ -10,6 +10,7 @@ from .election_bugs import ELECTION_BUGS
 from .group_bugs import GROUP_BUGS
 from .log_bugs import CLOCK_BUGS, LOG_BUGS
 from .patches import Planted
+from .producer_bugs import PRODUCER_BUGS
 from .quorum_bugs import ENGINE_BUGS
 from .replication_bugs import REPLICATION_BUGS
 from .room_bugs import ROOM_BUGS
@@ -17,7 +18,7 @@ from .transaction_bugs import TRANSACTION_BUGS
 from .voters_bugs import VOTERS_BUGS
 
 OF_THE_QUORUM = (*ENGINE_BUGS, *VOTERS_BUGS, *DISK_BUGS, *CLIENT_BUGS)
-OF_CLUSTERS = (*REPLICATION_BUGS, *ELECTION_BUGS, *LOG_BUGS, *ROOM_BUGS)
+OF_CLUSTERS = (*REPLICATION_BUGS, *ELECTION_BUGS, *LOG_BUGS, *ROOM_BUGS, *PRODUCER_BUGS)
 SIMULATED = (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *TRANSACTION_BUGS)
 
 BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*SIMULATED, *CLOCK_BUGS)}

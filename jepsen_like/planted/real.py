@@ -135,6 +135,7 @@ _ORDER = "messages that come late or twice; over one connection they do neither"
 _MINORITY = "a majority that shares its one forgetful voter; files of one voter of three are damaged here, never more"
 _EXT4 = "a file system that forgets names; ext4 syncs a file's name with its data"
 _FULL = "a disk that is filled to its last block and that nobody empties, which ends the run where the bug is"
+_REMEMBERED = "a producer that is forgotten while it may send again; brokers remember one for a day"
 _NO_WORKLOAD = "a workload that {}; there is none for real clusters"
 
 NOT_HERE: Mapping[str, str] = {
@@ -166,6 +167,15 @@ NOT_HERE: Mapping[str, str] = {
     "retention_beyond_the_high_watermark": _NO_WORKLOAD.format("tells what retention took from what was lost"),
     "compaction_keeps_the_older_record": _NO_WORKLOAD.format("compacts"),
     "a_stale_replica_of_a_deleted_topic_rejoins": _NO_WORKLOAD.format("reads records of topics that it deletes"),
+    "producers_are_forgotten_for_room": _REMEMBERED,
+    "expired_producers_leave_no_trace": _REMEMBERED,
+    "marks_are_not_looked_at": _REMEMBERED,
+    "the_mark_is_lost_on_the_way": _REMEMBERED,
+    "resends_are_not_marked": _REMEMBERED,
+    "what_may_be_there_gets_another_name": _REMEMBERED,
+    "the_horizon_is_not_in_snapshots": _REMEMBERED,
+    "a_copy_takes_everybody_for_new": _REMEMBERED,
+    "open_transactions_expire": _REMEMBERED,
     "term_and_vote_not_stored": "a voter that is back within one election; a process takes longer to start",
     "truncates_without_conflict": _ORDER,
     "answers_for_the_whole_log": _MOMENT,

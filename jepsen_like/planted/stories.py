@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 STORIES: Mapping[str, str] = {
+    "a_copy_takes_everybody_for_new": "a_resend_that_nobody_can_judge",
     "a_late_fsync_counts": "late_fsync_result",
     "a_proposal_ends_with_its_timeout": "a_proposal_outlives_its_timeout",
     "compaction_keeps_the_older_record": "a_tombstone_and_a_new_leader",

@@ -16,12 +16,14 @@ from metadata.groups.transaction_records import NamedProducer, Standing
 from metadata.groups.transaction_state import Transactions, TransactionsState
 from partitions import transaction_state
 from partitions.leader_transactions import LeaderTransactions
+from partitions.producer_state import ProducerStates
 from partitions.transaction_state import TransactionState
 from raftlog.model import Offset
 from raftlog.transactions import Outcome, Verdict
 
 from .patches import TRANSACTIONS, Patch, Planted, original
 
+_advance = original(ProducerStates, "advance")
 _begin = original(LeaderTransactions, "begin")
 _decide = original(transaction_commit, "_decide")
 _extend = original(TransactionState, "_extend")
@@ -107,6 +109,13 @@ def _knows_no_attempt(self: Any, attempt: Any) -> int | None:
     return None
 
 
+def _forgets_whose_transaction_is_open(states: Any, now: float) -> None:
+    _advance(states, now)
+    for producer_id, entry in list(states._in_transaction.items()):
+        if states._service_ms - entry.appended_at_ms >= states._bounds.expiration_ms:
+            del states._in_transaction[producer_id]
+
+
 def _bug(name: str, hole: str, closed_by: str, *patches: Patch) -> Planted:
     return Planted(name, hole, closed_by, patches, TRANSACTIONS)
 
@@ -172,5 +181,11 @@ TRANSACTION_BUGS = (
         "a request to begin that comes again fences the very producer for which it was made",
         "NamedProducer.turn_of: the record knows which requests began it",
         Patch(NamedProducer, "turn_of", _knows_no_attempt),
+    ),
+    _bug(
+        "open_transactions_expire",
+        "a producer is forgotten while its transaction is open, and what it sends again is committed twice",
+        "ProducerStates.advance leaves open transactions alone",
+        Patch(ProducerStates, "advance", _forgets_whose_transaction_is_open),
     ),
 )

@@ -38,6 +38,8 @@ class Clients:
     history: History
     truth: Truth
     cuts: set[tuple[int, int]]
+    producers_expire: bool = False
+    """Brokers may forget a producer within a run."""
 
     def latency(self) -> float:
         return self.rng.uniform(0.0002, 0.003)

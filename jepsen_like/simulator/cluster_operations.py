@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from metadata.commands import (
     AddPartitions,
@@ -30,6 +31,7 @@ from raftlog.wire import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRec
 from .clients import FIRST_TIMESTAMP_MS, Clients
 from .cluster_schedule import Operation
 from .consumers import SimConsumer
+from .crowds import FIRST_ID, gather
 from .heap import EventHeap
 from .live_topic import Asked, LiveTopic, unheard
 from .node import SimNode
@@ -65,6 +67,7 @@ class ClusterOperations:
         self._rng = random.Random(f"{seed}/cluster/proposers")
         self._made = 0
         self._numbered = 0
+        self._crowd_ids, self._crowd_numbers = count(FIRST_ID), count(FIRST_ID)
         self.producing = True
         self._resting_until = 0.0
         self.topics: dict[TopicId, LiveTopic] = {}
@@ -85,6 +88,7 @@ class ClusterOperations:
             "send_again": self._send_again,
             "seek": self._seek,
             "rest": self._rest,
+            "crowd": self._crowd,
         }
 
         self._acts_on_replicas: dict[str, Callable[[PartitionRecord, BrokerId], bool]] = {
@@ -353,6 +357,24 @@ class ClusterOperations:
     def _rest(self, rng: random.Random) -> bool:
         """Nobody produces for a while."""
         self._resting_until = self._heap.now + REST_SECONDS
+        return True
+
+    def _crowd(self, rng: random.Random) -> bool:
+        """Short-lived producers come to one partition."""
+        topic = self._any_topic(rng)
+        known = None if topic is None else self._rules.topics.get(topic.topic_id)
+        if topic is None or known is None:
+            return False
+        partition = TopicPartition(topic.topic_id, rng.randrange(known.partition_count))
+        gather(
+            rng,
+            partition,
+            topic.plan.keys,
+            self._clients,
+            self._crowd_ids,
+            self._crowd_numbers,
+            lambda: self.producing and topic.topic_id in self.topics,
+        )
         return True
 
     def _employ(self, topic: LiveTopic) -> None:

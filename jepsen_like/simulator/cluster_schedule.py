@@ -61,6 +61,9 @@ class ClusterSchedule:
     """How often a node looks for a log to compact."""
     scrub_seconds: float = 0.0
     """Between two passes of a node over its disk; 0: as seldom as in production, which is never in a run."""
+    producer_expiration_ms: int = 24 * 3_600_000
+    producer_state_bytes: int = 16 * 1024 * 1024
+    """What brokers remember of producers, for how long and in how many bytes."""
     transactions: bool = False
     """Applications write transactions, beside the others (`transaction_run.py`)."""
     clients: bool = False
@@ -140,7 +143,10 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
         return schedule
     faults = _faults(random.Random(f"{seed}/cluster/faults"), schedule)
     faults += _full_disks(random.Random(f"{seed}/cluster/full-disks"), schedule)
-    faults += _filled_disks(random.Random(f"{seed}/cluster/filled-disks"), schedule)
+    filled = _filled_disks(random.Random(f"{seed}/cluster/filled-disks"), schedule)
+    faults += filled
+    if not filled:  # Those are worlds of their own.
+        schedule = _crowded(random.Random(f"{seed}/cluster/crowds"), schedule)
     rng = random.Random(f"{seed}/cluster/rot-in-service")
     rots = _rots_in_service(rng, schedule)
     if rots:
@@ -163,6 +169,23 @@ def _operations(rng: random.Random, seconds: float) -> tuple[Operation, ...]:
             break
         operations.append(Operation(round(at, 4), rng.choice(chosen), rng.randrange(1 << 30)))
     return tuple(operations)
+
+
+def _crowded(rng: random.Random, schedule: ClusterSchedule) -> ClusterSchedule:
+    """In a sixth of the schedules crowds of short-lived producers come, and brokers have little time or room for what
+    they remember of them."""
+    if rng.randrange(6) != 4:  # Any of the six would do.
+        return schedule
+    mean, at, crowds = rng.choice((2.0, 5.0)), SETTLE_SECONDS, list[Operation]()
+    while (at := at + rng.expovariate(1 / mean)) < schedule.seconds:
+        crowds.append(Operation(round(at, 4), "crowd", rng.randrange(1 << 30)))
+    operations = sorted((*schedule.operations, *crowds), key=lambda operation: operation.at)
+    return replace(
+        schedule,
+        operations=tuple(operations),
+        producer_expiration_ms=rng.choice((1_500, 4_000)),
+        producer_state_bytes=rng.choice((64 * 1024, 16 * 1024 * 1024)),
+    )
 
 
 def _full_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:

@@ -226,7 +226,7 @@ class IdempotentProducer(SimProducer):
 
     def _may_be_forgotten(self, answer: ProducedPartition) -> bool:
         """A broker knows a producer by its batches: where those may be deleted, it may be unknown (KIP-360)."""
-        deletes = self._clients.truth.of(self.topic_partition).start_offset > 0
+        deletes = self._clients.truth.of(self.topic_partition).start_offset > 0 or self._clients.producers_expire
         if answer.error == "unknown_producer_id" and not deletes and self._refusals > FORGETS_MAX:
             raise Violation(f"S1: producer {self.number} was forgotten by {self.topic_partition}: {answer.detail}")
         return deletes and self._refusals > REFUSALS_MAX

@@ -151,6 +151,7 @@ class SimulatedWorld:
         clients = self.clients = Clients(
             self.heap, self.nodes, clients_rng, self.history, self.truth, self.network.cuts
         )
+        clients.producers_expire = schedule.producer_expiration_ms < schedule.seconds * 1000
         self.operations = self.operations_kind(seed, self.heap, self.trace, self.nodes, clients)
         self.faults = ClusterFaults(self)
         self.recovered_after = -1.0
@@ -327,16 +328,14 @@ class SimulatedWorld:
 
 
 def _config(schedule: ClusterSchedule) -> NodeConfig:
-    timing = TimingConfig(replica_lag_max_ms=schedule.replica_lag_max_ms)
-    if not schedule.scrub_seconds:
-        return NodeConfig(
-            retention_check_ms=schedule.retention_check_ms, disk_reserved_bytes=RESERVED_BYTES, timing=timing
-        )
+    scrub_interval_ms = int(schedule.scrub_seconds * 1000)
     return NodeConfig(
         retention_check_ms=schedule.retention_check_ms,
         disk_reserved_bytes=RESERVED_BYTES,
-        scrub_interval_ms=int(schedule.scrub_seconds * 1000),
-        timing=timing,
+        scrub_interval_ms=scrub_interval_ms or NodeConfig().scrub_interval_ms,
+        timing=TimingConfig(replica_lag_max_ms=schedule.replica_lag_max_ms),
+        producer_id_expiration_ms=schedule.producer_expiration_ms,
+        producer_state_bytes=schedule.producer_state_bytes,
     )
 
 

@@ -118,7 +118,14 @@ class Environment(Transactions):
     # --- Clients ---
 
     def do_produce(
-        self, number: str, values: str, acks: str = "all", pid: str = "-1", epoch: str = "0", seq: str = "0"
+        self,
+        number: str,
+        values: str,
+        acks: str = "all",
+        pid: str = "-1",
+        epoch: str = "0",
+        seq: str = "0",
+        resent: str = "no",
     ) -> None:
         """One batch of the values between commas. Answers are printed by whichever command they come in."""
         idempotent = pid != "-1"
@@ -136,7 +143,7 @@ class Environment(Transactions):
             else:
                 self.say(f"{number} answers {values}: {answer.code} (applied: {answer.applied.value})")
 
-        self.manager(number).produce(TP, batch, ACKS[acks], done)
+        self.manager(number).produce(TP, batch, ACKS[acks], done, resent=resent == "yes")
 
     def do_fetch(self, number: str, offset: str = "0", wait: str = "0") -> None:
         def done(answers: list[FetchedPartition], parts: list[Part]) -> None:

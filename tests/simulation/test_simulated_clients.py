@@ -33,12 +33,14 @@ UNKNOWN = Outcome(Fate.UNKNOWN)
 # --- Producers -------------------------------------------------------------------------------------------------------
 
 
-def producer(*, start_offset: int) -> IdempotentProducer:
-    """It has two open batches and reaches nobody. `start_offset`: records below were deleted."""
+def producer(*, start_offset: int, expires: bool = False) -> IdempotentProducer:
+    """It has two open batches and reaches nobody. `start_offset`: records below were deleted. `expires`: brokers
+    forget it within the run."""
     clients: Any = SimpleNamespace(
         rng=random.Random(1),
         heap=EventHeap(),
         history=History(),
+        producers_expire=expires,
         wall_ms=lambda: 1_000,
         leader_of=lambda topic_partition: None,
         truth=SimpleNamespace(of=lambda topic_partition: SimpleNamespace(start_offset=start_offset)),
@@ -78,6 +80,14 @@ def test_a_producer_is_not_to_be_forgotten_while_its_records_are_there() -> None
         refuse(asked, oldest_comes="first")
     with pytest.raises(Violation, match="S1: producer 1 was forgotten"):
         refuse(asked, oldest_comes="first")
+
+
+def test_a_producer_whose_time_may_be_over_begins_anew() -> None:
+    asked = producer(start_offset=0, expires=True)
+    sends = [send for _, send, _ in asked._queue]
+    for _ in range(REFUSALS_MAX + 1):
+        refuse(asked, oldest_comes="first")
+    assert asked.waiting == 0 and [send.fate for send in sends] == [SendFate.INFO, SendFate.INFO]
 
 
 # --- Operators -------------------------------------------------------------------------------------------------------
