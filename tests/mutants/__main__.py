@@ -29,7 +29,7 @@ import msgspec
 from jepsen_like.json_lines import append_line
 
 from . import rows
-from .covering import Covering
+from .covering import Covering, Named
 from .judging import INVALID, SUITE_S, SURVIVED, Judge, as_row
 from .mutations import Mutant, SourceFile, in_order
 from .trees import Tree
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--suite-seconds", type=float, default=SUITE_S, help="the whole suite a survivor; 0: leave it out")
     run.add_argument("--folder", action="append", choices=FOLDERS, help="only of this one; may be repeated")
     run.add_argument("--again", action="store_true", help="judge again what survived")
+    run.add_argument("--tests", nargs="+", help="ask these first, instead of those that reach the line")
     run.add_argument("--results", type=Path, default=rows.RESULTS)
     run.add_argument("--cache", type=Path, default=ROOT / "build" / "mutants")
     run.set_defaults(call=_run)
@@ -96,9 +97,7 @@ def _run(parsed: argparse.Namespace) -> int:
     commit = subprocess.run(named, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
     ends = time.monotonic() + parsed.budget if parsed.budget else float("inf")
     with _trees(commit, max(1, parsed.jobs)) as trees:
-        covering = Covering(trees[0], parsed.cache / commit)
-        for line in covering.make():
-            _say(line)
+        covering = Named(parsed.tests) if parsed.tests else _made(Covering(trees[0], parsed.cache / commit))
         todo = _todo(parsed, trees[0].folder)
         free: SimpleQueue[Tree] = SimpleQueue()
         for tree in trees:
@@ -137,6 +136,12 @@ def _run(parsed: argparse.Namespace) -> int:
     return 1 if survived else 0
 
 
+def _made(covering: Covering) -> Covering:
+    for line in covering.make():
+        _say(line)
+    return covering
+
+
 def _mutants(root: Path, file: str, cache: Path) -> list[Mutant]:
     """Of one file, by its content: to find those of all files takes a minute."""
     source = (root / file).read_bytes()
@@ -158,15 +163,16 @@ def _is_as_here(root: Path, file: str) -> bool:
 
 def _todo(parsed: argparse.Namespace, root: Path) -> list[Mutant]:
     counted, _ = rows.counting(rows.read(parsed.results), root)
+    if parsed.again:
+        equal = rows.equivalents()
+        wanted = {name: row for name, row in counted.items() if row["outcome"] == SURVIVED and name not in equal}
+        files = sorted({str(row["file"]) for row in wanted.values()})
+        return [one for file in files for one in _mutants(root, file, parsed.cache) if one.identity in wanted]
     files = _files(root, parsed.folder or FOLDERS)
     same = [file for file in files if _is_as_here(root, file)]
     if len(same) < len(files):
         _say(f"left out: {len(files) - len(same)} files that are not here as they are in {parsed.commit}")
     everything = [mutant for file in same for mutant in _mutants(root, file, parsed.cache)]
-    if parsed.again:
-        equal = rows.equivalents()
-        wanted = {name for name, row in counted.items() if row["outcome"] == SURVIVED and name not in equal}
-        return [mutant for mutant in everything if mutant.identity in wanted]
     sample = in_order(everything, parsed.seed)[: parsed.sample]
     todo = [mutant for mutant in sample if mutant.identity not in counted]
     _say(f"{len(everything)} mutants, a sample of {len(sample)}, of which {len(todo)} are to be judged")

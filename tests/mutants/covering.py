@@ -5,7 +5,7 @@ A making that was stopped goes on where it was. Tests that failed or were skippe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from coverage import CoverageData
@@ -87,6 +87,18 @@ class Covering:
             for line, numbers in lines.items():
                 if numbers:
                     own.setdefault(line, []).extend(first + number for number in numbers)
+
+
+class Named:
+    """Tests that somebody chose, in place of those that are known to reach a line."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self._tests = list(tests)
+        self.seconds = dict.fromkeys(tests, 0.0)
+
+    def tests(self, file: str, line: int) -> list[str]:
+        """All of them."""
+        return list(self._tests)
 
 
 def test_files(tree: Tree) -> list[str]:

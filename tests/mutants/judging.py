@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from jepsen_like.simulator import shard_code
 
-from .covering import Covering, test_files
+from .covering import Covering, Named, test_files
 from .trees import Run, Tree
 
 KILLED, TIMEOUT, SURVIVED, INVALID = "killed", "timeout", "survived", "invalid"
@@ -53,7 +53,7 @@ class Judgement:
 class Judge:
     """Of mutants in one tree."""
 
-    def __init__(self, tree: Tree, covering: Covering, suite_s: float = SUITE_S) -> None:
+    def __init__(self, tree: Tree, covering: Covering | Named, suite_s: float = SUITE_S) -> None:
         """`suite_s`: seconds for the suite; with 0 it is left out, and the judgement says so."""
         self._suite_s = suite_s
         self._tree = tree
