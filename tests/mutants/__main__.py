@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--suite-seconds", type=float, default=SUITE_S, help="the whole suite a survivor; 0: leave it out")
     run.add_argument("--folder", action="append", choices=FOLDERS, help="only of this one; may be repeated")
     run.add_argument("--again", action="store_true", help="judge again what survived")
+    run.add_argument("--mutant", nargs="+", help="these, whether they were judged or not")
     run.add_argument("--tests", nargs="+", help="ask these first, instead of those that reach the line")
     run.add_argument("--results", type=Path, default=rows.RESULTS)
     run.add_argument("--cache", type=Path, default=ROOT / "build" / "mutants")
@@ -173,6 +174,8 @@ def _todo(parsed: argparse.Namespace, root: Path) -> list[Mutant]:
     if len(same) < len(files):
         _say(f"left out: {len(files) - len(same)} files that are not here as they are in {parsed.commit}")
     everything = [mutant for file in same for mutant in _mutants(root, file, parsed.cache)]
+    if parsed.mutant:
+        return [mutant for mutant in everything if mutant.identity in parsed.mutant]
     sample = in_order(everything, parsed.seed)[: parsed.sample]
     todo = [mutant for mutant in sample if mutant.identity not in counted]
     _say(f"{len(everything)} mutants, a sample of {len(sample)}, of which {len(todo)} are to be judged")
