@@ -146,7 +146,7 @@ def test_the_random_commands_reach_every_answer() -> None:
     """Otherwise the properties above say little."""
     answers: Counter[str] = Counter()
     states: Counter[str] = Counter()
-    for seed in range(150):
+    for seed in range(250):
         image = ClusterImage()
         commands = RandomCommands(image, seed)
         for index in range(1, 151):
@@ -181,6 +181,7 @@ def test_the_random_commands_reach_every_answer() -> None:
         "AlterReassignments not_enough_replicas", "AlterReassignments stale_partition_epoch", "BeginMoves ok",
         "BeginMoves no_reassignment_in_progress", "BeginMoves not_eligible", "UnregisterBroker ok",
         "UnregisterBroker invalid_request", "ElectUnclean ok", "ElectUnclean invalid_request",
+        "ReportRoom unsupported_version",
         "ReportLoss ok", "ReportLoss not_eligible", "ReportLoss fenced_leader_epoch", "ReportLoss stale_incarnation",
         "RenewLeadership ok", "RenewLeadership not_leader", "RenewLeadership fenced_leader_epoch",
         "ThrottleReassignments ok", "ThrottleReassignments reassignment_in_progress",

@@ -70,7 +70,7 @@ class RandomCommands:
             (self._register, 4), (self._fence, 3), (self._unfence, 10), (self._create, 5), (self._delete, 0.5),
             (self._alter, 1), (self._grow, 1), (self._elect, 12), (self._alter_isr, 12), (self._grant, 1),
             (self._level, 1), (self._no_op, 1), (self._reassign, 4), (self._begin, 4), (self._unregister, 1),
-            (self._unclean, 3), (self._lose, 3), (self._renew, 3), (self._report_room, 2),
+            (self._unclean, 3), (self._lose, 3), (self._renew, 3), (self._report_room, 1),
         ]  # fmt: skip
         self._prelude = [self._create, *[self._unfence] * 2 * BROKERS, *[self._register] * 2 * BROKERS]
 
