@@ -30,7 +30,7 @@ from jepsen_like.json_lines import append_line
 
 from . import rows
 from .covering import Covering, Named
-from .judging import INVALID, SUITE_S, SURVIVED, Judge, as_row
+from .judging import INVALID, SEEDS, SUITE_S, SURVIVED, Judge, as_row
 from .mutations import Mutant, SourceFile, in_order
 from .trees import Tree
 
@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run.add_argument("--suite-seconds", type=float, default=SUITE_S, help="the whole suite a survivor; 0: leave it out")
     run.add_argument("--folder", action="append", choices=FOLDERS, help="only of this one; may be repeated")
     run.add_argument("--again", action="store_true", help="judge again what survived")
+    run.add_argument("--seeds", type=int, default=SEEDS, help="of each kind of simulated world, a survivor; 0: none")
     run.add_argument("--mutant", nargs="+", help="these, whether they were judged or not")
     run.add_argument("--tests", nargs="+", help="ask these first, instead of those that reach the line")
     run.add_argument("--results", type=Path, default=rows.RESULTS)
@@ -113,7 +114,10 @@ def _run(parsed: argparse.Namespace) -> int:
             tree = free.get()
             try:
                 row = _judged(
-                    mutant, _source(tree.folder, mutant.file), Judge(tree, covering, parsed.suite_seconds), commit
+                    mutant,
+                    _source(tree.folder, mutant.file),
+                    Judge(tree, covering, parsed.suite_seconds, parsed.seeds),
+                    commit,
                 )
             finally:
                 free.put(tree)

@@ -53,8 +53,10 @@ class Judgement:
 class Judge:
     """Of mutants in one tree."""
 
-    def __init__(self, tree: Tree, covering: Covering | Named, suite_s: float = SUITE_S) -> None:
-        """`suite_s`: seconds for the suite; with 0 it is left out, and the judgement says so."""
+    def __init__(self, tree: Tree, covering: Covering | Named, suite_s: float = SUITE_S, seeds: int = SEEDS) -> None:
+        """`suite_s`: seconds for the suite; `seeds`: of each kind of world. With 0 either is left out, and the
+        judgement says so."""
+        self._seeds = seeds
         self._suite_s = suite_s
         self._tree = tree
         self._covering = covering
@@ -71,7 +73,10 @@ class Judge:
             found.bounded.append("suite")
         elif self._ended_by_tests(found, "suite", file, text, rest, self._suite_s):
             return found
-        self._ended_by_seeds(found, file, text)
+        if self._seeds:
+            self._ended_by_seeds(found, file, text)
+        else:
+            found.bounded.append("seeds")
         return found
 
     def _within(self, tests: Sequence[str], seconds: float) -> list[str]:
@@ -117,7 +122,7 @@ class Judge:
     def _ended_by_seeds(self, found: Judgement, file: str, text: str) -> None:
         found.stage = "seeds"
         for kind in worlds_of(file):
-            command = ["-m", "jepsen_like.simulator", "--kind", kind, "--seed", "1", "--seeds", str(SEEDS)]
+            command = ["-m", "jepsen_like.simulator", "--kind", kind, "--seed", "1", "--seeds", str(self._seeds)]
             with self._tree.holding(file, text):
                 run = self._tree.python(command, SEEDS_S * load())
             passed = sum(line.startswith("seed=") for line in run.output.splitlines())

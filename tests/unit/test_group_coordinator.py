@@ -271,6 +271,20 @@ def test_a_look_at_sessions_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> N
     assert sorted(world.group().members) == ["a", "b"]
 
 
+def test_removals_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as a call may bring, neither fewer nor more: a rack of members that is gone is gone after few calls."""
+    monkeypatch.setattr(coordinator, "REMOVALS_PER_CALL", 3)
+    world = World()
+    world.enter("a", "b", "c", "d", "e", "f", "g")
+    world.pass_time(9.9)
+    world.now += 0.2
+    removed = []
+    while world.coordinator.next_call(world.now) == world.now and len(removed) < 9:
+        removed.append(sum(isinstance(change, Fence) for change in world.turn()))
+    assert [number for number in removed if number] == [3, 3, 1]
+    assert not world.group().members
+
+
 def test_with_nothing_to_do_it_need_not_be_called() -> None:
     world = World()
     world.turn()

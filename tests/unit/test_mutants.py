@@ -208,6 +208,9 @@ def test_a_judgement_without_the_suite_says_so(world: FakeTree) -> None:
     found = Judge(world, FakeCovering(), 0).judge("a.py", 7, "mutated")  # type: ignore[arg-type]
     assert (found.outcome, found.bounded) == ("survived", ["suite"])
     assert [tests for _, tests in world.asked] == [("t::fast", "t::slow"), ("cluster",), ("transactions",)]
+    world.asked.clear()
+    found = Judge(world, FakeCovering(), 0, 0).judge("a.py", 7, "mutated")  # type: ignore[arg-type]
+    assert found.bounded == ["suite", "seeds"] and len(world.asked) == 1
 
 
 def test_an_id_that_no_command_line_takes_stands_for_all_cases() -> None:
