@@ -399,3 +399,22 @@ async def test_batches_of_an_idempotent_producer_are_named(cluster: FakeCluster)
         assert [header.base_sequence for header in headers] == [0, 2, 5]
         assert {header.producer_id for header in headers} == {1}
     assert cluster.producer_ids == 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_nothing_is_done_for_a_batch_before_its_time(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """The timer of a batch that was opened is due when it is to be sealed: a turn before that would be for nothing."""
+    cluster.create_topic("later", partitions=1)
+    async with Producer(cluster.bootstrap, linger_ms=60_000) as producer:
+        if known:
+            producer.send("later", b"0", partition=0)
+            await producer.flush()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        sent = producer.send("later", b"1", partition=0)
+        assert producer._sender is not None and producer._sender._timer is not None
+        assert began + 59.0 < producer._sender._timer.when() <= loop.time() + 60.0
+        await producer.flush()
+        await sent

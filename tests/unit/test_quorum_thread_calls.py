@@ -1,0 +1,112 @@
+"""What the broker asks of its quorum's thread reaches the node as it was asked, and its answer comes back once; where
+the thread has ended, or its node has stopped, each call still gets an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jepsen_like.simulator.disk import SimDisk
+from metadata.engine import Fate, Outcome
+from metadata.quorum_changes import VoterChange
+from metadata.quorum_thread import QuorumThread
+from raftlog.clock import ManualClock
+from raftlog.config import TimingConfig
+from raftlog.model import BrokerId, QuorumStatus
+from tests.support.quorum_world import identity_of
+
+Call = Callable[[QuorumThread, Callable[[Any], None]], None]
+COMMAND: Any = object()
+CHANGE = VoterChange("add", 3)  # type: ignore[arg-type]
+CALLS: dict[str, tuple[Call, tuple[Any, ...], dict[str, Any]]] = {
+    "register": (lambda thread, done: thread.register(COMMAND, done), (COMMAND,), {}),
+    "propose": (lambda thread, done: thread.propose(COMMAND, done, timeout=2.5), (COMMAND,), {"timeout": 2.5}),
+    "read_barrier": (lambda thread, done: thread.read_barrier(done, timeout=2.5), (), {"timeout": 2.5}),
+    "leader_status": (lambda thread, done: thread.leader_status(done, timeout=2.5), (), {"timeout": 2.5}),
+    "stop_broker": (lambda thread, done: thread.stop_broker(done, timeout=2.5), (), {"timeout": 2.5}),
+    "change_voters": (
+        lambda thread, done: thread.change_voters(CHANGE, done, plan=True, timeout=2.5),
+        (CHANGE,),
+        {"plan": True, "timeout": 2.5},
+    ),
+}
+
+
+class Node:
+    """Answers what it is asked with the call's name, at once; keeps what it was asked."""
+
+    wants_tick = False
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name not in CALLS:
+            raise AttributeError(name)
+
+        def asked(*arguments: Any, **options: Any) -> None:
+            *rest, done = arguments
+            self.asked.append((name, tuple(rest), options))
+            done(f"answer to {name}")
+
+        return asked
+
+
+@pytest.fixture
+async def thread() -> Any:
+    return QuorumThread(
+        identity_of(1, 1),
+        peers={},
+        disk=SimDisk(),
+        clock=ManualClock(monotonic=1000.0),
+        random=random.Random(1),
+        timing=TimingConfig(),
+        on_events=lambda index, events: None,
+        on_fatal=lambda error: None,
+    )
+
+
+async def told_by(call: Call, thread: Any, turns: int = 5) -> list[Any]:
+    told: list[Any] = []
+    call(thread, told.append)
+    assert not told, "never within the call"
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    return told
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_call_reaches_the_node_as_it_was_asked_and_is_answered_once(thread: Any, name: str) -> None:
+    call, arguments, options = CALLS[name]
+    thread._node, thread._loop = Node(), asyncio.get_running_loop()
+    told: list[Any] = []
+    call(thread, told.append)
+    await asyncio.sleep(0)
+    assert thread._node.asked == [(name, arguments, options)]
+    assert told == [], "carried over with the next tick"
+    thread._bridge.flush()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert told == [f"answer to {name}"]
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["never begun", "stopped"])
+@pytest.mark.parametrize("name", CALLS)
+async def test_a_call_to_a_quorum_that_has_stopped_is_answered(thread: Any, name: str, begun: bool) -> None:
+    if begun:
+        thread._loop = asyncio.get_running_loop()
+    (answer,) = await told_by(CALLS[name][0], thread)
+    stopped = "the quorum of this node has stopped"
+    if name == "leader_status":
+        assert isinstance(answer, QuorumStatus) and answer == thread.status()
+        assert answer.node_id == BrokerId(1)
+    elif name == "stop_broker":
+        assert answer is False
+    elif name == "change_voters":
+        assert (answer.verdict, answer.code, answer.detail) == ("refused", "shutting_down", stopped)
+    else:
+        assert answer == Outcome(Fate.REFUSED, detail=stopped)
