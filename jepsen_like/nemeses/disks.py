@@ -1,7 +1,8 @@
 """Disks that are full, read-only, or whose fsyncs fail or take long.
 
-Proofs: a write that is refused; fsyncs that strace tells it touched. A node may end by itself of any of these (the
-metadata quorum stops a node whose disk it cannot write to); the heal starts it again, as its keeper would.
+Proofs: a write that is refused; fsyncs that strace tells it touched. A node may end by itself of a disk that is
+read-only or fails (the metadata quorum stops a node whose disk it cannot write to); the heal starts it again, as its
+keeper would. Of a full disk it may not.
 
 What is *not* here: how (`jepsen_like/clusters/disk_faults.py`, `system_calls.py`).
 """
@@ -40,10 +41,12 @@ class Filling:
         return {"taken": self._taken, "refused": "ENOSPC", "ended": ended(self._cluster, self._step.nodes)}
 
     async def heal(self) -> Evidence:
+        """There is room again, and nobody starts a node: none may have ended for want of room, so one that has stays
+        away, and the cluster does not recover."""
+        gone = ended(self._cluster, self._step.nodes)
         for node in self._step.nodes:
             await in_thread(disk_faults.empty, self._cluster.disks[node])
-        await self._cluster.start(self._step.nodes)
-        return {}
+        return {"ended": gone}
 
 
 class TurningReadOnly:

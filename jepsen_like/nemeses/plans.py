@@ -235,7 +235,7 @@ def followers_forget(rng: Random, facts: Facts, options: Options) -> steps.Step 
 
 
 def full_disk(rng: Random, facts: Facts, options: Options) -> steps.Step:
-    name = choice(rng, ("one", "minority", "leaders"))
+    name = choice(rng, ("one", "minority", "leaders", "all"))
     return steps.FullDisk(aim(name, facts, rng), name)
 
 

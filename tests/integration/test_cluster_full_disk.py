@@ -1,0 +1,116 @@
+"""Disks without a free block, of one node or of all: they start, decide, make room and go on, and no hand touches them
+(S10). Nothing acknowledged is lost (S1)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+
+import pytest
+
+from raftlog import Admin, Consumer, Producer
+from raftlog.cli.local_cluster import LocalCluster
+from raftlog.errors import RaftlogError
+from tests.support.cluster import PATIENCE_S, all_in_sync, eventually, running_cluster
+from tests.support.small_disks import SmallDisk, on_small_disks, small_disks
+
+pytestmark = pytest.mark.integration
+
+TOPIC = "t"
+CONFIGS = {"segment.bytes": "1048576", "min.insync.replicas": "1"}
+SMALL, LARGE = 100, 250_000
+
+
+async def write(cluster: LocalCluster, size: int) -> int:
+    """Records until the cluster takes no more, or there are enough; the first offset behind what was acknowledged."""
+    end = 0
+    with contextlib.suppress(RaftlogError):
+        async with Producer(cluster.bootstrap, delivery_timeout_ms=3_000) as producer:
+            for _ in range(120 if size == LARGE else 4_000):
+                placed = await producer.send_and_wait(TOPIC, os.urandom(size), partition=0)
+                end = placed.offset + 1
+    return end
+
+
+async def fill(cluster: LocalCluster, disks: list[SmallDisk], size: int) -> int:
+    """With records, and then by somebody else's file while records of this size are still sent."""
+    end = await write(cluster, LARGE)
+    for disk in disks:
+        await asyncio.to_thread(disk.fill)
+    end = max(end, await write(cluster, size))
+    for disk in disks:
+        await asyncio.to_thread(disk.fill)
+    return end
+
+
+async def takes_records(cluster: LocalCluster) -> bool:
+    async with Producer(cluster.bootstrap, delivery_timeout_ms=5_000) as producer:
+        await producer.send_and_wait(TOPIC, b"x", partition=0)
+    return True
+
+
+async def read_from(cluster: LocalCluster, start: int, end: int) -> set[int]:
+    """Offsets of the records between."""
+    found: set[int] = set()
+    async with Consumer(cluster.bootstrap, TOPIC, start={0: start}) as consumer, asyncio.timeout(PATIENCE_S):
+        while not found or max(found) + 1 < end:
+            found.update(record.offset for record in await consumer.poll(1_000, 1.0))
+    return {offset for offset in found if offset < end}
+
+
+def crash_and_start(cluster: LocalCluster, count: int) -> None:
+    for node in cluster.nodes[:count]:
+        cluster.kill_node(node.node_id)
+    for node in cluster.nodes[:count]:
+        cluster.start_node(node.node_id)
+    cluster.wait_ready(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "full", "size"),
+    [
+        pytest.param(3, 3, SMALL, id="all three, small batches"),
+        pytest.param(3, 3, LARGE, id="all three, large batches"),
+        pytest.param(3, 1, SMALL, id="one of three, small batches"),
+        pytest.param(3, 1, LARGE, id="one of three, large batches", marks=pytest.mark.soak),
+        pytest.param(1, 1, SMALL, id="alone, small batches", marks=pytest.mark.soak),
+        pytest.param(1, 1, LARGE, id="alone, large batches", marks=pytest.mark.soak),
+    ],
+)
+async def test_disks_without_a_free_block_heal_by_retention(nodes: int, full: int, size: int) -> None:
+    with small_disks(full) as disks, running_cluster(nodes, retention_check_ms="500") as cluster:
+        on_small_disks(cluster, disks)
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topic(TOPIC, partitions=1, replication_factor=nodes, configs=CONFIGS)
+            end = await fill(cluster, disks, size)
+            assert all(disk.free < 100_000 for disk in disks)
+            # A start writes, and so does each decision of the quorum: both on a full disk.
+            await asyncio.to_thread(crash_and_start, cluster, full)
+            await eventually(lambda: known(admin), "the topic is known again")
+            start = end - 3
+            await eventually(lambda: alter(admin), "the quorum takes another retention")
+            await eventually(lambda: roomy(disks), "retention has made room")
+            await eventually(lambda: takes_records(cluster), "records are taken again")
+            await eventually(lambda: well(admin), "nobody is short of room any more")
+            await all_in_sync(admin, TOPIC)
+            found = await eventually(lambda: read_from(cluster, start, end), "what was acknowledged is read")
+            assert found == set(range(start, end))
+
+
+async def known(admin: Admin) -> bool:
+    return (await admin.describe_topic(TOPIC)).partitions[0].leader is not None
+
+
+async def alter(admin: Admin) -> bool:
+    """By size, so that the last records stay."""
+    await admin.alter_topic(TOPIC, {"retention.bytes": str(4 * 1024 * 1024)})
+    return True
+
+
+async def roomy(disks: list[SmallDisk]) -> bool:
+    return all(disk.free > 3_000_000 for disk in disks)
+
+
+async def well(admin: Admin) -> bool:
+    return not any("short of room" in problem for problem in (await admin.health()).problems)
