@@ -30,9 +30,11 @@ E2FSCK_REPAIRED = 1
 
 
 def fill(volume: Volume) -> int:
-    """Take all room that is left; how many bytes that were. Raises `OSError` for anything but a full disk."""
-    taken, piece = 0, PIECE_BYTES_MAX
-    with Path(volume.path, FILLER).open("wb") as file:
+    """Take all room that is left; how many bytes are taken. Again: also what was freed since. Raises `OSError` for
+    anything but a full disk."""
+    piece = PIECE_BYTES_MAX
+    with Path(volume.path, FILLER).open("ab") as file:
+        taken = os.fstat(file.fileno()).st_size
         while piece >= PIECE_BYTES_MIN:
             try:
                 os.posix_fallocate(file.fileno(), taken, piece)

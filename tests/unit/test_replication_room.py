@@ -1,4 +1,4 @@
-"""Short of room: leaders refuse clients, followers go on to half of that, and nothing acknowledged is lost (S1, S10)."""
+"""Short of room: leaders refuse clients, followers go on to half of that, and no acknowledged record goes (S1)."""
 
 from __future__ import annotations
 
