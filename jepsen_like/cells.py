@@ -92,8 +92,10 @@ CELLS: Mapping[str, Cell] = {
         Cell("R6", "log", "partition-leaders", 9_000, "leaders, controller or both alone", reference="J4"),
         Cell("R7", "log", "links", 3_600, "links: delay, stall, reset, late bytes", layout=LOOPBACK, reference="J3"),
         Cell(
-            "R8", "log", "mixed", 3_600, "clocks: leaps to 288 s, strobe, monotonic offsets; with retention by time",
-            reference="J1-J5", options={**_mix("clock", "clock-monotonic"), "at_once": 1, "retention_past_s": 120},
+            "R8", "log", "mixed", 3_600,
+            "clocks: leaps to 288 s, strobe, wrong by days at a start, monotonic offsets; with retention by time",
+            reference="J1-J5",
+            options={**_mix("clock", "clock-start", "clock-monotonic"), "at_once": 1, "retention_past_s": 120},
         ),
         Cell("R9", "log", "power", 9_000, "power failure of one, a minority, leaders", reference="J3"),
         Cell("R10", "log", "power-all", _ROUND_S, "power failure of all at once", reference="J3", options=_AT_ONCE,

@@ -64,6 +64,7 @@ RECIPES: Mapping[str, Recipe] = {
     "late-bytes": _recipe("old bytes arrive after newer ones", {PROXIES}, plans.late_bytes),
     "links": _recipe("all that proxies do", {PROXIES}, plans.slow_links, plans.stall, plans.reset, plans.late_bytes),
     "clock": _recipe("wall clocks leap", {FAKETIME}, plans.bump, plans.strobe),
+    "clock-start": _recipe("nodes start with wrong wall clocks", {FAKETIME}, plans.wrong_start),
     "clock-monotonic": _recipe("monotonic clocks differ", {TIME_NAMESPACE}, plans.monotonic_offset),
     "power": _recipe("the power of one, a minority or leaders fails", {POWER_LOSS}, plans.power),
     "power-all": _recipe("the power of all fails at once", {POWER_LOSS}, plans.power_of_all),

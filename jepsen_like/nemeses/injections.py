@@ -36,6 +36,7 @@ INJECTIONS: Mapping[type[Any], Callable[[Any, NodeCluster], Injection]] = {
     steps.Reset: networks.Resetting,
     steps.Linger: networks.Lingering,
     steps.Bump: wall_clocks.Bumping,
+    steps.WrongStart: wall_clocks.StartingWrong,
     steps.Strobe: wall_clocks.Strobing,
     steps.Power: power.Blackout,
     steps.SlowPower: power.Blackout,

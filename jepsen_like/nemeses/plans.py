@@ -25,6 +25,8 @@ SURVIVORS = ("nothing", "names", "parts")
 BUMP_SECONDS_MAX = 288.0
 BUMP_SECONDS_MIN = 4.0
 """Below it a node's own clock, which tells whole seconds, is no proof."""
+WRONG_DAYS = (8.0, 40.0)
+"""More than anything is kept for."""
 MOVES_MAX = 4
 SLOW_MS = 100
 """Of each fsync; below an election's timeout, so that the quorum goes on."""
@@ -154,6 +156,13 @@ def _some_links(rng: Random, facts: Facts) -> tuple[str, ...]:
 def bump(rng: Random, facts: Facts, options: Options) -> steps.Step:
     nodes = aim(choice(rng, ("one", "minority", "majority", "all")), facts, rng)
     return steps.Bump(nodes, tuple(_offset(rng) for _ in nodes))
+
+
+def wrong_start(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    """Days, either way, and of a minority: what most clocks agree on is believed."""
+    nodes = aim(choice(rng, ("one", "minority")), facts, rng)
+    days = (rng.uniform(*WRONG_DAYS) * (1 if rng.random() < 0.5 else -1) for _ in nodes)
+    return steps.WrongStart(nodes, tuple(round(86_400 * wrong, 3) for wrong in days))
 
 
 def strobe(rng: Random, facts: Facts, options: Options) -> steps.Step:

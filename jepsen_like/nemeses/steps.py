@@ -258,6 +258,19 @@ class Bump(ClockFault):
 
 
 @dataclass(frozen=True, slots=True)
+class WrongStart(ClockFault):
+    """Killed, and started with clocks that are wrong by so many seconds; at the heal they are set right, while the
+    nodes run."""
+
+    kind = "clock-start"
+    seconds: tuple[float, ...] = ()
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset(f"clock:{node}" for node in self.nodes) | process_claims(self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
 class Strobe(ClockFault):
     """Back and forth by `seconds`, every `period` seconds."""
 

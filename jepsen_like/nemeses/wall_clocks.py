@@ -14,6 +14,7 @@ from jepsen_like.clusters.cluster import NodeCluster
 
 from . import steps
 from .injection import Evidence, FaultNotMade
+from .processes import running
 
 TOLERANCE_SECONDS = 3.0
 """Of what a node says: it tells whole seconds, and answers a little later on a busy machine."""
@@ -53,6 +54,21 @@ async def set_back(cluster: NodeCluster, nodes: tuple[str, ...]) -> None:
             await asyncio.sleep(POLL_SECONDS)
 
 
+async def proof_of(cluster: NodeCluster, nodes: tuple[str, ...], wrong: tuple[float, ...]) -> Evidence:
+    """What those of them that answer say. Raises `FaultNotMade` where one says something else, or nobody anything."""
+    offsets = {}
+    for node, seconds in zip(nodes, wrong, strict=True):
+        offset = await told(cluster, node)
+        if offset is None:
+            continue
+        if abs(offset - seconds) > TOLERANCE_SECONDS:
+            raise FaultNotMade(f"{node} was set by {seconds} s, and is {offset} s ahead")
+        offsets[node] = offset
+    if not offsets:
+        raise FaultNotMade("nobody says what time it is")
+    return {"offsets": offsets}
+
+
 class Bumping:
     """`steps.Bump`."""
 
@@ -65,17 +81,30 @@ class Bumping:
             clocks_of(self._cluster).set(node, seconds)
 
     async def prove(self) -> Evidence:
-        offsets = {}
+        return await proof_of(self._cluster, self._step.nodes, self._step.seconds)
+
+    async def heal(self) -> Evidence:
+        await set_back(self._cluster, self._step.nodes)
+        return {}
+
+
+class StartingWrong:
+    """`steps.WrongStart`."""
+
+    def __init__(self, step: steps.WrongStart, cluster: NodeCluster) -> None:
+        self._step = step
+        self._cluster = cluster
+
+    async def begin(self) -> None:
+        settable = clocks_of(self._cluster)
+        running(self._cluster, self._step.nodes)
+        await self._cluster.kill(self._step.nodes)
         for node, seconds in zip(self._step.nodes, self._step.seconds, strict=True):
-            offset = await told(self._cluster, node)
-            if offset is None:
-                continue
-            if abs(offset - seconds) > TOLERANCE_SECONDS:
-                raise FaultNotMade(f"{node} was set by {seconds} s, and is {offset} s ahead")
-            offsets[node] = offset
-        if not offsets:
-            raise FaultNotMade("nobody says what time it is")
-        return {"offsets": offsets}
+            settable.set(node, seconds)
+        await self._cluster.start(self._step.nodes)
+
+    async def prove(self) -> Evidence:
+        return await proof_of(self._cluster, self._step.nodes, self._step.seconds)
 
     async def heal(self) -> Evidence:
         await set_back(self._cluster, self._step.nodes)

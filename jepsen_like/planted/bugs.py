@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .client_bugs import CLIENT_BUGS
+from .clock_bugs import CLOCK_BUGS_OF_CLUSTERS, CLOCK_BUGS_OF_GROUPS
 from .disk_bugs import DISK_BUGS
 from .election_bugs import ELECTION_BUGS
 from .group_bugs import GROUP_BUGS
-from .log_bugs import CLOCK_BUGS, LOG_BUGS
+from .log_bugs import LOG_BUGS
 from .patches import Planted
 from .producer_bugs import PRODUCER_BUGS
 from .quorum_bugs import ENGINE_BUGS
@@ -18,7 +19,14 @@ from .transaction_bugs import TRANSACTION_BUGS
 from .voters_bugs import VOTERS_BUGS
 
 OF_THE_QUORUM = (*ENGINE_BUGS, *VOTERS_BUGS, *DISK_BUGS, *CLIENT_BUGS)
-OF_CLUSTERS = (*REPLICATION_BUGS, *ELECTION_BUGS, *LOG_BUGS, *ROOM_BUGS, *PRODUCER_BUGS)
-SIMULATED = (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *TRANSACTION_BUGS)
+OF_CLUSTERS = (
+    *REPLICATION_BUGS,
+    *ELECTION_BUGS,
+    *LOG_BUGS,
+    *ROOM_BUGS,
+    *PRODUCER_BUGS,
+    *CLOCK_BUGS_OF_CLUSTERS,
+)
+SIMULATED = (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *CLOCK_BUGS_OF_GROUPS, *TRANSACTION_BUGS)
 
-BUGS: Mapping[str, Planted] = {bug.name: bug for bug in (*SIMULATED, *CLOCK_BUGS)}
+BUGS: Mapping[str, Planted] = {bug.name: bug for bug in SIMULATED}

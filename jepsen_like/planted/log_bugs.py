@@ -19,11 +19,10 @@ from partitions.log_pending import PendingWork
 from partitions.recovery import _Recovery
 from partitions.replica_repair import LossAnswer, ReplicaRepairs
 from partitions.replica_shelf import ReplicaShelf
-from raftlog.cluster_clock import ClusterClock
 from raftlog.ports import Disk
 from raftlog.record_batch import parse_header
 
-from .patches import CLUSTER, REAL, Patch, Planted, original
+from .patches import CLUSTER, Patch, Planted, original
 
 _done = original(PendingWork, "done")
 _make_durable = original(_Recovery, "_make_durable")
@@ -105,11 +104,6 @@ def _repair_at_once(repairs: Any, repair: Any) -> None:
 def _read_nothing(check: Any) -> Any:
     """Every segment is as it was written."""
     yield from ()
-
-
-def _believe(clock: Any) -> Any:
-    """Whatever the wall clock says."""
-    return clock._clock.wall_ms()
 
 
 def _set_nothing_aside(shelf: Any, known: Any) -> None:
@@ -196,15 +190,5 @@ LOG_BUGS = (
             Patch(ReplicaShelf, "set_strays_aside", _set_nothing_aside),
         ),
         found_by=CLUSTER,
-    ),
-)
-
-CLOCK_BUGS = (
-    Planted(
-        "any_clock_is_believed",
-        "a wall clock that leaps makes records too old to be kept",
-        "ClusterClock.expiry_ms is the cluster's time, not this node's wall clock",
-        (Patch(ClusterClock, "expiry_ms", _believe),),
-        found_by=REAL,
     ),
 )

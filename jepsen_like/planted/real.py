@@ -136,9 +136,14 @@ _MINORITY = "a majority that shares its one forgetful voter; files of one voter 
 _EXT4 = "a file system that forgets names; ext4 syncs a file's name with its data"
 _FULL = "a disk that is filled to its last block and that nobody empties, which ends the run where the bug is"
 _REMEMBERED = "a producer that is forgotten while it may send again; brokers remember one for a day"
+_A_WEEK = "a group without members whose offsets are kept for less time than a node's clock is wrong by"
 _NO_WORKLOAD = "a workload that {}; there is none for real clusters"
 
 NOT_HERE: Mapping[str, str] = {
+    "offsets_are_stamped_by_the_asked_node": _A_WEEK,
+    "offsets_expire_by_the_coordinators_clock": _A_WEEK,
+    "one_clock_moves_the_time": _A_WEEK,
+    "records_are_stamped_by_any_clock": _NO_WORKLOAD.format("has topics of `LogAppendTime`"),
     "truncates_to_the_high_watermark": "a leader that dies in the milliseconds in which a follower fetches again",
     "ends_are_compared_without_epochs": "tails of two epochs that end at the same offset",
     "followers_of_any_epoch_are_heard": _ORDER,

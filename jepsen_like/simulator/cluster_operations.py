@@ -154,6 +154,8 @@ class ClusterOperations:
             configs |= {"delete.retention.ms": str(rng.choice((0, 1_000, 86_400_000)))}
         elif rng.random() < 0.3:
             configs["retention.bytes"] = str(rng.choice((1024, 4096)))
+        if random.Random(f"{self._seed}/cluster/stamps/{self._made}").random() < 0.25:
+            configs["message.timestamp.type"] = "LogAppendTime"
         plan = ProducerPlan(
             in_flight=rng.choice((1, 2, 5)),
             pause=rng.choice((0.05, 0.1, 0.5)),
@@ -323,6 +325,7 @@ class ClusterOperations:
         target = clients.leader_of(tp)
         if target is None:
             return False
+        truth.of(tp).shortened = True
 
         def deliver() -> None:
             assert target.broker is not None

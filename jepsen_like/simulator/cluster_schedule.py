@@ -20,6 +20,7 @@ from typing import Any
 
 from .cluster_kinds import KINDS, FaultDraw
 from .quorum_schedule import Fault
+from .wrong_clocks import draw_wrong_clocks
 
 FORMAT_VERSION = 1
 WORLD = "cluster"
@@ -147,6 +148,8 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
     faults += filled
     if not filled:  # Those are worlds of their own.
         schedule = _crowded(random.Random(f"{seed}/cluster/crowds"), schedule)
+    rng = random.Random(f"{seed}/cluster/wrong-clocks")
+    faults += draw_wrong_clocks(rng, voters, schedule.nodes, seconds)
     rng = random.Random(f"{seed}/cluster/rot-in-service")
     rots = _rots_in_service(rng, schedule)
     if rots:

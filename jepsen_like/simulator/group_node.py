@@ -23,12 +23,14 @@ from metadata.view import ClusterView, GroupChanged, MemberRecord, TopicChanged,
 from raftlog.client.group_api import AssignedTopic, MembershipInfo
 from raftlog.model import TopicPartition
 from raftlog.patterns import full_matcher
+from raftlog.version import FEATURE_LEVEL
 
 from .quorum_node import QuorumSimNode
 
 TURN_SECONDS = 0.1
 PROPOSAL_SECONDS = 1.5
-FOR_EVER_MS = 10**15
+WEEK_MS = 7 * 86_400_000
+"""As in production: nothing that a run commits is so old."""
 
 Answer: TypeAlias = "Callable[[str, Any], None]"
 """A code ("" where all is well) and what was asked for."""
@@ -38,6 +40,7 @@ class GroupSimNode(QuorumSimNode):
     """See `QuorumSimNode`; `others` are all nodes, and are given to it later."""
 
     others: Sequence[GroupSimNode] = ()
+    feature_level = FEATURE_LEVEL
 
     def start(self) -> None:
         self.view = ClusterView()
@@ -187,7 +190,7 @@ class GroupSimNode(QuorumSimNode):
         if status is None or status.leader != self.node_id:
             self._coordinator = None
         elif self._coordinator is None or self._coordinator.term != status.term:
-            self._coordinator = Coordinator(self.view, full_matcher, status.term, offsets_retention_ms=FOR_EVER_MS)
+            self._coordinator = Coordinator(self.view, full_matcher, status.term, offsets_retention_ms=WEEK_MS)
         return self._coordinator
 
     def _turn_later(self) -> None:

@@ -14,8 +14,10 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Iterator
+from unittest import mock
 
 from metadata.commands import AddPartitions, Command
+from metadata.groups import coordinator
 from metadata.groups.records import GroupState
 from raftlog.errors import RaftlogError
 from raftlog.model import TopicPartition
@@ -31,6 +33,8 @@ from .violation import Violation
 
 LIVENESS_SECONDS = 40.0
 LOOK_EVERY = 0.5
+EXPIRY_SECONDS = 1.0
+"""Between two looks for offsets that have expired."""
 PARTITIONS_MAX = 4
 
 
@@ -155,7 +159,7 @@ class _Living:
 
 def run_schedule(schedule: Schedule) -> QuorumVerdict:
     """Run a schedule to its verdict. A crash of the product's own code is a violation, with its traceback."""
-    with small_limits(schedule.limits):
+    with small_limits(schedule.limits), mock.patch.object(coordinator, "EXPIRY_SECONDS", EXPIRY_SECONDS):
         world = GroupWorld(schedule)
         violation = ""
         try:

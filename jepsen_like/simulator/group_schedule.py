@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from .quorum_schedule import SETTLE_SECONDS, Operation, Schedule
 from .quorum_schedule import draw as draw_quorum
+from .wrong_clocks import draw_wrong_clocks
 
 MEMBERS = 4
 MEMBER_OPERATIONS = (
@@ -36,4 +37,12 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> Schedule:
     while (at := at + rng.expovariate(1 / mean)) < seconds:
         kind, node, place = rng.choice(chosen), rng.randrange(schedule.nodes), rng.randrange(MEMBERS)
         operations.append(Operation(round(at, 4), kind, node, place))
-    return replace(schedule, operations=tuple(sorted(operations, key=lambda one: one.at)))
+    faults = schedule.faults
+    if faulty:
+        rng = random.Random(f"{seed}/groups/wrong-clocks")
+        faults += draw_wrong_clocks(rng, schedule.voters, schedule.nodes, seconds)
+    return replace(
+        schedule,
+        operations=tuple(sorted(operations, key=lambda one: one.at)),
+        faults=tuple(sorted(faults, key=lambda one: one.at)),
+    )

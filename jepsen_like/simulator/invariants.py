@@ -264,6 +264,8 @@ class Truth:
         exposed = leader.exposed_high_watermark
         if exposed is not None:
             partition.exposes(epoch, exposed)
+            topic_id, config = partition.topic_partition.topic_id, driver.log.config
+            partition.shortened |= topic_id in self.rules.bounded or config.retention_bytes >= 0
             partition.begins_at(epoch, driver.log.log_start_offset)
         if mark != before:
             self._check_counted(node, partition, leader)

@@ -31,6 +31,8 @@ class PartitionTruth:
     """A recovery election began this epoch: what its leader lacks is lost, as soon as it is seen to lead."""
     start_offset: int = 0
     """The greatest log start that any leader had."""
+    shortened: bool = False
+    """Somebody asked for records to be deleted, or their number is bounded: the log may begin anywhere."""
     _named: dict[tuple[int, int], Batch] = field(default_factory=dict)
     _leaders: dict[LeaderEpoch, tuple[BrokerId, Incarnation]] = field(default_factory=dict)
     _exposed: dict[LeaderEpoch, tuple[int, int]] = field(default_factory=dict)
@@ -74,6 +76,11 @@ class PartitionTruth:
     def begins_at(self, epoch: LeaderEpoch, start_offset: int) -> None:
         """A leader that may be read from begins its log here."""
         self.start_offset = max(self.start_offset, start_offset)
+        if start_offset > 0 and not self.shortened and not self.may_lose:
+            raise Violation(
+                f"S1: {self.topic_partition} begins at {start_offset}: nobody deleted what was before, and a run "
+                "is too short for anything to be old"
+            )
         promised_in, promised = self._deleted
         if epoch >= promised_in and start_offset < promised and not self.may_lose:
             raise Violation(

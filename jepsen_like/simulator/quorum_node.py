@@ -77,6 +77,9 @@ class Watcher(Protocol):
 class QuorumSimNode:
     """A node: its disk for ever, its process from `start` to `kill`."""
 
+    feature_level = 1
+    """That its broker understands: here nobody looks at more."""
+
     def __init__(
         self, node_id: int, schedule: Schedule, *, heap: EventHeap, network: UnkindNetwork, trace: Trace
     ) -> None:
@@ -164,7 +167,14 @@ class QuorumSimNode:
         where = endpoint_of(self.node_id)
         directory = self.identity.directory_id
         return RegisterBroker.of(
-            self.node_id, directory, self.starts, api=where, data=where, rack="", feature_level=1, reports=[]
+            self.node_id,
+            directory,
+            self.starts,
+            api=where,
+            data=where,
+            rack="",
+            feature_level=self.feature_level,
+            reports=[],
         )
 
     def _registered(self, life: Life, outcome: Outcome) -> None:

@@ -40,6 +40,8 @@ class RecordRules:
         self.partitions: dict[TopicPartition, PartitionRecord] = {}
         self.topics: dict[TopicId, TopicRecord] = {}
         self.removed: set[TopicId] = set()
+        self.bounded: set[TopicId] = set()
+        """Topics that ever had `retention.bytes`."""
         self.brokers: dict[BrokerId, BrokerRecord] = {}
         self._reports: dict[tuple[BrokerId, int], dict[TopicPartition, Report]] = {}
         """By broker and start."""
@@ -73,6 +75,8 @@ class RecordRules:
                     self.brokers[broker.broker_id] = broker
                 case TopicChanged(topic):
                     self.topics[topic.topic_id] = topic
+                    if dict(topic.configs).get("retention.bytes", "-1") != "-1":
+                        self.bounded.add(topic.topic_id)
                 case TopicRemoved(topic_id, _):
                     self.topics.pop(topic_id, None)
                     self.removed.add(topic_id)

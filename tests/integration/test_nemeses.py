@@ -126,6 +126,7 @@ async def test_nodes_come_back_from_what_needs_a_start(in_namespaces: NodeCluste
     ("step", "ability"),
     [
         (steps.MonotonicOffset(("n3",), "one", seconds=10_000_000), TIME_NAMESPACE),
+        (steps.WrongStart(("n2",), (2_000_000.0,)), FAKETIME),
         (steps.ReadOnly(("n2",), "one"), READ_ONLY),
         (steps.FailSync(("n3",), "one", first=1), STRACE),
     ],

@@ -224,6 +224,16 @@ def test_clocks_leap_far_enough_to_be_seen_and_no_further_than_jepsens(seed: int
 
 @settings(max_examples=50, deadline=None)
 @given(SEEDS, st.sampled_from([3, 5]))
+def test_a_minority_starts_with_clocks_that_are_wrong_by_days(seed: int, count: int) -> None:
+    step = plans.wrong_start(random.Random(seed), facts(count), Options())
+    assert isinstance(step, steps.WrongStart) and len(step.nodes) == len(step.seconds)
+    assert 1 <= len(step.nodes) <= (count - 1) // 2
+    assert all(8 <= abs(seconds) / 86_400 <= 40 for seconds in step.seconds)
+    assert step.claims >= {f"clock:{step.nodes[0]}"} and len(step.claims) == 2 * len(step.nodes)
+
+
+@settings(max_examples=50, deadline=None)
+@given(SEEDS, st.sampled_from([3, 5]))
 def test_moves_keep_the_minimum_and_name_nodes_that_exist(seed: int, count: int) -> None:
     known = facts(count)
     step = plans.reassign(random.Random(seed), known, Options())
