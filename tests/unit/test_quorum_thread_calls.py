@@ -57,7 +57,13 @@ class Node:
 
 
 @pytest.fixture
-async def thread() -> Any:
+def fatal() -> list[BaseException]:
+    """What the broker was told is the node's end."""
+    return []
+
+
+@pytest.fixture
+async def thread(fatal: list[BaseException]) -> Any:
     return QuorumThread(
         identity_of(1, 1),
         peers={},
@@ -66,7 +72,7 @@ async def thread() -> Any:
         random=random.Random(1),
         timing=TimingConfig(),
         on_events=lambda index, events: None,
-        on_fatal=lambda error: None,
+        on_fatal=fatal.append,
     )
 
 
@@ -110,3 +116,35 @@ async def test_a_call_to_a_quorum_that_has_stopped_is_answered(thread: Any, name
         assert (answer.verdict, answer.code, answer.detail) == ("refused", "shutting_down", stopped)
     else:
         assert answer == Outcome(Fate.REFUSED, detail=stopped)
+
+
+@pytest.mark.parametrize("where", ["an input", "a tick"])
+async def test_an_error_that_nobody_expected_ends_the_node_and_is_told(
+    thread: Any, fatal: list[BaseException], where: str
+) -> None:
+    """Its state is in doubt, so nothing may leave it any more; the broker hears of it, and stops."""
+    broken = ZeroDivisionError("broken")
+
+    class Broken(Node):
+        busy = False
+        reaches_leader = True
+        next_heartbeat = next_look = 1e9
+
+        def tick(self) -> None:
+            raise broken
+
+    def input_() -> None:
+        raise broken
+
+    thread._node, thread._stop, thread._loop = Broken(), asyncio.Event(), asyncio.get_running_loop()
+    thread._started.set_result(None)
+    if where == "an input":
+        thread._do_guarded(input_)
+    else:
+        thread._tick()
+    assert thread._stop.is_set() and not fatal, "told on the broker's own loop"
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert fatal == [broken]
+    if thread._next_beat is not None:
+        thread._next_beat.cancel()
