@@ -190,6 +190,8 @@ class Cluster:
             if [(one.topic_id, one.partition) for one in answered] != [(one.topic_id, one.partition) for one in part]:
                 raise RemoteProtocolError("the answer is not that of an offsets request")
             found += answered
+        if any(one.error == "metadata_behind" for one in found):
+            self.ask_another()
         return found
 
     async def wait_for_news(self, ends: Mapping[Place, int], wait_s: float) -> bool:

@@ -245,7 +245,7 @@ class Router:
     ) -> None:
         """Ids are drawn at random, so whoever has one got it from a node that may know more than this one does yet."""
         if any(self.view.topic_by_id(TopicId(target.topic_id)) is None for target in asked):
-            await self.catch_up()
+            self._leaders.may_be_behind = not await self.catch_up()
 
     async def catch_up(self) -> bool:
         """Bring the view to all that the quorum has decided by now (S7). False: the quorum does not answer."""

@@ -63,6 +63,8 @@ class Leaders:
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
+        self.may_be_behind = False
+        """The quorum was silent when it was asked last: what is not in the view may exist all the same."""
 
     def of(self, topic_id: bytes, partition: int) -> BrokerId:
         """The leader, or `NO_BROKER`."""
@@ -90,7 +92,8 @@ class Leaders:
                 groups.setdefault(leader, []).append(position)
                 continue
             error = self._why_nobody(TopicId(target.topic_id), target.partition)
-            slots.settle(position, failed(target, error), final=not error.retriable)
+            final = not error.retriable or error.code == "metadata_behind"  # which another node may not be
+            slots.settle(position, failed(target, error), final=final)
         return groups
 
     async def retry_before(self, deadline: float) -> bool:
@@ -111,6 +114,9 @@ class Leaders:
 
     def _why_nobody(self, topic_id: TopicId, partition: int) -> RaftlogError:
         topic = self._view.topic_by_id(topic_id)
+        if topic is None and self.may_be_behind:
+            silent = f"topic {topic_id.hex()} is not known here, and the quorum is silent: another node may know it"
+            return RetriableError("metadata_behind", silent)
         if topic is None:
             return InvalidRequest("unknown_topic", f"there is no topic with id {topic_id.hex()}")
         topic_partition = TopicPartition(topic_id, partition)

@@ -1,9 +1,9 @@
 """What a reader does when a leader gives it an error instead of batches. A pure core.
 
 Most errors pass: the reader rests a while and asks again, perhaps somebody else. One that says that the partition is
-not known may come from a node that is behind, so it has to hold for a moment before it is believed; one that says that
-the position is not in the log counts only once all that was fetched ahead is handed out, and if the bounds that come
-with it say so, too.
+not known may come from a node that is behind: whether the topic is gone is for its description to say, which is asked
+for each time (`fetcher.py`). One that says that the position is not in the log counts only once all that was fetched
+ahead is handed out, and if the bounds that come with it say so, too.
 
 What is *not* here: resting, and asking for metadata again (`fetcher.py`).
 """
@@ -16,22 +16,19 @@ from raftlog.errors import CODES, InvalidRequest, RaftlogError, error_from_code
 
 from .fetch_channel import Answer
 from .reader import PartitionReader
-from .topic_readers import UNKNOWN_TOPIC_GRACE
+
+SETTLED_BY_DESCRIPTION = ("unknown_topic", "unknown_partition")
 
 logger = logging.getLogger("raftlog.client")
 
 
-def take_refusal(reader: PartitionReader, answer: Answer, now: float, on_out_of_range: str) -> RaftlogError:
+def take_refusal(reader: PartitionReader, answer: Answer, on_out_of_range: str) -> RaftlogError:
     """The error that this answer has. Where reading cannot go on it is the reader's, too; `on_out_of_range` other than
-    `"error"` is where to go on instead. `now` in seconds."""
+    `"error"` is where to go on instead."""
     error = error_from_code(answer.error, answer.detail, answer.leader)
     if error.code == "offset_out_of_range":
         _out_of_range(reader, answer, on_out_of_range)
-    elif error.code in ("unknown_topic", "unknown_partition"):
-        reader.unknown_since = now if reader.unknown_since is None else reader.unknown_since
-        if now - reader.unknown_since >= UNKNOWN_TOPIC_GRACE:
-            reader.error = error
-    elif not CODES[error.code].retriable:
+    elif error.code not in SETTLED_BY_DESCRIPTION and not CODES[error.code].retriable:
         reader.error = error
     return error
 

@@ -255,7 +255,7 @@ class Fetcher:
 
     def on_answer(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
         if answer.error:
-            self.last_error = take_refusal(reader, answer, self._loop.time(), self._settings.on_out_of_range)
+            self.last_error = take_refusal(reader, answer, self._settings.on_out_of_range)
             self._back_off(reader)
         else:
             self._accept(reader, answer, body)
@@ -281,7 +281,7 @@ class Fetcher:
         try:
             end = answer.last_stable_offset if self._settings.isolation else answer.high_watermark
             reader.accept(body, answer.high_watermark, answer.log_start_offset, end, answer.aborted)
-            reader.failures, reader.unknown_since = 0, None
+            reader.failures = 0
             if body.nbytes:
                 reader.served = self._answers
         except CorruptBatch as error:

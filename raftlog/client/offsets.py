@@ -45,6 +45,8 @@ async def query_offsets(
     if [found.partition for found in answered] != [query.partition for query in asked]:
         raise RemoteProtocolError("the answer is not that of an offsets request")
     for found in answered:
+        if found.error == "metadata_behind":
+            api.prefer_another()
         if found.error:
             raise error_from_code(found.error, found.detail, found.leader)
     return answered

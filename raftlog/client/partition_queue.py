@@ -66,7 +66,7 @@ class PartitionQueue(Generic[D]):
 
     __slots__ = (
         "failures", "idempotent", "in_flight", "last_error", "launches", "leader", "leader_epoch", "next_sequence",
-        "not_before", "partition", "producer_epoch", "producer_id", "ready", "rewound", "topic", "unknown_since",
+        "not_before", "partition", "producer_epoch", "producer_id", "ready", "rewound", "topic",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, idempotent: bool) -> None:
@@ -89,7 +89,6 @@ class PartitionQueue(Generic[D]):
         self.failures = 0
         self.not_before = 0.0
         self.last_error: RaftlogError | None = None
-        self.unknown_since: float | None = None
 
     @property
     def backlog(self) -> int:

@@ -74,7 +74,7 @@ class PartitionReader:
     __slots__ = (
         "_corrupt", "_handing_out", "_questions", "asked", "buffered", "buffered_bytes", "error", "failures",
         "fetch_offset", "high_watermark", "leader", "leader_epoch", "log_start_offset", "looking_for", "not_before",
-        "partition", "position", "readable_end", "served", "topic", "unknown_since", "version",
+        "partition", "position", "readable_end", "served", "topic", "version",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, start: Start) -> None:
@@ -106,7 +106,6 @@ class PartitionReader:
         self.leader_epoch = -1
         self.failures = 0
         self.not_before = 0.0
-        self.unknown_since: float | None = None
         self.served = 0
         """When it got batches last, counted in answers."""
         self.seek(start)

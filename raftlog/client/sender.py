@@ -37,7 +37,7 @@ from .metadata import ClusterMetadata, TopicDescription, check_partition
 from .partition_queue import Delivered, Outcome, Undelivered
 from .producer_settings import ProducerSettings
 from .refresher import MetadataRefresher
-from .sequencer import UNKNOWN_TOPIC_GRACE, Sequencer
+from .sequencer import Sequencer
 from .transport import Transport
 from .waiters import Waiters
 
@@ -47,6 +47,8 @@ REQUEST_BYTES = 1 * MIB
 """Batches in one request, the first apart: larger ones gain nothing."""
 WATCH_INTERVAL = 0.1
 """Seconds between looks at deadlines and late answers."""
+UNKNOWN_TOPIC_GRACE = 2.0
+"""Seconds for which every node says that there is no such topic, before that is believed."""
 LATE_ANSWER = 0.5
 """Seconds after which the leaders are asked for again."""
 LATE_AGAIN = 0.2

@@ -25,11 +25,11 @@ from .partition_queue import MAX_IN_FLIGHT_BATCHES, Delivered, Outcome, Partitio
 BACKOFF_MIN = 0.02
 MOVING_BACKOFF_MAX = 0.1
 BUSY_BACKOFF_MAX = 1.0
-UNKNOWN_TOPIC_GRACE = 2.0
 
 _BUSY = ("overloaded", "disk_full", "not_enough_replicas", "not_enough_replicas_after_append")
 _CHAIN_BROKEN = ("out_of_order_sequence", "unknown_producer_id")
-_SETTLING = ("unknown_topic", "unknown_partition")
+_SETTLED_BY_DESCRIPTION = ("unknown_topic", "unknown_partition")
+"""A leader that says so may be behind. Whether the topic is gone its description says, which is asked for each time."""
 
 _CHOICES = 8
 """Partitions that are compared when a batch without key looks for one."""
@@ -192,7 +192,7 @@ class Sequencer(Generic[D]):
         if not queue.awaits(batch, attempt):
             return []
         queue.in_flight.remove(batch)
-        queue.failures, queue.last_error, queue.unknown_since = 0, None, None
+        queue.failures, queue.last_error = 0, None
         self._mark(queue)
         return [Delivered(batch, base_offset, log_append_time_ms)]
 
@@ -205,7 +205,7 @@ class Sequencer(Generic[D]):
         outcomes: list[Outcome[D]] = []
         if error.code in _CHAIN_BROKEN and self._idempotent:
             outcomes = queue.chain_broken(batch, error)
-        elif self._is_final(queue, error, now):
+        elif error.code not in _SETTLED_BY_DESCRIPTION and not CODES[error.code].retriable:
             outcomes = queue.refuse(batch, error)
             self.stale_topics[queue.topic] = None  # its limits may have changed
         else:
@@ -312,14 +312,6 @@ class Sequencer(Generic[D]):
             queue = of_topic[partition] = PartitionQueue(topic, partition, self._idempotent)
             queue.producer_id, queue.producer_epoch = self._identity
         return queue
-
-    def _is_final(self, queue: PartitionQueue[D], error: RaftlogError, now: float) -> bool:
-        if error.code not in _SETTLING:
-            queue.unknown_since = None
-            return not CODES[error.code].retriable
-        if queue.unknown_since is None:
-            queue.unknown_since = now
-        return now - queue.unknown_since >= UNKNOWN_TOPIC_GRACE
 
     def _mark(self, queue: PartitionQueue[D]) -> None:
         if queue.ready and queue.leader >= 0 and queue not in self._sleeping:

@@ -388,13 +388,20 @@ def test_what_follows_a_batch_that_is_certainly_refused_goes_on_under_a_new_name
     assert [(batch.producer_id, batch.base_sequence) for batch in batches[1:]] == [(8, 0), (8, 2)]
 
 
-def test_a_topic_that_is_not_known_yet_is_given_time(pipelined: tuple[Sequencer[int], list[Batch[int]]]) -> None:
+def test_a_leader_that_does_not_know_the_topic_ends_no_batch(
+    pipelined: tuple[Sequencer[int], list[Batch[int]]],
+) -> None:
+    """It may be behind: whether the topic is gone its description says."""
     sequencer, batches = pipelined
     unknown = error_from_code("unknown_topic", "")
     assert sequencer.refused(batches[0], 1, unknown, 1.0) == []
     sequencer.wake(1.5)
     assert sequencer.take(1, 1.5, 10_000) == batches
-    assert outcome_codes(sequencer.refused(batches[0], batches[0].attempt, unknown, 3.1)) == ["unknown_topic"]
+    sequencer.stale_topics.clear()
+    assert sequencer.refused(batches[0], batches[0].attempt, unknown, 9.1) == []
+    assert list(sequencer.stale_topics) == [TOPIC]
+    first, *in_flight = outcome_codes(sequencer.fail_topic(TOPIC, unknown))
+    assert first == "unknown_topic" and set(in_flight) == {"outcome_unknown"}
 
 
 def test_a_batch_that_was_never_sent_says_so_when_it_expires() -> None:

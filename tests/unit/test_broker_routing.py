@@ -36,10 +36,14 @@ from raftlog.model import (
 from raftlog.ports import FileRegion, Part
 from raftlog.record_batch import encode as encode_batch
 from raftlog.wire import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    OffsetQuery,
+    OffsetsRequest,
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
@@ -408,3 +412,29 @@ async def test_dialing_counts_as_part_of_the_requests_time(monkeypatch: pytest.M
             await forwarder.produce(THERE, *produce_request(50))
     assert caught.value.code == "connection_lost", "it was not sent"
     await forwarder.close()
+
+
+# --- A node that is behind --------------------------------------------------------------------------------------------
+
+
+async def test_a_topic_that_a_silent_quorum_may_have_created_is_not_denied(here: Here, quorum: Quorum) -> None:
+    """S7: this node's view lacks it, and cannot be brought up to date: another node may know it. Nobody waits here."""
+    view = ClusterView()
+    router = router_of(view, here, Others(), quorum)
+    offsets = OffsetsRequest(7, [OffsetQuery(TOPIC, 0, -1)])
+    deletion = DeleteRecordsRequest(7, 20_000, [DeleteRecordsPartition(TOPIC, 0, 5)])
+
+    async def codes() -> list[str]:
+        async with asyncio.timeout(PATIENCE_S / 3):
+            answers = [
+                await router.produce(*produce_request(20_000)),
+                (await router.fetch(fetch_request(0)))[0],
+                await router.offsets(offsets),
+                await router.delete_records(deletion),
+            ]
+        return [answer.partitions[0].error for answer in answers]
+
+    quorum.barrier = Outcome(Fate.UNKNOWN, detail="nobody leads")
+    assert await codes() == ["metadata_behind"] * 4
+    quorum.barrier = Outcome(Fate.APPLIED, 1, Done())
+    assert await codes() == ["unknown_topic"] * 4

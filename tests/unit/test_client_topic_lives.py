@@ -143,6 +143,21 @@ async def test_a_topic_that_is_named_by_its_id_is_read_and_no_other(
             Consumer(bootstrap, "t", topic_id=no_id)
 
 
+async def test_a_leader_that_does_not_know_the_topic_yet_ends_neither_reader_nor_batch(cluster: FakeCluster) -> None:
+    """S10: it is cut off since before the topic was created, and every description says that it leads."""
+    cluster.create_topic("t")
+    leader = cluster.nodes[1]
+    knows_after = asyncio.get_running_loop().time() + 2.5
+
+    def fate(_: object) -> Fate:
+        return OK if asyncio.get_running_loop().time() >= knows_after else Fate(error="unknown_topic")
+
+    leader.on_fetch = leader.on_produce = fate
+    async with Producer(leader.api_address) as producer, Consumer(leader.api_address, "t") as consumer:
+        delivery, records = await asyncio.gather(producer.send("t", b"x", partition=0), consumer.poll(1, 10))
+        assert (delivery.base_offset, [record.value for record in records]) == (0, [b"x"])
+
+
 async def test_a_reader_of_the_deleted_topic_is_told_that_there_is_a_later_one(cluster: FakeCluster) -> None:
     old = cluster.create_topic("t")
     async with Consumer(cluster.bootstrap, "t") as consumer:
