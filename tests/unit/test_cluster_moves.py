@@ -36,7 +36,7 @@ from raftlog.broker.moves import ATTEMPTS, MoveAdministrator
 from raftlog.cli.cluster_progress import missing_bytes
 from raftlog.client.admin import MoveInfo, ReassignmentInfo, ReplicaInfo
 from raftlog.errors import InvalidRequest, RetriableError
-from raftlog.model import BrokerId, Endpoint, ReplicationThrottle, TopicPartition
+from raftlog.model import BrokerId, Endpoint, ReplicationThrottle, TopicId, TopicPartition
 from raftlog.version import FEATURE_LEVEL
 from tests.support.cli_runner import Background, Result, run
 from tests.support.fake_broker import FakeBroker
@@ -445,3 +445,31 @@ def test_missing_bytes_are_those_of_added_replicas() -> None:
     assert missing_bytes(left, {0: held(100), 1: held(90), 2: held(30)}) == 70
     assert missing_bytes(left, {0: held(100)}) == 100
     assert MoveInfo("t", 0, [0, 1], [1, 2]).adding == [2]
+
+
+class Held:
+    """A replica on this node, as its driver shows it."""
+
+    def __init__(self, size: int, end: int, role: str) -> None:
+        self.log = self
+        self.size_bytes, self.log_end_offset = size, end
+        self.replica = self
+        self.offline = role == "offline"
+        self.leader = role in ("leader", "offline")
+        self.follower = role == "follower"
+
+
+def test_a_node_tells_of_the_replicas_that_it_has(api: Api, broker: Moving) -> None:
+    """In order, with what each is now; a replica of a topic that was deleted meanwhile is nobody's."""
+    roles = {3: "follower", 0: "leader", 1: "offline", 2: "idle"}
+    held: Any = {TopicPartition(TOPIC, number): Held(100 + number, 7 * number, role) for number, role in roles.items()}
+    held[TopicPartition(TopicId(b"gone" * 4), 0)] = Held(1, 1, "leader")
+    broker.moves = MoveAdministrator(broker.view, lambda: held, broker, broker)
+
+    async def ask_it() -> list[ReplicaInfo]:
+        async with Admin(f"127.0.0.1:{api.port}") as admin:
+            return (await admin.replicas())[0]
+
+    assert asyncio.run(ask_it()) == [
+        ReplicaInfo("orders", number, 100 + number, 7 * number, roles[number]) for number in range(4)
+    ]
