@@ -12,12 +12,13 @@ from jepsen_like.simulator.disk import SimDisk
 from metadata.commands import Registered
 from metadata.commands_moves import UnregisterBroker
 from metadata.engine import Fate, Outcome
-from metadata.image_events import ThrottleChanged
+from metadata.image_events import BrokerChanged, ThrottleChanged
 from raftlog.broker.health import health_of
 from raftlog.broker.identity import NodeIdentity
 from raftlog.broker.wiring import Broker, _as_change
 from raftlog.config import NodeConfig
 from raftlog.model import BrokerId, Endpoint, QuorumStatus, ReplicationThrottle
+from raftlog.ports import Space
 from tests.interaction.story_ports import StoryLogger, StoryWorker
 from tests.support.manual import ManualScheduler
 from tests.support.metadata_cluster import Cluster, directory
@@ -110,3 +111,17 @@ def test_a_voter_that_forgot_is_a_problem_that_says_what_to_do(
 def test_replicas_hear_how_fast_moves_may_copy() -> None:
     throttle = ReplicationThrottle(leader_rate=5)
     assert _as_change(ThrottleChanged(throttle)) == [throttle]
+
+
+def test_a_broker_short_of_room_is_named_with_what_helps(
+    registered: tuple[Cluster, Broker, list[BaseException]],
+) -> None:
+    _, broker, _ = registered
+    well = QuorumStatus(OWN, OWN, 4, 9, 9, 9, (BrokerId(1), BrokerId(2), OWN))
+    before = health_of(broker, well).problems
+    (other, *_) = broker.view.brokers()
+    broker.view.on_events(broker.view.index, [BrokerChanged(replace(other, short_of_room=True))])
+    broker.room.looked(Space(0, 100_000))
+    told, own = [line for line in health_of(broker, well).problems if line not in before]
+    assert told.startswith(f"node {other.broker_id} is short of room") and "retention.ms" in told and "drain" in told
+    assert own.startswith(f"node {OWN}: 0 bytes are free") and "disk_reserved_bytes" in own
