@@ -22,7 +22,7 @@ import libcst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
-LOGGERS = ("logger", "log", "_log", "logging")
+LOGGERS = ("logger", "log", "_log", "_logger", "logging")
 NO_BEHAVIOUR = (libcst.Annotation, libcst.Decorator, libcst.Assert, libcst.Import, libcst.ImportFrom)
 
 
