@@ -5,6 +5,7 @@ A making that was stopped goes on where it was. Tests that failed or were skippe
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from .trees import Tree
 
 FOLDERS = ("unit", "interaction", "property", "contracts", "golden")
 """What judges mutants: no real processes, no clusters."""
+IN_PROCESS = ("test_http_api_*.py", "test_http2_*.py")
+"""Of `integration`, what needs no process of its own either: real sockets, in front of a broker in memory."""
 FILES_AT_ONCE = 12
 LIMIT_S = 1_800.0
 
@@ -43,7 +46,8 @@ class Covering:
         """What is missing; a line for people after each part."""
         parts = _parts(test_files(self._tree))
         for number, files in enumerate(parts):
-            kept = self._folder / f"{number:03}.json"
+            name = hashlib.sha256("\n".join(files).encode()).hexdigest()[:12]
+            kept = self._folder / f"{name}.json"
             if not kept.exists():
                 part = self._measure(files)
                 beside = kept.with_suffix(".new")
@@ -103,11 +107,10 @@ class Named:
 
 def test_files(tree: Tree) -> list[str]:
     """All that judge mutants."""
-    return [
-        str(file.relative_to(tree.folder))
-        for folder in FOLDERS
-        for file in sorted((tree.folder / "tests" / folder).rglob("test_*.py"))
-    ]
+    tests = tree.folder / "tests"
+    found = [file for folder in FOLDERS for file in sorted((tests / folder).rglob("test_*.py"))]
+    found += [file for pattern in IN_PROCESS for file in sorted((tests / "integration").glob(pattern))]
+    return [str(file.relative_to(tree.folder)) for file in found]
 
 
 def _parts(files: list[str]) -> list[list[str]]:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from raftlog.errors import RemoteProtocolError
+from raftlog.errors import InvalidRequest, RemoteProtocolError
 from spark_source import sink
-from spark_source.sink import BATCH_ID, QUERY_ID, RUN_ID, StreamSink
+from spark_source.sink import BATCH_ID, QUERY_ID, RUN_ID, StreamSink, batch_sink
 from spark_source.sink_names import MicroBatch
 
 OPTIONS = {"raftlog.bootstrap.servers": "127.0.0.1:1", "topic": "t", "sinkName": "named"}
@@ -62,3 +64,18 @@ def test_a_task_that_spark_does_not_tell_its_micro_batch_writes_nothing(
 def test_a_writer_without_a_task_says_so() -> None:
     with pytest.raises(RemoteProtocolError, match="without a context"):
         writer().write(iter(()))
+
+
+def test_each_batch_query_has_a_job_of_its_own_that_its_tasks_share() -> None:
+    """Rows of two queries must never be taken for one another's; a task gets the writer as it was pickled."""
+    schema: Any = StructType([StructField("value", BinaryType())])
+    batch = {name: value for name, value in OPTIONS.items() if name != "sinkName"}
+    first, second = (batch_sink(batch, schema, False) for _ in range(2))
+    assert len(first._job) == 32 and first._job != second._job
+    sent = CloudPickleSerializer().loads(CloudPickleSerializer().dumps(first))
+    assert (sent._job, sent._given, sent._fields) == (first._job, batch, [("value", "binary")])
+
+
+def test_a_log_is_not_overwritten() -> None:
+    with pytest.raises(InvalidRequest, match="append"):
+        batch_sink(OPTIONS, StructType([]), True)
