@@ -25,9 +25,9 @@ from array import array
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
-from raftlog.model import Offset
+from raftlog.model import NO_PRODUCER_ID, Offset, ProducerId
 from raftlog.record_batch import BatchHeader, Control
-from raftlog.record_batch_filter import hole
+from raftlog.record_batch_filter import hole, is_hole
 
 from .producer_state import ProducerStates
 from .transaction_state import keys_of
@@ -62,6 +62,15 @@ class NeededBatches:
             batch.base_offset for entry in entries if entry is not None for batch in entry.batches
         )
 
+    def forgotten_with(self, header: BatchHeader) -> ProducerId:
+        """The greatest id of those of whom nothing is left in the log without this batch, which is not needed; -1: of
+        none. Producers that the other batches tell of are not among them, nor are transactions, which have ended."""
+        producer_id = ProducerId(header.producer_id)
+        if is_hole(header):
+            return producer_id
+        known = header.is_transactional or self._states.get(producer_id) is not None
+        return NO_PRODUCER_ID if known else producer_id
+
     def __contains__(self, header: BatchHeader) -> bool:
         """Whether this batch, which holds no users' records, is needed."""
         if header.is_control:
@@ -81,18 +90,19 @@ class Hole:
     end_offset: int
     max_timestamp: int
     greatest_id: int
-    """Of the producers of all that it stands for."""
+    """Of the producers of whom nothing else tells; -1: of none."""
 
     @classmethod
-    def of(cls, header: BatchHeader, batch: bytes, *, changed: bool) -> Hole:
-        return cls(header, batch, changed, header.end_offset, header.max_timestamp, header.producer_id)
+    def of(cls, header: BatchHeader, batch: bytes, *, changed: bool, forgotten: int = NO_PRODUCER_ID) -> Hole:
+        """`forgotten`: see `NeededBatches.forgotten_with`."""
+        return cls(header, batch, changed, header.end_offset, header.max_timestamp, forgotten)
 
-    def with_next(self, header: BatchHeader) -> Hole | None:
+    def with_next(self, header: BatchHeader, forgotten: int = NO_PRODUCER_ID) -> Hole | None:
         """With the batch that follows; None where one batch cannot stand for both: another leader epoch, too long."""
         if header.leader_epoch != self.first.leader_epoch or header.last_offset - self.first.base_offset > _DELTA_MAX:
             return None
         latest = max(self.max_timestamp, header.max_timestamp)
-        greatest_id = max(self.greatest_id, header.producer_id)
+        greatest_id = max(self.greatest_id, forgotten)
         return replace(self, end_offset=header.end_offset, max_timestamp=latest, greatest_id=greatest_id)
 
     @property

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from raftlog.config import MIB
 from raftlog.errors import RetriableError
-from raftlog.model import Offset
+from raftlog.model import Offset, ProducerId
 from raftlog.ports import Disk, File
 from raftlog.record_batch import BatchHeader, parse_header
 
@@ -83,12 +83,13 @@ class CleanedFile:
         yield from self._fill_hole()
         yield from self._write(header, batch, changed=changed)
 
-    def add_unneeded(self, header: BatchHeader, batch: bytes, *, changed: bool) -> Iterator[int]:
-        """The next batch, which is empty and not needed. As `add`."""
-        longer = None if self._hole is None else self._hole.with_next(header)
+    def add_unneeded(self, header: BatchHeader, batch: bytes, *, changed: bool, forgotten: ProducerId) -> Iterator[int]:
+        """The next batch, which is empty and not needed; with it goes all that the log told of this producer (-1: of
+        nobody). As `add`."""
+        longer = None if self._hole is None else self._hole.with_next(header, forgotten)
         if longer is None:
             yield from self._fill_hole()
-            longer = Hole.of(header, batch, changed=changed)
+            longer = Hole.of(header, batch, changed=changed, forgotten=forgotten)
         self._hole = longer
 
     def finish(self) -> Iterator[int]:

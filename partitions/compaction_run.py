@@ -215,8 +215,13 @@ class CompactionRun:
                 header = old_header if written is None else _rewritten(written, old_header)
                 empty = not header.record_count or header.is_control
                 unneeded = empty and header.end_offset <= end and header not in self._needed
-                add = output.add_unneeded if unneeded else output.add
-                for bytes_read in add(header, batch, changed=written is not None):
+                changed = written is not None
+                if unneeded:
+                    forgotten = self._needed.forgotten_with(header)
+                    adding = output.add_unneeded(header, batch, changed=changed, forgotten=forgotten)
+                else:
+                    adding = output.add(header, batch, changed=changed)
+                for bytes_read in adding:
                     self._read += bytes_read
                     yield from self._pause()
                 yield from self._pause()

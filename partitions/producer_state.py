@@ -27,7 +27,7 @@ was ever forgotten here, nor wrote anything that this replica does not have. The
 A resend, which says that it is one, of a producer that is not known is appended if its id is above the horizon: then
 its first attempt is certainly not in the log. Else nobody can tell, and the answer is `unknown_producer_id`. What a
 replica has not seen raises the horizon as well: a log copied from where its leader's began (`lacks_past`), and batches
-that compaction took out (their hole names the greatest id among them).
+that compaction took out (their hole names the greatest id of those of whom nothing is left).
 
 A producer with an open transaction is kept beside the others and never forgotten; when its marker is there it is, at
 once: the next transaction has another epoch or id and begins at 0, and whatever still comes of this one is refused, or

@@ -92,7 +92,7 @@ def hole(
 ) -> bytes:
     """A batch without records, and of no producer, that stands for the offsets [base_offset, end_offset). Any part of
     it is a hole as well. `max_timestamp` is milliseconds, that of what was there; -1: none. `greatest_id`: of the
-    producers of what was there, which a reader of the hole cannot know; -1: none."""
+    producers of whom nothing else in the log tells; -1: none."""
     delta = end_offset - base_offset - 1
     times = max_timestamp, max_timestamp
     header = BatchHeader(base_offset, 0, leader_epoch, MAGIC, 0, 0, delta, *times, greatest_id, -1, -1, 0)

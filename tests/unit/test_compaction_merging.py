@@ -9,12 +9,20 @@ from itertools import pairwise
 import pytest
 
 from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
+from partitions import compaction_holes
 from partitions.compaction_holes import Hole, NeededBatches
 from partitions.compaction_output import CleanedFile, OldSegment
 from partitions.compaction_run import CleanedSegment
 from partitions.log import PartitionLog
 from partitions.log_slice import ReadBy
-from partitions.producer_state import ProducerStates
+from partitions.producer_state import (
+    BATCH_BYTES,
+    IN_SEQUENCE,
+    PRODUCER_BYTES,
+    ProducerBounds,
+    ProducerStates,
+    RefusedSequence,
+)
 from partitions.scrubber_folder import check_folder
 from raftlog.config import MIB
 from raftlog.errors import RetriableError
@@ -93,6 +101,24 @@ class TestAHole:
         far = replace(header_of(11), last_offset_delta=2**31 - 1)
         assert one.with_next(far) is None
         assert one.with_next(replace(far, last_offset_delta=2**31 - 2)) is not None
+
+    def test_it_names_the_greatest_of_whom_nothing_else_tells(self) -> None:
+        """S1: else a resend of theirs would be taken for news by whoever copies the log."""
+        one = Hole.of(header_of(10, producer=7), b"", changed=False, forgotten=7)
+        two = one.with_next(header_of(11, producer=3), 3)
+        three = two.with_next(header_of(12)) if two else None
+        assert three is not None and parse_header(three.batch).producer_id == 7
+        assert is_hole(parse_header(three.batch))
+
+    def test_who_is_known_by_other_batches_is_not_named(self) -> None:
+        needed = NeededBatches()
+        for number in range(8):
+            needed.add(header_of(number, producer=7, sequence=number))
+        needed.settle()
+        assert needed.forgotten_with(header_of(0, producer=7)) == -1
+        assert needed.forgotten_with(header_of(0, producer=9)) == 9
+        assert needed.forgotten_with(header_of(0)) == -1
+        assert needed.forgotten_with(parse_header(hole(0, 5, 1, 77, 12))) == 12
 
 
 class TestWhatProducersNeed:
@@ -318,6 +344,31 @@ class TestProducers:
         states = ProducerStates()
         PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
         assert states == live and len(states.get(ProducerId(2)).batches) == 5  # type: ignore[union-attr]
+
+    def test_of_whom_nothing_is_left_a_copy_knows_that_they_were_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """S1: whoever begins with the compacted log takes no resend of a batch that was compacted away."""
+        little = ProducerBounds(max_bytes=2 * (PRODUCER_BYTES + BATCH_BYTES))
+        monkeypatch.setattr(compaction_holes, "ProducerStates", lambda: ProducerStates(little))
+        disk, log = new_log()
+        for producer in range(40):
+            append_records(log, [(b"k", b"v" * 30)], producer=(producer, 0, 0))
+        seal(log)
+        compact(log)
+        append_records(log, [(b"k", b"v")])
+        seal(log)
+        compact(log)
+        for name in disk.list(PATH):
+            if name.endswith(".producers"):
+                disk.remove(f"{PATH}/{name}")
+        log.close(clean=False)
+        states = ProducerStates()
+        PartitionLog.open(disk, PATH, COMPACTED, clean_shutdown=False, producers=states)
+        known = set(states)
+        assert 0 < len(known) < 40 and max(known) == 39
+        for producer in set(range(40)) - known:
+            again = states.check(header_of(0, producer=producer), resent=True)
+            assert isinstance(again, RefusedSequence) and again.code == "unknown_producer_id"
+        assert states.check(header_of(0, producer=41), resent=True) == IN_SEQUENCE
 
     def test_what_lies_above_the_pass_may_go_and_the_rest_is_still_known(self) -> None:
         """The last five are judged as of the pass's end: what is above may be truncated away, and then come again."""
