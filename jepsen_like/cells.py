@@ -79,6 +79,8 @@ _ROUND_S = 5.0
 _AT_ONCE = {"topics": 1, "hold": [0, 1]}
 _AMNESIA = {**_mix("pause-kill", "part-kill"), "topics": 1, "hold": [1.5, 3]}
 """Long enough for a session to end and others to acknowledge alone, twice."""
+_CLOCKS = {"at_once": 1, "retention_past_s": 120, "hold": [5, 100]}
+"""A node leads again half a minute after its start, and looks for what is old within another half."""
 
 CELLS: Mapping[str, Cell] = {
     cell.name: cell
@@ -95,7 +97,7 @@ CELLS: Mapping[str, Cell] = {
             "R8", "log", "mixed", 3_600,
             "clocks: leaps to 288 s, strobe, wrong by days at a start, monotonic offsets; with retention by time",
             reference="J1-J5",
-            options={**_mix("clock", "clock-start", "clock-monotonic"), "at_once": 1, "retention_past_s": 120},
+            options={**_mix("clock", "clock-start", "clock-monotonic"), **_CLOCKS},
         ),
         Cell("R9", "log", "power", 9_000, "power failure of one, a minority, leaders", reference="J3"),
         Cell("R10", "log", "power-all", _ROUND_S, "power failure of all at once", reference="J3", options=_AT_ONCE,
