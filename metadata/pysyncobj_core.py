@@ -97,7 +97,7 @@ class _SyncObj(pysyncobj_commands._SyncObj):
         self._heartbeat = heartbeat
         self._save_snapshot: Final = save_snapshot
         self._patience = Patience(configuration.raftMinTimeout, now())
-        self._pre_votes = PreVotes(self._majority())
+        self._pre_votes = PreVotes(membership.votes_needed)
         self._incoming = IncomingSnapshot()
         self._has_commands = False
         """Commands were handed in, and not looked at since."""
@@ -311,7 +311,7 @@ class _SyncObj(pysyncobj_commands._SyncObj):
         former = self.__otherNodes
         self.__otherNodes: set[Node] = {node_of(int(voter)) for voter in self.membership.others}
         self.may_commit_more = True
-        self._pre_votes.majority = self._majority()
+        self._pre_votes.needed = self.membership.votes_needed
         self._pre_votes.forget()
         if self.replication is not None:
             self.replication.set_voters(self.membership.others)

@@ -19,7 +19,6 @@ from pysyncobj.node import Node
 from pysyncobj.syncobj import _RAFT_STATE
 from pysyncobj.transport import Transport
 
-from raftlog.config import majority
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 
 from . import pysyncobj_stripped
@@ -63,7 +62,7 @@ class _SyncObj(pysyncobj_stripped._SyncObj):
     # --- Campaigning and voting ---
 
     def __connectedToAnyone(self) -> bool:  # noqa: N802
-        """pysyncobj asks this when the election timer ran out, and campaigns on yes: here, on a majority's pre-vote."""
+        """pysyncobj asks this when the election timer ran out, and campaigns on yes: here, on enough pre-votes."""
         now = self._now()
         if not self.may_campaign:
             if not self._patience.lasts(now):
@@ -134,11 +133,8 @@ class _SyncObj(pysyncobj_stripped._SyncObj):
         if self.__raftState == _RAFT_STATE.CANDIDATE and message.granted and self.membership.counts(node.id):
             self._votes.add(node.id)
             self.__votesCount: int = 1 + len(self._votes)
-            if self.__votesCount >= self._majority():
+            if self.__votesCount >= self.membership.votes_needed:
                 self.__onBecomeLeader()
-
-    def _majority(self) -> int:
-        return majority(len(self.membership.configuration.voters))
 
     def _restart_election_timer(self) -> None:
         self.__raftElectionDeadline = self._now() + self.__generateRaftTimeout()

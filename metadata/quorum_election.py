@@ -1,9 +1,9 @@
 """Who may campaign, and who may be deposed: pre-votes, a leader's lease on its followers' patience, votes as a set.
 
-A voter whose election timer ran out asks first: *would* you vote for me? Only a majority of yeses lets it raise its
-term. A voter says yes only if it has not heard of a leader for the shortest election timeout (a voter that just
-started counts its start as such a word), and a leader that still has its majority says no. So a node that is partly
-cut off, or comes back, never raises the term of a healthy cluster.
+A voter whose election timer ran out asks first: *would* you vote for me? Only as many yeses as it needs votes let it
+raise its term. A voter says yes only if it has not heard of a leader for the shortest election timeout (a voter that
+just started counts its start as such a word), and a leader that still has its majority says no. So a node that is
+partly cut off, or comes back, never raises the term of a healthy cluster.
 
 Patience ends early when the link to the leader breaks, as it does when its process dies: the others need not sit out
 a timer then. Whoever has lost only its own link is told no by those who have not.
@@ -47,7 +47,8 @@ class Patience:
 class PreVotes:
     """This voter's own question, asked again and again until it is answered or a leader is heard."""
 
-    majority: int
+    needed: int
+    """So many votes, its own among them, make a leader."""
     round: int = 0
     """Number of the question; an answer to an earlier one counts nothing."""
     asked_term: int = -1
@@ -55,8 +56,8 @@ class PreVotes:
     _granted: set[int] = field(default_factory=set)
 
     def is_won(self, term: int) -> bool:
-        """A majority, this voter among it, would vote for it in `term + 1`."""
-        return self.asked_term == term + 1 and len(self._granted) + 1 >= self.majority
+        """Enough voters, this one among them, would vote for it in `term + 1`."""
+        return self.asked_term == term + 1 and len(self._granted) + 1 >= self.needed
 
     def ask(self, term: int, now: float, again_after: float) -> int:
         """Begin the next question; returns its round."""

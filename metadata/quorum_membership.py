@@ -15,13 +15,16 @@ Three questions, asked at every message:
   whom an operator asked to.
 
 Before a leader has written the directory ids down, the disk that each voter was met with first, durably remembered,
-takes their place (`quorum_voters.py`).
+takes their place (`quorum_voters.py`). Two voters that never met have no such memory of one another. So a leader needs
+the votes of *all* voters as long as its log does not name their disks: whatever was agreed to before, one of the voters
+that keeps it is asked. The first election is such a one, and the leader that it makes writes the disks down at once.
 
 What is *not* here: counting, messages, time (`pysyncobj_core.py`), and what may change (`quorum_changes.py`).
 """
 
 from __future__ import annotations
 
+from raftlog.config import majority
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 
 from .journal import Journal
@@ -64,6 +67,13 @@ class Membership:
     def others(self) -> tuple[BrokerId, ...]:
         """The other voters, sorted."""
         return tuple(voter for voter in self.configuration.node_ids if voter != self._identity.node_id)
+
+    @property
+    def votes_needed(self) -> int:
+        """To lead. All of them until the log says with which disks they vote: without that, one that was prepared anew
+        on an empty disk could make a majority with one that never met its former disk (S9)."""
+        voters = len(self.configuration.voters)
+        return majority(voters) if self.configuration.is_pinned else voters
 
     @property
     def claim(self) -> int:

@@ -80,7 +80,7 @@ def _count_votes(core: Any, node: Any, message: Vote) -> None:
         return
     if core._SyncObj__raftState == CANDIDATE and message.granted and core.membership.counts(node.id):
         core._SyncObj__votesCount += 1
-        if core._SyncObj__votesCount >= core._majority():
+        if core._SyncObj__votesCount >= core.membership.votes_needed:
             core._SyncObj__onBecomeLeader()
 
 

@@ -12,7 +12,7 @@ from metadata.quorum_configuration import Configuration, Voter
 from metadata.quorum_messages import Append, AppendReply, Entry, PreVote, RequestVote, Vote
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId, Endpoint
-from tests.support.quorum_world import identity_of
+from tests.support.quorum_world import identity_of, prepare_pinned
 
 REGULAR = b"\0"
 """pysyncobj's first byte of a command."""
@@ -21,10 +21,12 @@ REGULAR = b"\0"
 class Bench:
     """Voter 1."""
 
-    def __init__(self, *, voters: int = 3) -> None:
+    def __init__(self, *, voters: int = 3, pinned: bool = False) -> None:
+        """`pinned`: its log begins with the voters' disks, so that a majority elects."""
         self.disk = SimDisk()
         self.identity = identity_of(1, voters)
-        prepare_journal(self.disk, self.identity)
+        (prepare_pinned if pinned else prepare_journal)(self.disk, self.identity)
+        self.electors = self.identity.peers[:1] if pinned else self.identity.peers
         self.now = 0.0
         self.start()
 
@@ -75,9 +77,10 @@ class Bench:
         raise AssertionError("no campaign")
 
     def lead(self) -> None:
-        """Win an election with voter 2."""
+        """Win an election with as many votes as it takes; voter 2 has what the leader has."""
         self.campaign()
-        self.hear(2, Vote(self.engine.term, True))
+        for peer in self.electors:
+            self.hear(peer, Vote(self.engine.term, True))
         self.hear(2, AppendReply(self.engine.term, True, self.engine.status().last_index, 0))
         assert self.engine.is_leader
 
@@ -102,7 +105,7 @@ def meet(bench: Bench, *nodes: int, disk: int = 0) -> None:
 
 def led(*nodes: int) -> Bench:
     """Voter 1 leads voters 1 to 3, has met everybody, and has written their disks down."""
-    bench = Bench()
+    bench = Bench(pinned=True)
     meet(bench, 2, 3, *nodes)
     bench.lead()
     bench.engine.append_configuration(configuration(1, 2, 3), 1)

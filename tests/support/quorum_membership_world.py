@@ -28,7 +28,7 @@ class MembershipWorld(World):
         self.disks = 0
         """Given out anew."""
         self.steps = 0
-        super().__init__(seed, size, voters=voters)
+        super().__init__(seed, size, voters=voters, pinned=False)
 
     def start(self, number: int) -> None:
         super().start(number)
@@ -44,6 +44,22 @@ class MembershipWorld(World):
         if self.rng.random() < 0.5:
             super()._lost_link(engine, number)
 
+    def advance(self, number: int) -> None:
+        """A leader writes the voters' disks down as soon as it may."""
+        super().advance(number)
+        engine = self.nodes[number].engine
+        if engine is not None and engine.is_leader and not engine.configuration.is_pinned:
+            pinned = decide_pin(engine.facts())
+            if pinned is not None:
+                self._append(number, pinned)
+
+    def _append(self, leader: int, configuration: Configuration) -> None:
+        token = self.next_token
+        self.next_token += 1
+        self.tokens[token] = (leader, b"")
+        self.changes.add(token)
+        self.nodes[leader].live().append_configuration(configuration, token)
+
     def step_voters(self, action: Action, number: int) -> None:
         """Ask the leader, if there is one, for a step; it decides as it does in a node."""
         leader = self.leader()
@@ -51,14 +67,9 @@ class MembershipWorld(World):
             return
         engine = self.nodes[leader].live()
         facts = engine.facts()
-        pinned = decide_pin(facts)
-        decision = NextConfiguration(pinned) if pinned is not None else decide(facts, VoterChange(action, number))
+        decision = decide(facts, VoterChange(action, number))
         if isinstance(decision, NextConfiguration):
-            token = self.next_token
-            self.next_token += 1
-            self.tokens[token] = (leader, b"")
-            self.changes.add(token)
-            engine.append_configuration(decision.configuration, token)
+            self._append(leader, decision.configuration)
             self.steps += 1
         elif isinstance(decision, ResignFirst):
             engine.resign()

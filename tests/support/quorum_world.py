@@ -16,10 +16,12 @@ from functools import partial
 from typing import Any
 
 from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
+from metadata import journal
 from metadata import quorum_messages as messages
 from metadata.engine import Committed, InstalledSnapshot, Ready
 from metadata.journal import prepare_journal
 from metadata.pysyncobj_engine import PySyncObjEngine
+from metadata.quorum_configuration import Configuration, Voter
 from metadata.quorum_identity import QuorumIdentity
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId
@@ -31,6 +33,17 @@ GENESIS = b"\0" * 32
 def identity_of(node: int, voters: int, *, directory: int = 0, cluster: str = "cluster") -> QuorumIdentity:
     ids = tuple(BrokerId(i) for i in range(1, voters + 1))
     return QuorumIdentity(cluster, BrokerId(node), DirectoryId(bytes([node, directory] * 8)), ids)
+
+
+def prepare_pinned(disk: SimDisk, identity: QuorumIdentity) -> None:
+    """The journal of a voter whose log begins with a configuration that names all first voters' disks, as one does
+    after its first compaction."""
+    prepare_journal(disk, identity)
+    disks = (identity_of(int(voter), len(identity.voters)).directory_id for voter in identity.voters)
+    voters = [Voter.of(voter, directory, None) for voter, directory in zip(identity.voters, disks, strict=True)]
+    entries = [(b"", journal.FIRST_INDEX, 0)]
+    content, _ = journal._generation(identity, entries, 0, journal.fmt.NO_VOTE, Configuration.of(voters))
+    disk.replace(journal.generation_path(0), content)
 
 
 @dataclass
@@ -95,8 +108,10 @@ class World:
         engine: Callable[..., PySyncObjEngine] = PySyncObjEngine,
         prepare: bool = True,
         voters: int | None = None,
+        pinned: bool = True,
     ) -> None:
-        """The first `voters` of them vote (all, where it is not said); the others are observers."""
+        """The first `voters` of them vote (all, where it is not said); the others are observers. `pinned`: the voters'
+        logs begin with their disks, so that a majority elects."""
         self.rng = random.Random(seed)
         self.size = size
         self.voters = size if voters is None else voters
@@ -126,7 +141,7 @@ class World:
         self.keep_sent = False
         for node in self.nodes.values():
             if prepare:
-                prepare_journal(node.disk, node.identity)
+                (prepare_pinned if pinned else prepare_journal)(node.disk, node.identity)
             self.start(node.number)
 
     # --- Time ---

@@ -45,7 +45,7 @@ def test_no_promise_leaves_when_the_disk_fails() -> None:
 
 
 def test_one_voters_vote_counts_once() -> None:
-    bench = Bench(voters=5)
+    bench = Bench(voters=5, pinned=True)
     bench.campaign()
     term = bench.engine.term
     for _ in range(4):

@@ -205,7 +205,7 @@ def test_strangers_and_oneself_are_not_listened_to() -> None:
 
 
 def test_two_leaders_of_one_term_stop_this_node() -> None:
-    bench = Bench()
+    bench = Bench(pinned=True)
     bench.lead()
     with pytest.raises(InvariantViolation, match="both lead"):
         bench.hear(3, Append(bench.engine.term, 1, 0, 1, ()))
@@ -289,7 +289,7 @@ def test_a_commit_waits_for_no_timer() -> None:
 
 def test_an_entry_of_an_earlier_term_is_not_committed_by_counting() -> None:
     """Raft's Figure 8: only an entry of the leader's own term, counted on a majority, commits what is before it."""
-    bench = Bench()
+    bench = Bench(pinned=True)
     bench.hear(2, bench.append(2, 5, 5, 5))
     bench.tick(1.0)
     bench.campaign()

@@ -24,8 +24,9 @@ from metadata.quorum_voters import MAGIC, PATH, VoterDirectories
 from raftlog.clock import ManualClock
 from raftlog.config import TimingConfig
 from raftlog.errors import DiskDamaged
-from raftlog.model import BrokerId, DirectoryId
+from raftlog.model import NO_BROKER, BrokerId, DirectoryId
 from tests.support.quorum_bench import REGULAR, Bench, configuration, voter
+from tests.support.quorum_cluster import QuorumCluster, topic
 from tests.support.quorum_world import identity_of
 
 OLD, NEW = DirectoryId(b"o" * 16), DirectoryId(b"n" * 16)
@@ -175,6 +176,37 @@ def test_a_vote_of_a_voter_without_its_disk_elects_nobody() -> None:
             if isinstance(message, PreVote) and peer == 2:
                 bench.hear(2, messages.PreVoteReply(message.term - 1, message.round, True))
     assert bench.engine.term == 0
+
+
+def test_a_voter_made_anew_elects_nobody_together_with_one_that_never_met_it_s9() -> None:
+    """Voter 3 is not there when the quorum begins. Whatever 1 and 2 agree to, 2 may lose its disk and be prepared as a
+    first voter again before 3 starts, and neither 3 nor the new 2 can tell. They must not begin another history."""
+    for seed in range(3):
+        cluster = QuorumCluster(seed)
+        cluster.network.cut(*((3, peer) for peer in (1, 2)), *((peer, 3) for peer in (1, 2)))
+        cluster.run(3.0)
+        agreed = cluster.leader() is not None
+        outcome = cluster.propose(1, topic(cluster, "t", 1))
+        for number in (1, 2, 3):
+            cluster.members[number].kill()
+        cluster.members[2].replace_disk()
+        cluster.network.cuts.clear()
+        for number in (2, 3):
+            cluster.members[number].start()
+        cluster.run(5.0)
+        assert all(cluster.node(number).status().leader == NO_BROKER for number in (2, 3)), (agreed, outcome)
+
+
+def test_a_quorum_begins_when_all_of_its_first_voters_are_there_and_then_survives_one_s9() -> None:
+    cluster = QuorumCluster(1)
+    cluster.members[3].kill()
+    cluster.run(5.0)
+    assert cluster.leader() is None
+    cluster.members[3].start()
+    leader = cluster.await_leader()
+    cluster.run_until(lambda: cluster.node(leader)._engine.configuration.is_pinned)
+    cluster.members[leader].kill()
+    cluster.run_until(lambda: cluster.leader() not in (None, leader))
 
 
 def test_a_voter_on_a_new_disk_does_not_count_when_the_entry_that_named_its_old_one_is_cut_away() -> None:
