@@ -26,9 +26,11 @@ import msgspec
 
 from raftlog.errors import InvalidRequest, RemoteProtocolError
 from raftlog.model import (
+    NO_INCARNATION,
     BrokerId,
     DirectoryId,
     Endpoint,
+    Incarnation,
     ReplicaReport,
     TopicPartition,
 )
@@ -112,6 +114,7 @@ __all__ = [
     "RegisterBroker",
     "Registered",
     "RenewLeadership",
+    "ReplaceRegistration",
     "Report",
     "ReportLoss",
     "ReportRoom",
@@ -132,6 +135,9 @@ ENVELOPE_VERSION = 1
 
 MAX_COMMAND_BYTES = 6 * 1024 * 1024
 """The registration of a broker is the largest command: some 45 bytes a replica."""
+
+REGISTRATION_FEATURE_LEVEL = 5
+"""From which on a registration names the one whose place it takes."""
 
 MAX_ELECTIONS_PER_COMMAND = 512
 """One entry elects many partitions: a failover of thousands is a few entries, each of them small."""
@@ -182,6 +188,20 @@ class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
     def reports(self) -> tuple[Report, ...]:
         """All of them, read at once. Raises `RemoteProtocolError`."""
         return tuple(map(decode_report, self.packed_reports))
+
+
+class ReplaceRegistration(RegisterBroker, frozen=True, tag="register_broker.2"):
+    """The same, and which registration of this broker it takes the place of: the one that the quorum knew after the
+    process had started. One that comes late, after another process registered, is refused whatever its directory. The
+    first of all in a new cluster sets the cluster's feature level. Answered by `Registered`."""
+
+    replaces: Annotated[Incarnation, msgspec.Meta(ge=NO_INCARNATION, le=2**62)]
+    """`NO_INCARNATION` where there was none."""
+
+    @staticmethod
+    def after(registration: RegisterBroker, replaces: Incarnation) -> ReplaceRegistration:
+        """The registration, in place of that one."""
+        return ReplaceRegistration(*msgspec.structs.astuple(registration), replaces)
 
 
 class FenceBroker(Part, frozen=True, tag="fence_broker.1"):
@@ -298,6 +318,7 @@ Command: TypeAlias = (
     | ChangeTransactions
     | ReportRoom
     | AdvanceTime
+    | ReplaceRegistration
 )
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import (
     NO_EPOCH,
+    NO_INCARNATION,
     BrokerId,
     BrokerRecord,
     DirectoryId,
@@ -30,6 +31,7 @@ from .commands import (
     Refused,
     RegisterBroker,
     Registered,
+    ReplaceRegistration,
     Report,
     ReportRoom,
     UnfenceBroker,
@@ -37,6 +39,7 @@ from .commands import (
 )
 from .commands_room import ROOM_FEATURE_LEVEL
 from .image_elections import RecoveryTicket
+from .image_events import INITIAL_FEATURE_LEVEL
 from .image_state import ImageState, Steps, slices
 
 MAX_BROKERS = 1_000
@@ -54,6 +57,13 @@ def register_broker(state: ImageState, command: RegisterBroker, index: int) -> S
                 f"start {command.start_number} of broker {command.broker_id} comes after its start "
                 f"{current.start_number}",
             )
+    standing = NO_INCARNATION if current is None else current.incarnation
+    if isinstance(command, ReplaceRegistration) and command.replaces != standing:
+        return Refused(
+            "stale_incarnation",
+            f"broker {command.broker_id} is at {standing}, not at {command.replaces}: another process registered as "
+            "this broker, or it was unregistered, after this one had started",
+        )
     if current is None and len(state.brokers) >= MAX_BROKERS:
         return Refused("invalid_request", f"the cluster has {MAX_BROKERS} brokers, which is the most")
     if command.feature_level < state.feature_level:
@@ -81,6 +91,8 @@ def register_broker(state: ImageState, command: RegisterBroker, index: int) -> S
         fenced=True,
         feature_level=command.feature_level,
     )
+    if isinstance(command, ReplaceRegistration) and is_unused(state) and command.feature_level > state.feature_level:
+        state.put_feature_level(command.feature_level)
     state.put_broker(broker)
     state.starting.add(broker.broker_id)
     if current is not None:
@@ -100,6 +112,11 @@ def report_room(state: ImageState, command: ReportRoom) -> CommandResult:
     if broker.short_of_room != command.short:
         state.put_broker(replace(broker, short_of_room=command.short))
     return Done()
+
+
+def is_unused(state: ImageState) -> bool:
+    """A new cluster: nobody registered, nothing was created."""
+    return not state.brokers and not state.topics and state.feature_level == INITIAL_FEATURE_LEVEL
 
 
 def _settle_the_past(

@@ -1,8 +1,10 @@
 """The broker beside this node, as the quorum sees it: registered, heard of, and let go in order.
 
-A registration is proposed until the state machine answers it; it is idempotent for one start of one directory. From
-then on heartbeats go to the controller, at once when there is a new one, and say how far this node's metadata is. A
-broker that stops says so in its heartbeats and waits until it is fenced: its leaderships are elsewhere then.
+A registration is proposed once this node knows which one it takes the place of, and then until the state machine
+answers it; it is idempotent for one start of one directory. Where another process of the same broker registered in
+between, this one is refused. From then on heartbeats go to the controller, at once when there is a new one, and say how
+far this node's metadata is. A broker that stops says so in its heartbeats and waits until it is fenced: its leaderships
+are elsewhere then.
 
 What is *not* here: what the controller makes of it (`controller.py`).
 """
@@ -15,9 +17,10 @@ from collections.abc import Callable
 from raftlog.config import TimingConfig
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation
 
-from .commands import RegisterBroker, Registered, encode
-from .engine import Outcome
+from .commands import REGISTRATION_FEATURE_LEVEL, RegisterBroker, Registered, ReplaceRegistration, encode
+from .engine import Fate, Outcome
 from .image import ClusterImage
+from .image_brokers import is_unused
 from .quorum_proposals import Proposals
 from .quorum_protocol import MAX_WALL_MS, BrokerHeartbeat
 
@@ -35,10 +38,27 @@ class OwnBroker:
         """Whom the last heartbeat went to."""
         self._speechless = True
         """There is nobody to tell, or nothing."""
+        self._registering: tuple[int, RegisterBroker, Callable[[Outcome], None]] | None = None
+        """A registration whose predecessor this node does not know before it has applied that index."""
         self._stopping: tuple[float, Callable[[bool], None]] | None = None
 
-    def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
-        """See `QuorumNode.register`."""
+    def register(self, command: RegisterBroker, barrier: Outcome, done: Callable[[Outcome], None]) -> None:
+        """See `QuorumNode.register`. What was registered before is known at the barrier's index."""
+        if barrier.fate is Fate.APPLIED:
+            self._registering = (barrier.index, command, done)
+        else:
+            done(barrier)  # the node closes
+
+    def propose_registration(self, image: ClusterImage) -> bool:
+        """Once the image has come to the barrier. Returns whether it was proposed now."""
+        if self._registering is None or image.index < self._registering[0]:
+            return False
+        _, command, done = self._registering
+        self._registering = None
+        known = image.brokers.get(self._broker_id)
+        allowed = image.feature_level >= REGISTRATION_FEATURE_LEVEL or is_unused(image)
+        if allowed and command.feature_level >= REGISTRATION_FEATURE_LEVEL:
+            command = ReplaceRegistration.after(command, NO_INCARNATION if known is None else known.incarnation)
 
         def answered(outcome: Outcome) -> None:
             if isinstance(outcome.result, Registered):
@@ -47,6 +67,7 @@ class OwnBroker:
             done(outcome)
 
         self._proposals.add(encode(command), urgent=True, deadline=float("inf"), done=answered)
+        return True
 
     def stop(self, deadline: float, done: Callable[[bool], None]) -> None:
         """See `QuorumNode.stop_broker`."""

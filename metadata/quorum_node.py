@@ -34,6 +34,7 @@ from raftlog.ports import Buffer, Clock, Disk, Random
 
 from . import quorum_protocol as protocol
 from .commands import ClientSession, Command, NoOp, RegisterBroker, encode
+from .engine import Outcome
 from .image import ClusterImage
 from .image_events import MetadataEvent
 from .journal import prepare_journal as prepare_quorum
@@ -250,11 +251,15 @@ class QuorumNode:
             self._outgoing.queue(leader, asked)
 
     def register(self, command: RegisterBroker, done: Done) -> None:
-        """Propose this registration until the state machine answers it, then send the broker's heartbeats. `done` is
-        called once: applied (whose result may be a refusal: then another process holds the name and this one must
-        stop), never unknown."""
+        """Learn which registration of this broker there was before (by a barrier), propose this one in its place until
+        the state machine answers, then send the broker's heartbeats. `done` is called once: applied (whose result may
+        be a refusal: then another process holds the name and this one must stop), never unknown."""
         self._touched = True
-        self._broker.register(command, done)
+        self._barriers.ask(math.inf, lambda barrier: self._register(command, barrier, done))
+
+    def _register(self, command: RegisterBroker, barrier: Outcome, done: Done) -> None:
+        self._broker.register(command, barrier, done)
+        self._touched = True
 
     def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
         """Before an orderly stop: say in the heartbeats that this broker stops. `done(True)` when it is fenced, so
@@ -312,6 +317,7 @@ class QuorumNode:
             self._outgoing.flush()
             if self._machine.between_entries:
                 self._broker.notice_fence(now, self._machine.image)
+                self._touched = self._broker.propose_registration(self._machine.image) or self._touched
             self._questions.end_overdue(now, self.status)
             self._proposals.finish()
 

@@ -101,6 +101,11 @@ SAMPLES: list[c.Command] = [
     ),
     c.ReportRoom(_N(1), _N(9), True),
     c.AdvanceTime(6, 1_700_000_000_000, 1_700_000_010_000, 1_700_000_010_500),
+    c.ReplaceRegistration(
+        *(_N(1), directory(7), 3, c.ListeningAt("10.0.0.1", 9640), c.ListeningAt("10.0.0.1", 9641), "east", 5),
+        c.PackedReports.of([report(2, 300)]).packed,
+        _N(70_000),
+    ),
 ]
 ANSWERS: list[c.CommandResult] = [
     c.Done(),

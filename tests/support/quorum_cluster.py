@@ -325,7 +325,7 @@ class QuorumCluster:
     def voters_at(self, number: int) -> tuple[int, ...]:
         return tuple(map(int, self.node(number).status().voters))
 
-    def registration(self, number: int, start: int | None = None) -> RegisterBroker:
+    def registration(self, number: int, start: int | None = None, *, level: int = 1) -> RegisterBroker:
         member = self.members[number]
         where = Endpoint(f"node-{number}", 1)
         return RegisterBroker.of(
@@ -335,13 +335,13 @@ class QuorumCluster:
             api=where,
             data=where,
             rack="",
-            feature_level=1,
+            feature_level=level,
             reports=[],
         )
 
-    def register(self, number: int) -> Outcome:
+    def register(self, number: int, *, level: int = 1) -> Outcome:
         outcomes: list[Outcome] = []
-        self.node(number).register(self.registration(number), outcomes.append)
+        self.node(number).register(self.registration(number, level=level), outcomes.append)
         self.run_until(lambda: bool(outcomes))
         return outcomes[0]
 

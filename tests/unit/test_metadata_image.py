@@ -24,6 +24,7 @@ from metadata.commands import (
     ProducerIdsGranted,
     Refused,
     Registered,
+    ReplaceRegistration,
     SetFeatureLevel,
     UnfenceBroker,
     decode,
@@ -255,6 +256,47 @@ def test_what_is_no_isr_is_refused(members: tuple[int, ...]) -> None:
     good = cluster.isr_proposal(0, 1)
     isr = tuple(IsrMember(BrokerId(m), cluster.incarnation(m) if m < 4 else Incarnation(1)) for m in members)
     assert cluster.refusal(alter(good, isr=isr)) == "invalid_request"
+
+
+def replacing(cluster: Cluster, replaces: int, *, disk: int, start: int = 1, level: int = 5) -> ReplaceRegistration:
+    registration = cluster.registration(1, disk=disk, start_number=start, feature_level=level)
+    return ReplaceRegistration.after(registration, Incarnation(replaces))
+
+
+def test_a_late_registration_from_another_directory_does_not_take_the_place_of_a_later_one_s5() -> None:
+    """A process on the old directory proposes; the broker comes back on a new one; then the old proposal arrives."""
+    cluster = Cluster(0)
+    first = cluster.do(replacing(cluster, NO_INCARNATION, disk=1))
+    assert isinstance(first, Registered)
+    late = replacing(cluster, first.incarnation, disk=1, start=2)
+    second = cluster.do(replacing(cluster, first.incarnation, disk=9))
+    assert isinstance(second, Registered)
+    before = cluster.image.brokers[BrokerId(1)]
+    assert cluster.refusal(late) == "stale_incarnation"
+    assert cluster.image.brokers[BrokerId(1)] == before
+    back = cluster.do(replacing(cluster, second.incarnation, disk=1, start=3))
+    assert isinstance(back, Registered) and back.incarnation > second.incarnation, "a disk that was found again"
+
+
+def test_a_registration_that_is_repeated_gets_its_first_answer_whatever_it_replaced() -> None:
+    cluster = Cluster(0)
+    asked = replacing(cluster, NO_INCARNATION, disk=1)
+    assert cluster.do(asked) == cluster.do(asked)
+    assert cluster.refusal(replacing(cluster, NO_INCARNATION, disk=1, start=2)) == "stale_incarnation"
+
+
+def test_the_first_registration_of_a_new_cluster_sets_its_feature_level() -> None:
+    cluster = Cluster(0)
+    cluster.do(replacing(cluster, NO_INCARNATION, disk=1))
+    assert cluster.view.feature_level == cluster.image.feature_level == 5
+    assert cluster.refusal(cluster.registration(2, feature_level=4)) == "unsupported_version"
+
+
+def test_a_registration_raises_no_level_of_a_cluster_that_is_in_use() -> None:
+    """An upgrade has a way back until an operator, or the first use of something new, ends it."""
+    cluster = Cluster(1, feature_level=4)
+    cluster.do(replacing(cluster, NO_INCARNATION, disk=1))
+    assert cluster.image.feature_level == 1
 
 
 # --- Producer ids and feature levels ---------------------------------------------------------------------------------

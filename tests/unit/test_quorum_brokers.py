@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from metadata.commands import (
+    REGISTRATION_FEATURE_LEVEL,
     ClientSession,
     GrantProducerIds,
     NoOp,
     ProducerIdsGranted,
     Refused,
     Registered,
+    ReplaceRegistration,
 )
 from metadata.engine import Fate, Outcome
 from metadata.quorum_protocol import EngineFrame
@@ -18,6 +20,7 @@ from metadata.quorum_protocol import encode as encode_frame
 from raftlog.errors import InvalidRequest, RemoteProtocolError
 from raftlog.model import BrokerId
 from raftlog.ports import Link
+from raftlog.version import FEATURE_LEVEL
 from tests.support.quorum_cluster import QuorumCluster, SimLink, incarnation_of, others, ready_cluster
 
 SESSION = 0.9
@@ -165,3 +168,36 @@ def test_sessions_of_clients_are_kept_in_the_log_not_in_the_node() -> None:
     assert isinstance(first.result, ProducerIdsGranted) and isinstance(second.result, ProducerIdsGranted)
     assert second.result.first == first.result.first + 10
     assert ClientSession(bytes(16), 1, 1) != ClientSession(bytes(16), 2, 1)
+
+
+def test_a_process_that_was_replaced_while_it_registered_is_refused_s5() -> None:
+    """Its proposal was on its way when its successor registered from another disk, and arrives after that."""
+    cluster = QuorumCluster(4, 4, voters=3)
+    leader = cluster.await_leader()
+    for number in (1, 2, 3):
+        cluster.register(number, level=FEATURE_LEVEL)
+    assert cluster.node(leader).image.feature_level == FEATURE_LEVEL, "a new cluster has all that its first node knows"
+    first = cluster.register(4, level=FEATURE_LEVEL)
+    assert isinstance(first.result, Registered)
+    late = ReplaceRegistration.after(cluster.registration(4, 2, level=FEATURE_LEVEL), first.result.incarnation)
+    cluster.members[4].kill()
+    cluster.members[4].replace_disk()
+    cluster.members[4].start()
+    second = cluster.register(4, level=FEATURE_LEVEL)
+    assert isinstance(second.result, Registered) and second.result.incarnation > first.result.incarnation
+    answer = cluster.propose(4, late)
+    assert isinstance(answer.result, Refused) and answer.result.code == "stale_incarnation"
+    cluster.run_until(lambda: incarnation_of(cluster, 4) == second.result.incarnation)
+
+
+def test_below_the_feature_level_a_registration_is_one_that_every_node_knows() -> None:
+    """Some node of a cluster that is upgraded may be older."""
+    cluster = QuorumCluster(4, 4, voters=3)
+    cluster.await_leader()
+    cluster.register(1, level=REGISTRATION_FEATURE_LEVEL - 1)
+    for number in (2, 4):
+        outcome = cluster.register(number, level=FEATURE_LEVEL)
+        assert isinstance(outcome.result, Registered)
+    entries = [command for command, _, _ in cluster.node(1)._engine._journal.entries]
+    assert sum(b"register_broker.1" in command for command in entries) == 3
+    assert not any(b"register_broker.2" in command for command in entries)
