@@ -80,6 +80,7 @@ ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/v1/scrub", scrubs.describe_scrub),
     ("POST", "/v1/scrub", scrubs.start_scrub),
     ("GET", "/v1/quorum", cluster.describe_quorum),
+    ("POST", "/v1/cluster/feature-level", cluster.finalize_feature_level),
     ("POST", "/v1/quorum/voters", voters.change_voters),
     ("GET", "/v1/health", cluster.health),
     ("HEAD", "/v1/health", cluster.health),

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import hashlib
 from importlib import resources
+from typing import Annotated
 
+import msgspec
 from aiohttp import web
+from msgspec import Meta
 
 from raftlog.version import __version__
 
-from .bodies import JSON_TYPE
+from .bodies import JSON_TYPE, read_json
 from .context import context_of
 from .models import Cluster, Health, known, node
 from .query import Query
@@ -36,6 +39,29 @@ async def describe_cluster(request: web.Request) -> web.StreamResponse:
             nodes=[node(broker) for broker in view.brokers()],
         )
     )
+
+
+class FinalizeFeatureLevel(msgspec.Struct, forbid_unknown_fields=True):
+    level: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
+    """The highest that every node understands where it is not said."""
+    plan: bool = False
+    """Change nothing: say what would be."""
+
+
+class FeatureLevelFinalized(msgspec.Struct):
+    applied: bool
+    feature_level_before: int
+    feature_level: int
+
+
+async def finalize_feature_level(request: web.Request) -> web.StreamResponse:
+    """Answers when the quorum has decided it."""
+    context = context_of(request)
+    Query(request)
+    asked = await read_json(request, context, FinalizeFeatureLevel)
+    change = context.service.finalize_feature_level(asked.level, plan=asked.plan)
+    found = await context.finish(change, QUORUM_TIMEOUT_S)
+    return json_reply(FeatureLevelFinalized(found.applied, found.before, found.after))
 
 
 async def describe_quorum(request: web.Request) -> web.StreamResponse:

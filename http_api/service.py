@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from metadata.view import ClusterView
-from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus, TopicId, VotersChange
+from raftlog.model import (
+    BrokerId,
+    FeatureLevelChange,
+    ProducerEpoch,
+    ProducerId,
+    QuorumStatus,
+    TopicId,
+    VotersChange,
+)
 from raftlog.ports import Part
 from raftlog.wire import (
     DeleteRecordsRequest,
@@ -130,6 +138,15 @@ class BrokerService(Protocol):
 
         Raises `InvalidRequest` (`not_a_voter`, `quorum_majority_at_risk`, `invalid_request`) or `RetriableError`
         (`voter_not_caught_up`, `quorum_change_in_progress`, `quorum_unavailable`, `outcome_unknown`).
+        """
+        ...
+
+    async def finalize_feature_level(self, level: int | None, *, plan: bool) -> FeatureLevelChange:
+        """Raise the cluster's feature level for good, to the highest that every node understands where `level` is None;
+        with `plan` only say to which.
+
+        Raises `InvalidRequest` (`unsupported_version`) naming the node that is too old, or not there, or
+        `RetriableError` (`quorum_unavailable`, `outcome_unknown`).
         """
         ...
 

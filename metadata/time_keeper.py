@@ -15,6 +15,8 @@ A **lone voter** has nothing to compare its clock with. Its word is taken once, 
 the time goes on by the monotonic clock while the node runs, and not past the wall clock: what a lone node slept through
 counts for nothing, which keeps data for longer and loses none.
 
+Below `TIME_FEATURE_LEVEL` the cluster has no time, until an operator ends the upgrade (`raftlog cluster finalize`).
+
 One keeper a term; seconds are monotonic, from outside. What is *not* here: the command's own rules (`image_time.py`),
 and how nodes go on from one step to the next (`raftlog/cluster_clock.py`).
 
@@ -28,7 +30,7 @@ from dataclasses import dataclass
 
 from raftlog.model import BrokerId, ClusterTime
 
-from .commands import AdvanceTime, Command, SetFeatureLevel
+from .commands import AdvanceTime, Command
 from .commands_time import MAX_STEP_MS, TIME_FEATURE_LEVEL
 from .image_state import ImageState
 
@@ -88,9 +90,8 @@ class TimeKeeper:
             return None
         self._readings = {node: one for node, one in self._readings.items() if now - one.at <= READING_SECONDS}
         if image.feature_level < TIME_FEATURE_LEVEL:
-            self._proposed = _raised_level(image, voters)
-        else:
-            self._proposed = self._step(now, image.time, voters, known_at)
+            return None
+        self._proposed = self._step(now, image.time, voters, known_at)
         if self._proposed is not None:
             self._next_at = now + STEP_SECONDS
         return self._proposed
@@ -99,8 +100,6 @@ class TimeKeeper:
         """It was applied, refused or lost."""
         if self._proposed is command:
             self._proposed = None
-            if isinstance(command, SetFeatureLevel):
-                self._next_at = float("-inf")
 
     # --- Inside ------------------------------------------------------------------------------------------------------
 
@@ -145,13 +144,3 @@ def agreed_offset(offsets_ms: Sequence[float], voters: int) -> float | None:
         if known[first + majority - 1] - known[first] <= TOLERANCE_MS:
             return known[first + (majority - 1) // 2]
     return None
-
-
-def _raised_level(image: ImageState, voters: Sequence[BrokerId]) -> SetFeatureLevel | None:
-    """Once everybody who applies the log understands it, as far as that is known."""
-    brokers = image.brokers
-    if not all(voter in brokers for voter in voters):
-        return None
-    if any(broker.feature_level < TIME_FEATURE_LEVEL for broker in brokers.values()):
-        return None
-    return SetFeatureLevel(TIME_FEATURE_LEVEL)

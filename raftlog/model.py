@@ -291,3 +291,13 @@ class VotersChange:
     """It is so now; otherwise it was a plan."""
     index: int
     """Of the metadata log, where the change is; -1: nothing was to be changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureLevelChange:
+    """What became of the cluster's feature level, or would become of it."""
+
+    before: int
+    after: int
+    applied: bool
+    """It is so now; otherwise it was a plan."""

@@ -8,8 +8,9 @@ A change's answer comes when this node's view shows it, or, where whoever asks n
 it is decided: a view has to take over everything before it, and is late under load. So that what it has to take over
 stays bounded, no command goes out more than `MOST_AHEAD` of them ahead of it.
 
-The first change of a kind raises the cluster's feature level, which the quorum refuses while some broker is too old to
-know that kind. What no node could decode is refused before it can spoil the command of others (S11).
+Where the cluster's feature level is below that from which all nodes know a kind, its changes are refused until an
+operator raises it (`feature_levels.py`). What no node could decode is refused before it can spoil the command of others
+(S11).
 
 What is *not* here: kinds of changes (`group_batches.py`, `transaction_batches.py`), and what they do (`metadata/`).
 """
@@ -25,10 +26,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from metadata.commands import Command, Refused, SetFeatureLevel
+from metadata.commands import Command, Refused
 from metadata.engine import Fate, Outcome
 from raftlog.config import MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
+
+from .feature_levels import check_level
 
 PROPOSAL_SECONDS = 5.0
 MAX_WAITING = 20_000
@@ -139,6 +142,7 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
     def submit(self, change: Change, *, shown: bool = True) -> asyncio.Future[Decision]:
         """Done when it is decided and, with `shown`, this node's view shows that. Fails with the refusal, or a
         `RetriableError`. Raises `InvalidRequest` or `RetriableError` for what is not even begun."""
+        check_level(self._feature_level(), self._needs_level, f"there are {self._what}")
         size = self._size_of(change)
         if size > self._limits.change_bytes:
             raise InvalidRequest(
@@ -177,9 +181,6 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
                 self._gathering = loop.call_later(pause, self._gathered)
             return
         self._proposing, self._began = True, loop.time()
-        if self._feature_level() < self._needs_level:
-            self._quorum.propose(SetFeatureLevel(self._needs_level), self._level_set, timeout=PROPOSAL_SECONDS)
-            return
         self._take()
         command = self._command(tuple(waiting.change for waiting in self._under_way))
         self._quorum.propose(command, self._answered, timeout=PROPOSAL_SECONDS)
@@ -211,20 +212,6 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
             self._under_way.append(self._queue.popleft())
         self._bytes -= size
         self._carried = len(self._under_way)
-
-    def _level_set(self, outcome: Outcome) -> None:
-        if outcome.fate is Fate.APPLIED and not isinstance(outcome.result, Refused):
-            self._when_view_reaches(outcome.index, self._next)
-            return
-        # Nothing of what waits was proposed.
-        if isinstance(outcome.result, Refused):
-            error: RaftlogError = outcome.result.error()
-        else:
-            error = RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}")
-        self._under_way.extend(self._queue)
-        self._queue.clear()
-        self._bytes = self._hurried = 0
-        self._fail(error)
 
     def _answered(self, outcome: Outcome) -> None:
         result = outcome.result

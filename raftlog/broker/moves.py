@@ -24,11 +24,9 @@ from metadata.commands import (
     ElectLeaders,
     ReassignmentsAltered,
     Refused,
-    SetFeatureLevel,
 )
 from metadata.commands_moves import (
     MAX_REASSIGNMENTS_PER_COMMAND,
-    REPLACEMENT_FEATURE_LEVEL,
     THROTTLE_FEATURE_LEVEL,
     AlterReassignments,
     ElectUnclean,
@@ -41,6 +39,8 @@ from partitions.driver import PartitionDriver
 from partitions.driver_ports import Logger
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import BrokerId, PartitionRecord, ReplicationThrottle, TopicPartition
+
+from .feature_levels import check_level
 
 ATTEMPTS = 5
 """Of a partition whose record changes meanwhile: its leader alters the ISR now and then, not all the time."""
@@ -93,7 +93,7 @@ class MoveAdministrator:
             raise InvalidRequest("no_reassignment_in_progress", "nothing is being moved that could be throttled")
 
         if throttle is not None:
-            await self._reach(THROTTLE_FEATURE_LEVEL)
+            check_level(self._view.feature_level, THROTTLE_FEATURE_LEVEL, "moves are throttled")
 
         async def decide(asked: tuple[Reassignment, ...]) -> Sequence[Refused | None]:
             if throttle is None:
@@ -104,8 +104,6 @@ class MoveAdministrator:
             return result.refusals
 
         async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
-            if any(record.is_moving and targets[record.topic_partition] is not None for record in records):
-                await self._allow_replacements()
             asked = tuple(
                 Reassignment(
                     r.topic_partition.topic_id,
@@ -184,20 +182,6 @@ class MoveAdministrator:
         return found
 
     # --- Inside ------------------------------------------------------------------------------------------------------
-
-    async def _reach(self, level: int) -> None:
-        """The cluster is at this feature level, or a later one. Raises `InvalidRequest` (`unsupported_version`)."""
-        if self._view.feature_level < level:
-            await self._decide(SetFeatureLevel(level))
-
-    async def _allow_replacements(self) -> None:
-        """Where some broker is too old for that, each move that has begun is refused by name, and all else is done."""
-        try:
-            await self._reach(REPLACEMENT_FEATURE_LEVEL)
-        except InvalidRequest as error:
-            if error.code != "unsupported_version":
-                raise
-            self._logger.warning("moves_cannot_be_replaced", error=error.detail)
 
     async def _ask_all(
         self,

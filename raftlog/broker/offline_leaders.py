@@ -19,11 +19,9 @@ from typing import Protocol
 from metadata.commands import (
     MAX_ELECTIONS_PER_COMMAND,
     Command,
-    Done,
     Election,
     ElectLeaders,
     RenewLeadership,
-    SetFeatureLevel,
 )
 from metadata.commands_renewals import RENEWAL_FEATURE_LEVEL
 from metadata.engine import Outcome
@@ -115,7 +113,10 @@ class OfflineLeaders:
             if election is not None:
                 elections.append(election)
             elif self._waits_for_epoch(topic_partition):
-                renewals.append(record)
+                if self._view.feature_level < RENEWAL_FEATURE_LEVEL:
+                    self._later[topic_partition] = None  # An older node may not know it, until the upgrade is final.
+                else:
+                    renewals.append(record)
         if elections:
             self._proposing = True
             self._propose(ElectLeaders(tuple(elections)), self._answered)
@@ -128,20 +129,9 @@ class OfflineLeaders:
 
     def _renew(self, record: PartitionRecord) -> None:
         self._proposing = True
-        if self._view.feature_level < RENEWAL_FEATURE_LEVEL:
-            self._due[record.topic_partition] = None
-            self._propose(SetFeatureLevel(RENEWAL_FEATURE_LEVEL), self._level_answered)
-            return
         tp = record.topic_partition
         renewal = RenewLeadership(tp.topic_id, tp.partition, self._node_id, self._incarnation(), record.leader_epoch)
         self._propose(renewal, self._answered)
-
-    def _level_answered(self, outcome: Outcome) -> None:
-        """A refusal says that an older node is registered: asked again, and not at once."""
-        if not isinstance(outcome.result, Done):
-            self._later.update(self._due)
-            self._due.clear()
-        self._answered(outcome)
 
     def _answered(self, outcome: Outcome) -> None:
         self._logger.info("leaderships_given_up", fate=outcome.fate.value, result=str(outcome.result))

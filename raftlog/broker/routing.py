@@ -22,7 +22,7 @@ from metadata.commands import GrantProducerIds, ProducerIdsGranted
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
 from raftlog.errors import Applied, NotLeader, RaftlogError, error_from_code
-from raftlog.model import BrokerId, ProducerEpoch, ProducerId, QuorumStatus, TopicId, VotersChange
+from raftlog.model import BrokerId, FeatureLevelChange, ProducerEpoch, ProducerId, QuorumStatus, TopicId, VotersChange
 from raftlog.ports import Part
 from raftlog.record_batch import parse_header
 from raftlog.wire import (
@@ -42,6 +42,7 @@ from raftlog.wire import (
     ProduceResponse,
 )
 
+from .feature_levels import finalize
 from .forwarding import Forwarder
 from .groups import Groups
 from .health import health_of
@@ -256,6 +257,9 @@ class Router:
 
     async def change_voters(self, action: str, node_id: int, *, plan: bool) -> VotersChange:
         return await change_voters(self._quorum, action, node_id, plan=plan)
+
+    async def finalize_feature_level(self, level: int | None, *, plan: bool) -> FeatureLevelChange:
+        return await finalize(self._broker.view, self._administrator, self.quorum_status, level, plan=plan)
 
     async def quorum_status(self) -> QuorumStatus:
         future: asyncio.Future[QuorumStatus] = asyncio.get_running_loop().create_future()

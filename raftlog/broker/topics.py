@@ -24,10 +24,8 @@ from metadata.commands import (
     CreateTopic,
     DeleteTopic,
     Refused,
-    SetFeatureLevel,
 )
 from metadata.engine import Fate, Outcome
-from metadata.image_topics import CREATED_INDEX_FEATURE_LEVEL
 from metadata.placement import default_replication_factor, place
 from metadata.view import ClusterView
 from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_topic_name, parse_topic_config
@@ -77,7 +75,6 @@ class TopicAdministrator:
         parse_topic_config(configs)
         self._check_partition_count(partition_count)
         await self.catch_up()
-        await self._let_creations_be_ordered()
         factor = replication_factor or default_replication_factor(self._view.brokers())
         replicas = self._place(partition_count, factor, self._random.randrange(0, 1 << 20))
         topic_id = TopicId(self._random.randbytes(16))
@@ -155,17 +152,6 @@ class TopicAdministrator:
             await self.decide(command)
         except RetriableError as error:
             if error.code != "outcome_unknown" or not is_done():
-                raise
-
-    async def _let_creations_be_ordered(self) -> None:
-        """Topics keep the index of their creation, if all brokers know that already. It is done without otherwise."""
-        level = CREATED_INDEX_FEATURE_LEVEL
-        if self._view.feature_level >= level or any(one.feature_level < level for one in self._view.brokers()):
-            return
-        try:
-            await self.decide(SetFeatureLevel(level))
-        except InvalidRequest as error:
-            if error.code != "unsupported_version":  # an older broker has just registered
                 raise
 
     async def _seen(self, index: int) -> None:

@@ -20,6 +20,7 @@ from .exit_codes import EXIT_UNHEALTHY
 from .output import fields, output_option, show, table
 
 if TYPE_CHECKING:
+    from raftlog.client.admin import FeatureLevelFinalized
     from raftlog.client.metadata import ClusterInfo, NodeInfo
 
 HEALTH_TIMEOUT = 2.0
@@ -69,6 +70,24 @@ def info(bootstrap: str, output: str) -> None:
 
     found = asyncio.run(run())
     show(output, found, lambda wide: _info_text(found, wide))
+
+
+@cluster.command()
+@click.option("--level", type=click.IntRange(1, 2**31 - 1), help="The highest that every node understands by default.")
+@click.option("--plan", is_flag=True, help="Change nothing: say what would become of it.")
+@output_option
+@click.pass_obj
+def finalize(bootstrap: str, level: int | None, plan: bool, output: str) -> None:
+    """End an upgrade: let the cluster use what the new version can. There is no way back."""
+
+    async def run() -> FeatureLevelFinalized:
+        from raftlog.client import Admin
+
+        async with Admin(bootstrap) as admin:
+            return await admin.finalize_feature_level(level, plan=plan)
+
+    found = asyncio.run(run())
+    show(output, found, lambda wide: _finalized_text(found))
 
 
 @cluster.command()
@@ -147,6 +166,13 @@ def _info_text(found: ClusterInfo, wide: bool) -> str:
         for node in found.nodes
     ]
     return f"{fields(summary)}\n\n{table(columns, rows)}"
+
+
+def _finalized_text(found: FeatureLevelFinalized) -> str:
+    same = found.feature_level == found.feature_level_before
+    verdict = "is already" if same else "is now" if found.applied else "would be"
+    status = f"the feature level {verdict} {found.feature_level}"
+    return fields({"FeatureLevelBefore": found.feature_level_before, "Status": status})
 
 
 def _health_text(report: HealthReport, wide: bool) -> str:

@@ -37,6 +37,7 @@ from .offsets import query_offsets
 __all__ = [
     "Admin",
     "ClusterInfo",
+    "FeatureLevelFinalized",
     "GroupInfo",
     "GroupSummary",
     "HealthInfo",
@@ -117,6 +118,14 @@ class QuorumInfo(msgspec.Struct, frozen=True):
     """How far each voter's and each connected observer's log is known to agree; only the leader knows."""
     forgetful: list[int] = []
     """Nodes whose disks lost entries that they had acknowledged: they take no part, and have to be replaced."""
+
+
+class FeatureLevelFinalized(msgspec.Struct, frozen=True):
+    """What became of the cluster's feature level, or would become of it where nothing was `applied`."""
+
+    applied: bool
+    feature_level_before: int
+    feature_level: int
 
 
 class VotersChange(msgspec.Struct, frozen=True):
@@ -258,6 +267,16 @@ class Admin(AdminMoves, AdminGroups, AdminTransactions):
     async def _change_voters(self, action: str, node: int, plan: bool) -> VotersChange:
         body = {"action": action, "node": node, "plan": plan}
         return await self._api.change("POST", "/v1/quorum/voters", VotersChange, body, timeout=CHANGE_TIMEOUT)
+
+    async def finalize_feature_level(self, level: int | None = None, *, plan: bool = False) -> FeatureLevelFinalized:
+        """Raise the cluster's feature level for good, after an upgrade of all nodes: to the highest that they all
+        understand, or to `level`. With `plan` only say what would become of it.
+
+        Raises `InvalidRequest` (`unsupported_version`) naming a node that is too old.
+        """
+        body = {"level": level, "plan": plan}
+        path = "/v1/cluster/feature-level"
+        return await self._api.change("POST", path, FeatureLevelFinalized, body, timeout=CHANGE_TIMEOUT)
 
     async def health(self) -> HealthInfo:
         """What the node that answers says. Raises `RetriableError` where none does."""

@@ -30,6 +30,7 @@ from raftlog.model import (
     BrokerRecord,
     DirectoryId,
     Endpoint,
+    FeatureLevelChange,
     Incarnation,
     LeaderEpoch,
     PartitionEpoch,
@@ -44,6 +45,7 @@ from raftlog.model import (
 )
 from raftlog.ports import FileRegion, Part
 from raftlog.record_batch import RecordBatch, parse_header, stamp, validate
+from raftlog.version import FEATURE_LEVEL
 from raftlog.wire import (
     DeletedPartition,
     DeleteRecordsPartition,
@@ -432,6 +434,13 @@ class FakeBroker:
     def health(self) -> Health:
         self._raise_if_asked("health")
         return self.health_now
+
+    async def finalize_feature_level(self, level: int | None, *, plan: bool) -> FeatureLevelChange:
+        self._raise_if_asked("finalize_feature_level")
+        before, after = self.view.feature_level, level or FEATURE_LEVEL
+        if not plan:
+            self.view.feature_level = after
+        return FeatureLevelChange(before, after, not plan)
 
     async def change_voters(self, action: Literal["add", "remove"], node_id: int, *, plan: bool) -> VotersChange:
         self._raise_if_asked("change_voters")

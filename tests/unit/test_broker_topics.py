@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, Done, Refused, SetFeatureLevel
+from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, Done, Refused
 from metadata.engine import Fate, Outcome
 from metadata.image_topics import CREATED_INDEX_FEATURE_LEVEL
-from metadata.view import BrokerChanged, ClusterView, FeatureLevelChanged, TopicChanged, TopicRemoved
+from metadata.view import BrokerChanged, ClusterView, TopicChanged, TopicRemoved
 from raftlog.broker import topics
 from raftlog.errors import Applied, InvalidRequest, RetriableError
 from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Endpoint, Incarnation, TopicId, TopicRecord
@@ -56,22 +56,14 @@ async def test_a_topic_is_laid_out_over_the_brokers_that_the_quorum_knows(here: 
     assert [len(command.replicas[0]) for command in quorum.proposed if isinstance(command, CreateTopic)] == [2, 2]
 
 
-async def test_a_creation_raises_the_feature_level_if_every_broker_knows_that(here: Here) -> None:
-    """From then on topics of one name can be ordered; a cluster with an older broker does without."""
-    view, done = view_of(HERE), Outcome(Fate.APPLIED, 1, Done())
-    register(view, HERE, level=CREATED_INDEX_FEATURE_LEVEL)
-    register(view, THERE, level=CREATED_INDEX_FEATURE_LEVEL - 1)
-    quorum = Quorum(done, Outcome(Fate.APPLIED, 1, Refused("unsupported_version", "one has just come")), done, done)
-    router = router_of(view, here, Others(), quorum)
-    await router.create_topic("u", 1, None, {})
+async def test_a_creation_raises_no_feature_level(here: Here) -> None:
+    """An operator ends an upgrade, not the first use of something new."""
+    view = view_of(HERE)
+    for broker in (HERE, THERE):
+        register(view, broker, level=CREATED_INDEX_FEATURE_LEVEL)
+    quorum = Quorum(Outcome(Fate.APPLIED, 1, Done()))
+    await router_of(view, here, Others(), quorum).create_topic("u", 1, None, {})
     assert [type(command) for command in quorum.proposed] == [CreateTopic]
-    register(view, THERE, level=CREATED_INDEX_FEATURE_LEVEL)
-    await router.create_topic("v", 1, None, {})
-    assert quorum.proposed[1] == SetFeatureLevel(CREATED_INDEX_FEATURE_LEVEL)
-    assert [type(command) for command in quorum.proposed[1:]] == [SetFeatureLevel, CreateTopic]
-    view.on_events(view.index + 1, [FeatureLevelChanged(CREATED_INDEX_FEATURE_LEVEL)])
-    await router.create_topic("w", 1, None, {})
-    assert [type(command) for command in quorum.proposed[3:]] == [CreateTopic]
 
 
 async def test_settings_are_those_of_the_topic_that_has_the_name_by_now(here: Here, quorum: Quorum) -> None:

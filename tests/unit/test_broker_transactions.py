@@ -17,7 +17,7 @@ from http_api.service_transactions import (
     WantedOutput,
     WantedPosition,
 )
-from metadata.commands import Command, Done, Refused, SetFeatureLevel, TransactionsChanged
+from metadata.commands import Command, Refused, TransactionsChanged
 from metadata.engine import Fate
 from metadata.engine import Outcome as Proposed
 from metadata.groups import transaction_expiry
@@ -88,10 +88,6 @@ class Node:
     def _decide(self, command: Command, done: Callable[[Proposed], None]) -> None:
         if self.fates:
             done(Proposed(self.fates.pop(0), detail="lost"))
-            return
-        if isinstance(command, SetFeatureLevel):
-            self.level = command.level
-            done(Proposed(Fate.APPLIED, 1, Done()))
             return
         result = self.cluster.apply(command)
         assert isinstance(result, TransactionsChanged)
@@ -172,15 +168,11 @@ async def test_what_is_asked_while_a_command_is_under_way_goes_together(node: No
     assert [len(c.changes) for c in node.commands if isinstance(c, ChangeTransactions)] == [1, 19]
 
 
-async def test_the_first_change_raises_the_feature_level() -> None:
+async def test_a_change_below_its_feature_level_is_refused_and_raises_nothing() -> None:
     node = Node(level=2)
-    await node.transactions.initialize("app", 60_000)
-    assert [type(command) for command in node.commands] == [SetFeatureLevel, ChangeTransactions]
-    node.level = 2
-    node.fates = [Fate.UNKNOWN]
-    with pytest.raises(RetriableError) as undecided:
+    with pytest.raises(InvalidRequest, match="raftlog cluster finalize"):
         await node.transactions.initialize("app", 60_000)
-    assert undecided.value.code == "quorum_unavailable", "nothing was proposed but the level"
+    assert node.commands == []
     node.transactions.close()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.commands import Command, Done, GroupsChanged, Refused, RefusedChange, SetFeatureLevel, encode
+from metadata.commands import Command, GroupsChanged, Refused, RefusedChange, encode
 from metadata.engine import Fate, Outcome
 from metadata.groups.changes import MAX_CHANGES_BYTES, ChangeGroups, Commit, Delete, OffsetToCommit
 from raftlog.broker import change_batches
@@ -138,20 +138,15 @@ async def test_who_has_gone_is_not_told() -> None:
     assert await second == 12
 
 
-async def test_the_first_change_raises_the_feature_level() -> None:
+async def test_a_change_below_its_feature_level_is_refused_and_raises_nothing() -> None:
+    """The first use of something new must not end an upgrade: an operator does."""
     quorum = Quorum()
     quorum.level = 1
-    refused = [quorum.batches.submit(change(name)) for name in "ab"]
-    assert quorum.proposed == [SetFeatureLevel(2)]
-    quorum.index += 1
-    quorum.answer(Outcome(Fate.APPLIED, quorum.index, Refused("unsupported_version", "broker 2 is old")))
-    for future in refused:
-        with pytest.raises(InvalidRequest, match="broker 2 is old"):
-            await future
-    asked = quorum.batches.submit(change("c"))
+    with pytest.raises(InvalidRequest, match="raftlog cluster finalize") as refused:
+        quorum.batches.submit(change("a"))
+    assert refused.value.code == "unsupported_version" and quorum.proposed == []
     quorum.level = 2
-    quorum.index += 1
-    quorum.answer(Outcome(Fate.APPLIED, quorum.index, Done()))
+    asked = quorum.batches.submit(change("a"))
     quorum.apply()
     assert await asked == quorum.index
 

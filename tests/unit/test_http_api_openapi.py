@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from http_api import (
+    cluster,
     deletions,
     fetch,
     group_offsets,
@@ -242,6 +243,8 @@ MODELS: dict[str, type[msgspec.Struct]] = {
         )
     },
     "ChangeVoters": voters.ChangeVoters,
+    "FinalizeFeatureLevel": cluster.FinalizeFeatureLevel,
+    "FeatureLevelFinalized": cluster.FeatureLevelFinalized,
     "VotersChanged": voters.VotersChanged,
 }
 

@@ -1,0 +1,106 @@
+"""The API, the client and `raftlog cluster finalize` for the feature level, in front of a broker in memory, and the
+administrator's own part in front of a real image."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from metadata.commands import Command, CommandResult, Refused, SetFeatureLevel
+from raftlog import Admin
+from raftlog.broker.feature_levels import finalize
+from raftlog.errors import InvalidRequest
+from raftlog.model import BrokerId, FeatureLevelChange, QuorumStatus
+from raftlog.version import FEATURE_LEVEL
+from tests.support.fake_broker import FakeBroker
+from tests.support.http_api_client import Api, running_api
+from tests.support.metadata_cluster import Cluster
+
+pytestmark = pytest.mark.integration
+
+PATH = "/v1/cluster/feature-level"
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+async def api(broker: FakeBroker) -> AsyncIterator[Api]:
+    async with running_api(broker) as running:
+        yield running
+
+
+async def test_the_level_is_raised_and_a_plan_changes_nothing(api: Api, broker: FakeBroker) -> None:
+    planned = await api.post(PATH, {"plan": True})
+    assert planned.document == {"applied": False, "feature_level_before": 1, "feature_level": FEATURE_LEVEL}
+    assert broker.view.feature_level == 1
+    assert (await api.post(PATH, {"level": 3})).document["feature_level"] == broker.view.feature_level == 3
+    async with Admin(f"127.0.0.1:{api.port}") as admin:
+        done = await admin.finalize_feature_level()
+        assert (done.applied, done.feature_level_before, done.feature_level) == (True, 3, FEATURE_LEVEL)
+        broker.fail["finalize_feature_level"] = InvalidRequest("unsupported_version", "broker 2 is old")
+        with pytest.raises(InvalidRequest, match="broker 2 is old"):
+            await admin.finalize_feature_level()
+
+
+@pytest.mark.parametrize("body", [{"level": 0}, {"level": "5"}, {"levels": 5}, {"plan": 1}])
+async def test_what_is_no_level_is_refused_s11(api: Api, broker: FakeBroker, body: dict[str, object]) -> None:
+    (await api.post(PATH, body)).problem("invalid_request")
+    assert broker.view.feature_level == 1
+
+
+class Administrator:
+    """Decides at once on a real image."""
+
+    def __init__(self, *levels: int) -> None:
+        self.cluster = Cluster(0)
+        for number, level in enumerate(levels):
+            self.cluster.do(self.cluster.registration(number, feature_level=level))
+        self.voters = tuple(BrokerId(number) for number in range(len(levels)))
+
+    async def catch_up(self) -> None:
+        """It is."""
+
+    async def decide(self, command: Command) -> CommandResult:
+        result = self.cluster.apply(command)
+        if isinstance(result, Refused):
+            raise result.error()
+        return result
+
+    async def status(self) -> QuorumStatus:
+        return QuorumStatus(BrokerId(0), BrokerId(0), self.cluster.term, 0, 0, 0, self.voters)
+
+    async def finalize(self, level: int | None = None, *, plan: bool = False) -> FeatureLevelChange:
+        return await finalize(self.cluster.view, self, self.status, level, plan=plan)  # type: ignore[arg-type]
+
+
+async def test_it_rises_to_what_every_broker_understands() -> None:
+    known = Administrator(5, 4, 5)
+    assert await known.finalize(plan=True) == FeatureLevelChange(1, 4, False)
+    assert known.cluster.image.feature_level == 1
+    assert await known.finalize() == FeatureLevelChange(1, 4, True)
+    assert known.cluster.image.feature_level == 4
+    with pytest.raises(InvalidRequest, match="broker 1 understands feature level 4, not 5"):
+        await known.finalize(5)
+    with pytest.raises(InvalidRequest, match="never falls"):
+        await known.finalize(3)
+    assert await known.finalize() == FeatureLevelChange(4, 4, True)
+
+
+async def test_it_does_not_rise_while_a_voter_or_an_observer_is_of_unknown_version() -> None:
+    """A node that applies the log and meets what it does not know has to stop."""
+    known = Administrator(5, 5, 5)
+    known.voters = (*known.voters, BrokerId(7))
+    for plan in (True, False):
+        with pytest.raises(InvalidRequest, match="node 7 is part of the quorum and not registered"):
+            await known.finalize(plan=plan)
+    assert known.cluster.image.feature_level == 1
+
+
+async def test_a_broker_that_registered_meanwhile_is_asked_where_it_is_decided() -> None:
+    known = Administrator(5, 5, 5)
+    known.cluster.do(known.cluster.registration(3, feature_level=4))
+    assert known.cluster.refusal(SetFeatureLevel(5)) == "unsupported_version"
