@@ -201,7 +201,17 @@ class ReplaceRegistration(RegisterBroker, frozen=True, tag="register_broker.2"):
     @staticmethod
     def after(registration: RegisterBroker, replaces: Incarnation) -> ReplaceRegistration:
         """The registration, in place of that one."""
-        return ReplaceRegistration(*msgspec.structs.astuple(registration), replaces)
+        return ReplaceRegistration(
+            registration.broker_id,
+            registration.directory_id,
+            registration.start_number,
+            registration.api,
+            registration.data,
+            registration.rack,
+            registration.feature_level,
+            registration.packed_reports,
+            replaces,
+        )
 
 
 class FenceBroker(Part, frozen=True, tag="fence_broker.1"):
