@@ -39,11 +39,11 @@ def test_every_kind_of_fault_and_operation_is_drawn_before_long() -> None:
     }  # fmt: skip
     others = {
         "cut", "stall_leader", "stall_all_replication", "power_loss_of_leader", "full_disk", "rot_leader",
-        "rot_in_service",
+        "rot_in_service", "fill_disk",
     }  # fmt: skip
     kinds = {fault.kind for schedule in schedules for fault in schedule.faults}
     assert kinds == set(KINDS) - several | others
-    assert {operation.kind for schedule in schedules for operation in schedule.operations} == set(OPERATIONS)
+    assert {operation.kind for schedule in schedules for operation in schedule.operations} == {*OPERATIONS, "crowd"}
     assert {(schedule.voters, schedule.observers) for schedule in schedules} == {(3, 0), (3, 1), (5, 0), (5, 1)}
 
 
@@ -70,7 +70,7 @@ def test_every_story_is_told_before_long_and_the_swarm_gives_way_to_it() -> None
         "mute_leader_to_quorum",
     }  # fmt: skip
     operations = {one.kind for _, schedule in told for one in schedule.operations}
-    assert operations == {*OPERATIONS, "elect", "rest", "delete_from"}
+    assert operations == {*OPERATIONS, "elect", "rest", "delete_from", "crowd"}
     shares = [schedule is not drawn for drawn, schedule in told]
     assert 0.2 < sum(shares) / len(shares) < 0.5
     for drawn, schedule in told:
