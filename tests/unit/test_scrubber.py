@@ -242,6 +242,8 @@ def test_who_asks_does_not_wait_for_the_pass(monkeypatch: pytest.MonkeyPatch) ->
     cluster.scheduler.advance(FIRST_PASS_SECONDS[1])
     cluster.settle()
     run = cluster.scrubber.scrub_now([tp(0), tp(1)])
+    sizes = [driver.log.size_bytes for name, driver in cluster.manager.drivers.items() if name in (tp(0), tp(1))]
+    assert run.total_bytes == sum(sizes) and len(sizes) == run.wanted == 2
     for _ in range(10):
         cluster.pass_time(1.0)
     assert (run.done, run.running, run.findings) == (2, False, [])

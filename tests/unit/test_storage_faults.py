@@ -17,7 +17,7 @@ from partitions import quarantine
 from partitions.batch_tail import FetchCache
 from partitions.log import PartitionLog
 from partitions.log_job import LogJob
-from partitions.quarantine import FILES_KEPT, prune_quarantined, quarantined
+from partitions.quarantine import FILES_KEPT, QUARANTINED_SUFFIX, prune_quarantined, quarantined, unused_name
 from partitions.replica_distrust import distrust
 from partitions.replica_folders import folder_of, open_replica
 from raftlog.config import TopicConfig
@@ -248,3 +248,16 @@ def test_a_file_system_that_turns_read_only(small: str) -> None:
     again, recovery = PartitionLog.open(disk, PATH, TopicConfig(), clean_shutdown=False)
     assert again.log_end_offset == 5 and not recovery.cut_or_quarantined
     again.close(clean=True)
+
+
+def test_names_of_what_is_set_aside_are_counted_without_gaps() -> None:
+    """The lowest number that is free: an operator who looks at them sees whether one was taken away."""
+    disk = SimDisk()
+    disk.make_directory("p")
+    given = []
+    for _ in range(3):
+        given.append(unused_name(disk, "p", "7.log"))
+        disk.open(f"p/{given[-1]}", create=True).close()
+    assert given == [f"7.log{QUARANTINED_SUFFIX}", f"7.log.1{QUARANTINED_SUFFIX}", f"7.log.2{QUARANTINED_SUFFIX}"]
+    disk.remove(f"p/{given[1]}")
+    assert unused_name(disk, "p", "7.log") == given[1]
