@@ -9,6 +9,7 @@ from .clock_bugs import CLOCK_BUGS_OF_CLUSTERS, CLOCK_BUGS_OF_GROUPS
 from .disk_bugs import DISK_BUGS
 from .election_bugs import ELECTION_BUGS
 from .group_bugs import GROUP_BUGS
+from .lives_bugs import LIVES_BUGS
 from .log_bugs import LOG_BUGS
 from .patches import Planted
 from .producer_bugs import PRODUCER_BUGS
@@ -27,6 +28,6 @@ OF_CLUSTERS = (
     *PRODUCER_BUGS,
     *CLOCK_BUGS_OF_CLUSTERS,
 )
-SIMULATED = (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *CLOCK_BUGS_OF_GROUPS, *TRANSACTION_BUGS)
+SIMULATED = (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *CLOCK_BUGS_OF_GROUPS, *TRANSACTION_BUGS, *LIVES_BUGS)
 
 BUGS: Mapping[str, Planted] = {bug.name: bug for bug in SIMULATED}

@@ -30,7 +30,7 @@ __all__ = [
 
 DETECTIONS = Path(__file__).with_name("detections.json")
 
-SECONDS: Mapping[str, float] = {"quorum": 30.0, "cluster": 40.0, "groups": 30.0, "transactions": 40.0}
+SECONDS: Mapping[str, float] = {"quorum": 30.0, "cluster": 40.0, "groups": 30.0, "transactions": 40.0, "clients": 30.0}
 """Kind of world → virtual seconds of faults a seed."""
 
 

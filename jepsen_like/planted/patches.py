@@ -26,6 +26,7 @@ SHORT = "quorum simulation"
 CLUSTER = "cluster simulation"
 GROUPS = "group simulation"
 TRANSACTIONS = "transaction simulation"
+CLIENTS = "client simulation"
 REAL = "real clusters"
 """Alone: no simulated world has what it wants."""
 
@@ -70,6 +71,8 @@ class Planted:
             return "groups"
         if self.found_by == TRANSACTIONS:
             return "transactions"
+        if self.found_by == CLIENTS:
+            return "clients"
         return "cluster" if self.found_by == CLUSTER else "quorum"
 
 

@@ -147,9 +147,9 @@ class ClientWorld(SimulatedWorld):
     def _require_progress(self, healed: float) -> None:
         for application in self._applications:
             application.life.paused_until = 0.0
-        for producer in self.producers:
-            producer.stopping = True
         super()._require_progress(healed)
+        for producer in self.producers:  # what is to be there is there by now
+            producer.stopping = True
         at = self.heap.now
         while True:
             lacking = self._missing()

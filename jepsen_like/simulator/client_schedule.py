@@ -62,16 +62,16 @@ def _stories(rng: random.Random, schedule: ClusterSchedule, seconds: float) -> t
     operations: list[Operation] = []
     at = STORIES_FROM
     while at + 4.0 < seconds:
-        number, away = rng.randrange(1 << 30), rng.uniform(4.0, 8.0)
+        number, away = rng.randrange(1 << 30), rng.uniform(5.0, 10.0)
         stale = rng.randrange(schedule.nodes)
-        kind = rng.choice(("isolate_leader", "isolate", "stall"))
+        kind = rng.choice(("isolate_leader", "isolate", "isolate", "stall"))
         faults.append(Fault(round(at, 4), kind, stale, 0, round(away, 4), number))
         recreated = at + rng.uniform(0.1, 1.5)
         operations.append(Operation(round(recreated, 4), "recreate", rng.randrange(1 << 30)))
-        for _ in range(rng.choice((1, 2, 3))):
-            lost = recreated + rng.uniform(0.3, 3.0)
+        for _ in range(rng.choice((1, 2, 4))):
+            lost = recreated + rng.uniform(0.3, away - 1.5)
             other = rng.randrange(schedule.nodes)
-            loses = rng.choice(("mute_to_clients", "kill", "kill_leader", "cut_off_clients"))
+            loses = rng.choice(("mute_to_clients", "kill", "kill_leader", "kill_leader", "cut_off_clients"))
             faults.append(
                 Fault(round(lost, 4), loses, other, 0, round(rng.uniform(0.1, 2.0), 4), 2 * rng.randrange(1 << 20))
             )

@@ -111,6 +111,10 @@ class LivesTruth:
             name = self._names.get(TopicId(topic_id), "?")
             raise Violation(f"S10: reader {reader} of {name} {topic_id.hex()}, which is there, stops for ever: {why}")
 
+    def living(self) -> list[tuple[str, int]]:
+        """Names that mean a topic now, and how many partitions it has."""
+        return sorted((record.name, record.partition_count) for record in self.truth.rules.topics.values())
+
     def is_there(self, topic_id: bytes) -> bool:
         """This life lives, as far as any node has heard."""
         return TopicId(topic_id) in self.truth.rules.topics

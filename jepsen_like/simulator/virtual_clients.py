@@ -107,12 +107,18 @@ class ProducerApplication(Application):
         self._topics = topics
         self._number = 0
         self.waiting = 0
+        self.proved: set[tuple[str, int]] = set()
+        """Where it was acknowledged after everything had healed."""
         self._linger_ms = self.rng.choice((0.0, 5.0))
         self._pause = self.rng.choice((0.05, 0.15))
 
     @property
     def missing(self) -> list[str]:
-        return [f"producer {self.name} waits for {self.waiting} deliveries"] if self.waiting else []
+        found = [f"producer {self.name} waits for {self.waiting} deliveries"] if self.waiting else []
+        if self.stopping:
+            unproved = sorted(place for place in self._living() if place not in self.proved)
+            found += [f"producer {self.name} gets nothing into {topic}/{number}" for topic, number in unproved]
+        return found
 
     async def run(self) -> None:
         producer = Producer(
@@ -125,10 +131,34 @@ class ProducerApplication(Application):
             if self.waiting < WAITING_MAX:
                 self._send(producer, self.rng.choice(self._topics))
             await asyncio.sleep(self.rng.expovariate(1 / self._pause))
+        while unproved := [place for place in self._living() if place not in self.proved]:
+            for topic, partition in unproved:
+                await self._prove(producer, topic, partition)
+            await asyncio.sleep(AGAIN_SECONDS)
         try:
             await producer.close()
         except RaftlogError as error:  # of a record, as it is told to `_hear`, too
             self.truth.counts[f"close {error.code}"] += 1
+
+    def _living(self) -> list[tuple[str, int]]:
+        return [(name, number) for name, count in self.truth.living() for number in range(count)]
+
+    async def _ask(self, producer: Producer, topic: str, value: bytes, partition: int) -> Any:
+        try:
+            return await producer.send_and_wait(topic, value, partition=partition)
+        except RaftlogError as error:
+            if error.code == "unknown_partition":
+                self.proved.add((topic, partition))  # it looks for new ones once a minute
+            raise
+
+    async def _prove(self, producer: Producer, topic: str, partition: int) -> None:
+        """That it can send there, now that all is well (S10)."""
+        value = f"{self.name}:{self._number}".encode()
+        self._number += 1
+        self.waiting += 1
+        told = await self._hear(topic, value, self._ask(producer, topic, value, partition))
+        if told:
+            self.proved.add((topic, partition))
 
     def _send(self, producer: Producer, topic: str) -> None:
         value = f"{self.name}:{self._number}".encode()
@@ -136,13 +166,16 @@ class ProducerApplication(Application):
         self.waiting += 1
         self.loop.create_task(self._hear(topic, value, producer.send_and_wait(topic, value)))
 
-    async def _hear(self, topic: str, value: bytes, delivery: Any) -> None:
+    async def _hear(self, topic: str, value: bytes, delivery: Any) -> bool:
+        """Whether it was delivered."""
         try:
             told = await delivery
         except RaftlogError as error:
             self.truth.counts[f"send {error.code}"] += 1
+            return False
         else:
             self.truth.acknowledged(topic, told.partition, told.offset, value)
+            return True
         finally:
             self.waiting -= 1
 

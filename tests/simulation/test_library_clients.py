@@ -10,6 +10,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+from jepsen_like.planted.catalogue import BUGS, load_detections, run_planted, search
+from jepsen_like.planted.lives_bugs import LIVES_BUGS
 from jepsen_like.simulator.client_run import run_client_seed
 from jepsen_like.simulator.run import Verdict
 
@@ -17,6 +19,11 @@ SECONDS = 20.0
 SEEDS = range(1, 9)
 SOAK_SEEDS = range(1, 201)
 SOAK_SECONDS = 60.0
+MORE_SEEDS = 12
+SOON = 20.0
+"""Virtual seconds into its seed: a bug that shows itself by then is looked for whenever the suite runs."""
+NAMES = [bug.name for bug in LIVES_BUGS]
+KNOWN = load_detections()
 COUNTED = ("acknowledged", "shown", "handed out", "told gone", "lives", "send unknown_topic", "send outcome_unknown")
 """What must have happened to some client, or the seeds show nothing."""
 
@@ -62,3 +69,24 @@ def test_many_seeds_of_library_clients() -> None:
     with ProcessPoolExecutor(max_workers=os.cpu_count() or 1, mp_context=context) as pool:
         verdicts = list(pool.map(run_long, SOAK_SEEDS))
     assert {verdict.seed: verdict.violation for verdict in verdicts if not verdict.passed} == {}
+
+
+def found(name: str) -> bool:
+    if not run_planted(BUGS[name], KNOWN[name].seed).passed:
+        return True
+    return search(BUGS[name], first=KNOWN[name].seed + 1, seeds=MORE_SEEDS) is not None
+
+
+def test_each_bug_of_the_library_has_the_seed_that_finds_it() -> None:
+    assert set(NAMES) <= set(KNOWN)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in KNOWN and KNOWN[name].virtual_seconds <= SOON])
+def test_a_rule_that_is_left_out_is_missed(name: str) -> None:
+    assert found(name), f"{name} is no longer found"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", NAMES)
+def test_a_planted_bug_of_the_library_is_found(name: str) -> None:
+    assert found(name), f"{name} is no longer found"
