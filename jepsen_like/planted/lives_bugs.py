@@ -5,13 +5,11 @@ What is *not* here: bugs of what the quorum decides about groups (`group_bugs.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from http_api import middleware
-from raftlog.client import fetcher, group_api, sender
+from raftlog.client import fetcher, sender
 from raftlog.client.consumer import Consumer
-from raftlog.client.group_api import GroupPartition
 from raftlog.client.group_reading import GroupReading
 from raftlog.client.metadata import ClusterMetadata, TopicDescription, topic_path
 from raftlog.client.partition_queue import PartitionQueue
@@ -23,7 +21,6 @@ from raftlog.errors import RaftlogError
 from .patches import CLIENTS, Patch, Planted, original
 
 _described = original(TopicReaders, "described")
-_read = original(GroupReading, "_read")
 
 
 class _ByArrival(ClusterMetadata):
@@ -69,29 +66,6 @@ def _takes_back_as_new(self: Any, batch: Any) -> None:
     self._rename(batch.producer_id)
 
 
-async def _counts_what_is_fetched(self: Any, topic: Any, reader: Any, max_records: int, timeout: float) -> None:
-    """Positions are after what came, not after what was handed out."""
-    await _read(self, topic, reader, max_records, timeout)
-    for partition, record in self._ahead:
-        if partition in self.positions:
-            self.positions[partition] = max(self.positions[partition], record.offset + 1)
-
-
-def _commits_by_name(partition: GroupPartition, offset: int) -> dict[str, Any]:
-    """Whichever topic has the name when the commit arrives."""
-    return {"topic": partition.topic, "partition": partition.partition, "offset": offset}
-
-
-async def _knows_by_itself(request: Any, context: Any) -> None:
-    """A node says of topics what its own view has, however old that is."""
-
-
-def _hands_out_what_it_lost(self: Any, partitions: Iterable[GroupPartition]) -> None:
-    """What was fetched ahead of a partition that is another member's by now is handed out all the same."""
-    for partition in partitions:
-        self.positions.setdefault(partition, 0)
-
-
 LIVES_BUGS = (
     Planted(
         "a_producer_believes_who_answered_last",
@@ -133,34 +107,6 @@ LIVES_BUGS = (
         "a batch whose answer was lost is sent again under another name, and appended again",
         "PartitionQueue: a batch that may have been applied keeps its name",
         (Patch(PartitionQueue, "take_back_lost", _takes_back_as_new),),
-        CLIENTS,
-    ),
-    Planted(
-        "what_is_fetched_counts_as_handed_out",
-        "a member commits what it fetched ahead; where it crashes nobody is handed that",
-        "GroupReading moves a position when a record is handed out",
-        (Patch(GroupReading, "_read", _counts_what_is_fetched),),
-        CLIENTS,
-    ),
-    Planted(
-        "a_group_commits_by_name",
-        "an offset of a deleted topic is committed in the one that has its name now",
-        "GroupApi names topics by their ids",
-        (Patch(group_api, "_to_commit", _commits_by_name),),
-        CLIENTS,
-    ),
-    Planted(
-        "nodes_speak_for_themselves",
-        "a node that is behind says that there is no such topic",
-        "the API asks the quorum before it says that a topic is not there, or is another one",
-        (Patch(middleware, "_know_topic", _knows_by_itself),),
-        CLIENTS,
-    ),
-    Planted(
-        "what_was_fetched_outlives_its_partition",
-        "records of a partition that was taken away are handed out",
-        "GroupReading forgets what was fetched ahead of it",
-        (Patch(GroupReading, "_forget_ahead", _hands_out_what_it_lost),),
         CLIENTS,
     ),
 )

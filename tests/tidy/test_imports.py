@@ -66,7 +66,7 @@ ALLOWED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "jepsen_like.planted",
-        (*VOCABULARY, "metadata", "partitions", "raftlog.broker", *LIBRARY, "jepsen_like"),
+        (*VOCABULARY, "metadata", "partitions", "raftlog.broker", "raftlog.client", "jepsen_like"),
     ),
     ("jepsen_like.chaos", (*VOCABULARY, "raftlog.cli.output", "jepsen_like")),
     ("jepsen_like", (*VOCABULARY, "raftlog.client")),
