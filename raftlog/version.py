@@ -7,4 +7,4 @@ FEATURE_LEVEL = 5
 above that level is never proposed, and a node that meets one it cannot decode stops and says so. Level 2: groups,
 throttled moves; level 3: transactions; level 4: a move that has begun can be replaced by another; level 5: a minimum
 that was raised above the commit set holds up no recovery, topics know when they were created, the cluster has a time,
-and a leadership can begin anew."""
+a leadership can begin anew, and a registration names the one whose place it takes."""
