@@ -1,0 +1,18 @@
+"""What pysyncobj sends by itself is one kind of message: another one would leave in a shape that nobody reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from metadata.pysyncobj_outbox import Outbox
+from raftlog.errors import InvariantViolation
+
+
+def test_a_message_that_pysyncobj_must_not_build_is_refused_by_its_name() -> None:
+    outbox = Outbox()
+    node: Any = object()
+    with pytest.raises(InvariantViolation, match="pysyncobj sends 'append_entries'"):
+        outbox.send(node, {"type": "append_entries", "term": 1})
+    assert not outbox, "nothing was queued"
