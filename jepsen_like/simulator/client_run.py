@@ -53,7 +53,8 @@ class ClientWorld(SimulatedWorld):
         self._loops: dict[object, VirtualLoop] = {}
         self._applications: list[Application] = []
         super().__init__(schedule)
-        self.lives = LivesTruth(self.truth)
+        assert isinstance(self.operations, TopicLives)
+        self.lives = LivesTruth(self.truth, self.operations.made)
         self._bootstrap = ",".join(str(endpoint_of(node.node_id)) for node in self.nodes)
         self._begun = 0
         self.producers = [self._make(ProducerApplication, f"p{n}", topics=NAMES) for n in range(PRODUCERS)]

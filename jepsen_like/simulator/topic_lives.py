@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from raftlog.model import TopicId, TopicPartition
 
@@ -35,6 +37,16 @@ NOBODY = ProducerPlan(in_flight=1, pause=1.0, careless=False, acks=-1, keys=0)
 
 class TopicLives(ClusterOperations):
     """Operations on topics whose clients are the library's: they know names, and need nobody to tell them of a life."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.made: dict[TopicId, str] = {}
+        """Every life by its name, also of those that nobody saw alive for long."""
+
+    def _make(self, *given: Any) -> LiveTopic:
+        topic = super()._make(*given)
+        self.made[topic.topic_id] = topic.name
+        return topic
 
     def _create(self, rng: random.Random) -> bool:
         taken = {topic.name for topic in self.topics.values()}
@@ -74,6 +86,8 @@ class LivesTruth:
     """What clients were told, held against each life's truth. Raises `Violation`."""
 
     truth: Truth
+    made: Mapping[TopicId, str]
+    """Every life → its name."""
     counts: Counter[str] = field(default_factory=Counter)
     _lives: dict[str, list[TopicId]] = field(default_factory=dict)
     _names: dict[TopicId, str] = field(default_factory=dict)
@@ -123,10 +137,10 @@ class LivesTruth:
 
     def learn(self) -> None:
         """Lives that were made since the last call."""
-        for topic_id, record in self.truth.rules.topics.items():
+        for topic_id, name in self.made.items():
             if topic_id not in self._names:
-                self._names[topic_id] = record.name
-                self._lives.setdefault(record.name, []).append(topic_id)
+                self._names[topic_id] = name
+                self._lives.setdefault(name, []).append(topic_id)
                 self.counts["lives"] += 1
 
     def look(self) -> None:
