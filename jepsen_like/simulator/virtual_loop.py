@@ -140,12 +140,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
-        task = asyncio.Task(coro, loop=self, name=name, context=context)  # type: ignore[arg-type]
+        task = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """There are no threads: it happens now, and whoever waits is told in a later turn."""
         future = self.create_future()
         try:
