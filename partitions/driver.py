@@ -389,6 +389,8 @@ class PartitionDriver(DriverReads):
             self.replica.check_invariants()
         except RemoteProtocolError:
             raise  # Nothing was changed: the link's owner drops it.
+        except Unforeseen as error:
+            self.throw_away(error)  # A job's, of which this event is the first to hear.
         except InvariantViolation as violation:
             self._broken(violation)
         except DiskFailed as error:

@@ -16,6 +16,7 @@ from .producer_bugs import PRODUCER_BUGS
 from .quorum_bugs import ENGINE_BUGS
 from .replication_bugs import REPLICATION_BUGS
 from .room_bugs import ROOM_BUGS
+from .shortage_bugs import SHORTAGE_BUGS
 from .transaction_bugs import TRANSACTION_BUGS
 from .voters_bugs import VOTERS_BUGS
 
@@ -26,6 +27,7 @@ OF_CLUSTERS = (
     *LOG_BUGS,
     *ROOM_BUGS,
     *PRODUCER_BUGS,
+    *SHORTAGE_BUGS,
     *CLOCK_BUGS_OF_CLUSTERS,
 )
 SIMULATED = (*OF_THE_QUORUM, *OF_CLUSTERS, *GROUP_BUGS, *CLOCK_BUGS_OF_GROUPS, *TRANSACTION_BUGS, *LIVES_BUGS)

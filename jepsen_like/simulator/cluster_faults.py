@@ -63,6 +63,8 @@ class ClusterFaults:
             "failed_fsync": self._failed_fsync,
             "full_disk": self._full_disk,
             "fill_disk": self._fill_disk,
+            "no_descriptors": self._no_descriptors,
+            "exceptions": self._exceptions,
             "slow_disk": self._slow_disk,
             "clean_stop": lambda fault, node: self._world.stop_cleanly(node, restart_after=fault.seconds),
             "stall": self._stall,
@@ -108,6 +110,9 @@ class ClusterFaults:
             node.disk.crash_countdown = node.disk.fail_fsync = 0
             node.slow_disk_seconds = 0.0
             node.disk.full_below = ""
+            node.disk.no_descriptors = False
+            if node.breaks is not None:
+                node.breaks.probability = 0.0
             if node.life is not None:
                 node.life.paused_until = 0.0
 
@@ -157,6 +162,36 @@ class ClusterFaults:
         what is free from then on the product has freed."""
         if not node.disk.occupied:
             node.disk.occupy(int(fault.number))
+
+    def _no_descriptors(self, fault: Fault, node: SimNode) -> None:
+        """The process has as many files and connections open as it may. What it has stays; nothing else is opened."""
+        node.disk.no_descriptors = True
+        self._world.network.refusing.add(int(node.node_id))
+
+        def some_again() -> None:
+            node.disk.no_descriptors = False
+            self._world.network.refusing.discard(int(node.node_id))
+
+        self._later(fault.seconds, some_again)
+
+    def _exceptions(self, fault: Fault, node: SimNode) -> None:
+        """Ports of the node's partitions raise what nobody foresaw. A replica that broke too often is out of service
+        until somebody starts the process again."""
+        assert node.breaks is not None
+        node.breaks.probability = fault.number
+
+        def quiet() -> None:
+            assert node.breaks is not None
+            node.breaks.probability = 0.0
+
+        def replace() -> None:
+            quiet()
+            if node.broker is not None and node.broker.manager.out_of_service():
+                self._world.kill(node, power_loss=None, restart_after=0.1)
+
+        self._later(fault.seconds, quiet)
+        # Also after everything else is mended: nothing else brings such a replica back.
+        self._world.heap.schedule(fault.seconds + 3.0, replace)
 
     def _slow_disk(self, fault: Fault, node: SimNode) -> None:
         node.slow_disk_seconds = fault.number

@@ -148,6 +148,9 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
     faults += filled
     if not filled:  # Those are worlds of their own.
         schedule = _crowded(random.Random(f"{seed}/cluster/crowds"), schedule)
+    if not filled:
+        faults += _shortages(random.Random(f"{seed}/cluster/open-files"), schedule)
+        faults += _exceptions(random.Random(f"{seed}/cluster/exceptions"), schedule)
     rng = random.Random(f"{seed}/cluster/wrong-clocks")
     faults += draw_wrong_clocks(rng, voters, schedule.nodes, seconds)
     rng = random.Random(f"{seed}/cluster/rot-in-service")
@@ -212,6 +215,29 @@ def _filled_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault,
     return tuple(
         Fault(round(at + n * apart, 4), "fill_disk", (first + n) % schedule.nodes, number=rng.choice((0, 0, 1, 6)))
         for n in range(nodes)
+    )
+
+
+def _shortages(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
+    """In a seventh of the schedules some nodes run out of descriptors, for a while."""
+    if rng.random() >= 0.15:
+        return ()
+    times = sorted(rng.uniform(SETTLE_SECONDS, schedule.seconds) for _ in range(rng.choice((2, 6, 12))))
+    return tuple(
+        Fault(round(at, 4), "no_descriptors", rng.randrange(schedule.nodes), 0, rng.choice((0.3, 1.5, 5.0)))
+        for at in times
+    )
+
+
+def _exceptions(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
+    """In a seventh of the schedules the ports of some nodes raise what nobody foresaw, for a while."""
+    if rng.random() >= 0.15:
+        return ()
+    times = sorted(rng.uniform(SETTLE_SECONDS, schedule.seconds - 2.0) for _ in range(rng.choice((3, 8, 16))))
+    probability = rng.choice((0.01, 0.05, 0.2))
+    return tuple(
+        Fault(round(at, 4), "exceptions", rng.randrange(schedule.nodes), 0, rng.choice((1.0, 4.0)), probability)
+        for at in times
     )
 
 

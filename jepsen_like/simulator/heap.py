@@ -19,6 +19,8 @@ from typing import TypeVar
 
 from raftlog.errors import RaftlogError
 
+from .breaking import InjectedError
+
 T = TypeVar("T")
 
 
@@ -135,7 +137,7 @@ class SimWorker:
             error: BaseException | None = None
             try:
                 result = work()
-            except (RaftlogError, OSError) as raised:
+            except (RaftlogError, OSError, InjectedError) as raised:
                 error = raised
             self._heap.schedule(self._rng.uniform(0.0, 0.0005), lambda: done(result, error), self._life)
 

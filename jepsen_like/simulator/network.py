@@ -108,6 +108,8 @@ class SimNetwork:
         """Directed: (from, to) carries nothing."""
         self.stalled: set[tuple[int, int, str]] = set()
         """(From, to, kind): connections of this kind alone carry nothing that way, while all others do."""
+        self.refusing: set[int] = set()
+        """Nodes without a descriptor for another connection: those that are there stay."""
         self._listeners: dict[tuple[int, str], Listener] = {}
         self._links: list[SimLink] = []
         self.messages = 0
@@ -125,7 +127,8 @@ class SimNetwork:
         def arrive() -> None:
             listener = self._listeners.get((peer, kind))
             cut = self._is_cut(node, peer, kind) or self._is_cut(peer, node, kind)
-            if listener is None or not listener.life.alive or cut:
+            refused = node in self.refusing or peer in self.refusing
+            if listener is None or not listener.life.alive or cut or refused:
                 self._heap.schedule(self.shape.dead_after if cut else self._latency(), failed, life)
                 return
             here = SimLink(self, node, peer, kind, life, handler)
@@ -164,6 +167,7 @@ class SimNetwork:
         """All cuts end; what was held flows on."""
         self.cuts.clear()
         self.stalled.clear()
+        self.refusing.clear()
         self.flow()
 
     def cut(self, way: Way) -> None:

@@ -8,22 +8,26 @@ fsynced. Nothing here knows what is right: that is `invariants.py`.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import cast
 
 from metadata.commands import Command, RegisterBroker
 from metadata.engine import Outcome
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
+from metadata.view import MetadataEvent
 from raftlog.ballast import Ballast
 from raftlog.ballasted_disk import BallastedDisk
 from raftlog.broker.identity import begin_start, mark_clean_shutdown, prepare_folder
 from raftlog.broker.wiring import Broker
 from raftlog.config import NodeConfig, TimingConfig
+from raftlog.errors import ResourceShortage
 from raftlog.model import NO_INCARNATION, BrokerId, QuorumStatus
-from raftlog.ports import Clock, Link, LinkHandler
+from raftlog.ports import Clock, Disk, Link, LinkHandler
 
 from .beats import Beats
+from .breaking import BreakingClock, BreakingHandler, BreakingPort, Breaks, InjectedError
 from .dialing import QUORUM, Dialing, TickingHandler
 from .disk import SimDisk
 from .heap import EventHeap, Life, SimClock, SimScheduler, SimWorker
@@ -120,8 +124,10 @@ class SimNode:
         trace: Trace,
         on_violation: Callable[[str], None],
         on_stopped: Callable[[SimNode], None],
+        breaks: Breaks | None = None,
     ) -> None:
-        """`on_stopped`: the process ended by itself."""
+        """`on_stopped`: the process ended by itself. `breaks`: its ports may raise what nobody foresaw."""
+        self.breaks = breaks
         self.on_stopped = on_stopped
         self.node_id = BrokerId(node_id)
         self.heap = heap
@@ -179,12 +185,12 @@ class SimNode:
             links.set_leader(leader)
             self.quorum_led_by(leader)
 
-        replication = Dialing(self, life, REPLICATION, _Later(lambda: broker.manager.dialed))
+        replication = Dialing(self, life, REPLICATION, self._breaking(_Later(lambda: broker.manager.dialed)))
         broker = Broker(
             identity,
             self._config,
-            disk=disk,
-            clock=self.clock,
+            disk=disk if self.breaks is None else cast(Disk, BreakingPort(disk, self.breaks)),
+            clock=self.clock if self.breaks is None else BreakingClock(self.clock, self.breaks),
             scheduler=scheduler,
             worker=SimWorker(self.heap, life, self.random, lambda: self.random.uniform(0.0001, 0.003)),
             log_worker=SimWorker(self.heap, life, self.random, self._log_latency),
@@ -201,7 +207,7 @@ class SimNode:
             random=self.random,
             timing=self._config.timing,
             send=links.send,
-            on_events=broker.on_events,
+            on_events=self._guarded(broker.on_events),
             on_leader=led,
             on_configuration=configured,
             limits=QuorumLimits(snapshot_entries=self.random.randrange(20, 400)),
@@ -211,7 +217,7 @@ class SimNode:
         quorum = self.quorum = SimQuorum(node, peers)
         quorum.begin(self.heap, life, self.clock, self._config.timing)
         self.network.listen(self.node_id, QUORUM, life, TickingHandler(links.accepted, quorum.on_input))
-        self.network.listen(self.node_id, REPLICATION, life, broker.manager.accepted)
+        self.network.listen(self.node_id, REPLICATION, life, self._breaking(broker.manager.accepted))
         peers.begin(Dialing(self, life, QUORUM, TickingHandler(links.dialed, quorum.on_input)))
         self.open_to_clients(life, broker, quorum)
         broker.register(quorum, endpoint, endpoint, lambda: self._trace.note(int(self.node_id), "registered"))
@@ -222,6 +228,26 @@ class SimNode:
 
     def quorum_led_by(self, leader: BrokerId) -> None:
         """The quorum has another leader, as far as this process knows."""
+
+    def _breaking(self, handler: LinkHandler) -> LinkHandler:
+        return handler if self.breaks is None else BreakingHandler(handler, self.breaks, self.heard)
+
+    def heard(self, error: InjectedError) -> None:
+        """The loop tells of an exception that came out of an event."""
+        self._trace.note(int(self.node_id), f"heard {error}")
+
+    def _guarded(
+        self, on_events: Callable[[int, Sequence[MetadataEvent]], None]
+    ) -> Callable[[int, Sequence[MetadataEvent]], None]:
+        """As the quorum's thread hands them over: what follows would be applied to a view with a hole in it."""
+
+        def guarded(index: int, events: Sequence[MetadataEvent]) -> None:
+            try:
+                on_events(index, events)
+            except InjectedError as error:
+                self._on_fatal(error)
+
+        return guarded
 
     @property
     def registration(self) -> RegisterBroker | None:
@@ -265,7 +291,8 @@ class SimNode:
 
     def _on_fatal(self, error: BaseException) -> None:
         self._trace.note(int(self.node_id), f"fatal {error}")
-        if not self.expected_stop:
+        short = isinstance(error, ResourceShortage) and self.disk.refused_opens > 0
+        if not (self.expected_stop or short or isinstance(error, InjectedError)):
             self._on_violation(f"Stopped: node {self.node_id} stopped itself: {error}")
         self.heap.schedule(0.0, self._stopped_itself)
 

@@ -105,5 +105,5 @@ def rot_in_service(node: SimNode, number: int) -> bool:
     path = f"{folder}/{segment_name(base_offset, rng.choice(ROTTEN_SUFFIXES))}"
     if not node.disk.exists(path):
         return False
-    node.disk.rot(path, rng.randrange(len(node.disk.read(path))), 1 << rng.randrange(8))
+    node.disk.rot(path, rng.randrange(node.disk.files()[path]), 1 << rng.randrange(8))
     return True

@@ -18,11 +18,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 
-from partitions import compactor, durable, replica_repair, scrubber
+from partitions import compactor, durable, replica_repair, replica_resets, scrubber
 from raftlog.config import NodeConfig, TimingConfig
-from raftlog.errors import DiskFailed, DiskFull, RaftlogError
+from raftlog.errors import DiskError, DiskFailed, DiskFull, RaftlogError, ResourceShortage
 from raftlog.model import PartitionRecord
 
+from .breaking import Breaks, InjectedError
 from .clients import Clients
 from .cluster_directed import direct
 from .cluster_faults import ClusterFaults
@@ -57,6 +58,9 @@ LOGGED = (
     "damage found",
     "replica repairs itself",
     "replica offline",
+    "replica reset",
+    "replica given up",
+    "unforeseen",
 )
 """Lines of the product that say that something rare has happened."""
 
@@ -130,6 +134,8 @@ class SimulatedWorld:
         self.network = SimNetwork(self.heap, random.Random(f"{seed}/cluster/network"), shape, self.trace.message)
         voters = tuple(range(schedule.voters))
         config = _config(schedule)
+        breaks = any(fault.kind == "exceptions" for fault in schedule.faults)
+        self._disturbing = breaks or any(fault.kind == "no_descriptors" for fault in schedule.faults)
         self.nodes = [
             self.node_kind(
                 node_id,
@@ -141,6 +147,7 @@ class SimulatedWorld:
                 trace=self.trace,
                 on_violation=self._on_violation,
                 on_stopped=self._stopped_itself,
+                breaks=Breaks(random.Random(f"{seed}/cluster/exceptions-{node_id}")) if breaks else None,
             )
             for node_id in range(schedule.nodes)
         ]
@@ -179,10 +186,14 @@ class SimulatedWorld:
         except SimulatedCrash:
             self._died(node)
             return
-        except (DiskFailed, DiskFull) as error:
+        except InjectedError as error:
+            node.heard(error)
+            self._died(node)
+            return
+        except DiskError as error:
             if node.disk.occupied and isinstance(error, DiskFull):
                 raise Violation(f"S10: node {node.node_id} does not start on a full disk: {error}") from None
-            if not node.expected_stop and not node.disk.full_below:
+            if not (node.expected_stop or node.disk.full_below or isinstance(error, ResourceShortage)):
                 raise
             self._died(node)
             return
@@ -255,6 +266,9 @@ class SimulatedWorld:
             self.trace.note(int(node.node_id), "died in a disk operation")
             rng = random.Random(f"{self.seed}/crash/{event.at}/{node.node_id}")
             self.kill(node, power_loss=rng if rng.random() < 0.5 else None, restart_after=rng.uniform(0.05, 1.0))
+        except InjectedError as error:
+            assert node is not None, "only a node's own ports break"
+            node.heard(error)
         except DiskFull as error:
             if node is None or not node.disk.occupied:
                 raise
@@ -264,14 +278,37 @@ class SimulatedWorld:
                 raise
             self.trace.note(int(node.node_id), f"stopped by its disk: {error}")
             self._died(node)
-        self.truth.after_event(node)
+        if self._disturbing:
+            with self._undisturbed():
+                self.truth.after_event(node)
+        else:
+            self.truth.after_event(node)
+
+    @contextmanager
+    def _undisturbed(self) -> Iterator[None]:
+        """Who checks the world reads what its nodes have, and meets none of the faults of calls."""
+        disturbed = [node for node in self.nodes if node.disk.no_descriptors]
+        breaking = [(node.breaks, node.breaks.probability) for node in self.nodes if node.breaks is not None]
+        for node in disturbed:
+            node.disk.no_descriptors = False
+        for breaks, _ in breaking:
+            breaks.probability = 0.0
+        try:
+            yield
+        finally:
+            for node in disturbed:
+                node.disk.no_descriptors = True
+            for breaks, probability in breaking:
+                breaks.probability = probability
 
     def _check_clients_later(self) -> None:
-        self.truth.clients.check()
+        with self._undisturbed():
+            self.truth.clients.check()
         self.heap.schedule(CLIENT_CHECK_SECONDS, self._check_clients_later)
 
     def _look_around_later(self) -> None:
-        self.truth.look_around()
+        with self._undisturbed():
+            self.truth.look_around()
         self.heap.schedule(LOOK_AROUND_SECONDS, self._look_around_later)
 
     # --- Liveness ---
@@ -347,6 +384,7 @@ def in_a_hurry(schedule: ClusterSchedule) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(seldom_collected())
         stack.enter_context(watched_drivers())
+        stack.enter_context(mock.patch.object(replica_resets, "WINDOW_SECONDS", 3.0))
         stack.enter_context(mock.patch.object(compactor, "CHECK_SECONDS", schedule.compaction_check_seconds))
         if schedule.seed % ROUNDS_EVERY == ROUNDS_EVERY // 2:
             stack.enter_context(mock.patch.object(durable, "TOGETHER_MIN", 2))

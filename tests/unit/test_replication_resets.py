@@ -12,7 +12,7 @@ from partitions.log_job import LogJob
 from partitions.partition_view import TopicRemoved
 from partitions.producer_state import ProducerStates
 from partitions.replica_resets import FIRST_PAUSE_SECONDS, MOST_RESETS, WINDOW_SECONDS
-from raftlog.errors import RaftlogError, ResourceShortage
+from raftlog.errors import RaftlogError, ResourceShortage, Unforeseen
 from raftlog.model import Acks
 from raftlog.record_batch import encode
 from tests.support.replication_cluster import TOPIC, ReplicationCluster, tp
@@ -187,6 +187,19 @@ def test_a_worker_that_breaks_in_a_job_resets_the_replica(monkeypatch: pytest.Mo
     answers = cluster.produce(0)
     cluster.settle()
     assert isinstance(answers[0], Produced)
+
+
+def test_an_event_that_hears_of_a_broken_job_first_resets_the_replica() -> None:
+    cluster = ReplicationCluster(brokers=1, minimum=1)
+    cluster.produce(0)
+    cluster.settle()
+    broken = driver(cluster)
+    broken.log.failed = Unforeseen("a job broke, and its owner is not called yet")
+    answers = cluster.produce(0)
+    cluster.settle()
+    assert code_of(answers) == "leadership_lost"
+    assert cluster.members[0].manager.resets.resets == 1
+    assert not any(event.startswith("INVARIANT") for event in events(cluster, 0))
 
 
 def test_a_replica_that_was_removed_meanwhile_does_not_come_back() -> None:

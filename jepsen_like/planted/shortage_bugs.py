@@ -1,0 +1,96 @@
+"""Bugs of shortages and of exceptions that nobody foresaw: what is refused for now is taken for broken, and what is
+broken goes on.
+
+What is *not* here: bugs of what a log has on disk (`log_bugs.py`), of full disks (`room_bugs.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partitions.driver import PartitionDriver
+from partitions.log import PartitionLog
+from partitions.log_reads import LogReads
+from partitions.log_writer import LogWriter
+from partitions.replica_resets import ReplicaResets
+from partitions.replica_shelf import ReplicaShelf
+from raftlog.errors import DiskFailed, RaftlogError, ResourceShortage
+
+from .patches import CLUSTER, Patch, Planted, original
+
+_job_done = original(PartitionLog, "job_done")
+_read = original(LogReads, "read")
+_done = original(LogWriter, "_done")
+
+
+def _a_shortage_fails_the_log(log: Any, job: Any, error: BaseException | None) -> None:
+    _job_done(log, job, DiskFailed(error.detail) if isinstance(error, ResourceShortage) else error)
+
+
+def _a_shortage_fails_the_read(log: Any, *arguments: Any, **options: Any) -> Any:
+    try:
+        return _read(log, *arguments, **options)
+    except ResourceShortage as error:
+        log.failed = DiskFailed(error.detail)
+        raise log.failed from None
+
+
+def _go_on(driver: Any, error: BaseException) -> None:
+    pass
+
+
+def _a_broken_job_is_unheard(writer: Any, running: Any, error: BaseException | None) -> None:
+    if error is None or isinstance(error, RaftlogError):
+        _done(writer, running, error)
+
+
+def _bar_nothing(resets: Any, record: Any) -> bool:
+    return False
+
+
+def _stay_closed(shelf: Any, tp: Any, log: Any, pause: float) -> None:
+    shelf._opening[tp] = None
+    log.close(clean=False)
+    shelf._writer.forget(log, lambda: None)
+
+
+SHORTAGE_BUGS = (
+    Planted(
+        "a_shortage_takes_replicas_offline",
+        "a file that could not be opened, for want of a descriptor, has its replica out of service until a restart",
+        "PartitionLog.job_done and LogReads.read tell `DiskHindered` from what fails a log",
+        (
+            Patch(PartitionLog, "job_done", _a_shortage_fails_the_log),
+            Patch(LogReads, "read", _a_shortage_fails_the_read),
+        ),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "a_half_updated_replica_goes_on",
+        "an exception between log and producers is forgotten, and the replica serves what it half knows",
+        "PartitionDriver.throw_away closes the replica, and has it opened again",
+        (Patch(PartitionDriver, "throw_away", _go_on),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "a_broken_job_is_unheard",
+        "a job of a log dies with an exception that nobody foresaw, and nobody is told: its requests wait for ever",
+        "LogWriter._done tells the log of every outcome",
+        (Patch(LogWriter, "_done", _a_broken_job_is_unheard),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "a_reset_leader_goes_on_in_its_epoch",
+        "a leader that was opened again gives offsets that its followers have to other batches",
+        "ReplicaResets.bars keeps it from leading before the next leader epoch",
+        (Patch(ReplicaResets, "bars", _bar_nothing),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "a_reset_replica_stays_closed",
+        "a replica that was thrown away never comes back",
+        "ReplicaShelf.reopen_as_it_is opens it again",
+        (Patch(ReplicaShelf, "reopen_as_it_is", _stay_closed),),
+        found_by=CLUSTER,
+    ),
+)
