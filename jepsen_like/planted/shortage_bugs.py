@@ -12,7 +12,6 @@ from partitions.driver import PartitionDriver
 from partitions.log import PartitionLog
 from partitions.log_reads import LogReads
 from partitions.log_writer import LogWriter
-from partitions.replica_resets import ReplicaResets
 from partitions.replica_shelf import ReplicaShelf
 from raftlog.errors import DiskFailed, RaftlogError, ResourceShortage
 
@@ -44,10 +43,6 @@ def _a_broken_job_is_unheard(writer: Any, running: Any, error: BaseException | N
         _done(writer, running, error)
 
 
-def _bar_nothing(resets: Any, record: Any) -> bool:
-    return False
-
-
 def _stay_closed(shelf: Any, tp: Any, log: Any, pause: float) -> None:
     shelf._opening[tp] = None
     log.close(clean=False)
@@ -77,13 +72,6 @@ SHORTAGE_BUGS = (
         "a job of a log dies with an exception that nobody foresaw, and nobody is told: its requests wait for ever",
         "LogWriter._done tells the log of every outcome",
         (Patch(LogWriter, "_done", _a_broken_job_is_unheard),),
-        found_by=CLUSTER,
-    ),
-    Planted(
-        "a_reset_leader_goes_on_in_its_epoch",
-        "a leader that was opened again gives offsets that its followers have to other batches",
-        "ReplicaResets.bars keeps it from leading before the next leader epoch",
-        (Patch(ReplicaResets, "bars", _bar_nothing),),
         found_by=CLUSTER,
     ),
     Planted(

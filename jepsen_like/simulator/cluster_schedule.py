@@ -105,6 +105,10 @@ def _row(item: Any) -> dict[str, object]:
     return {f.name: getattr(item, f.name) for f in fields(item)}
 
 
+DISTURBED_FROM_SEED = 200
+"""Shortages and unforeseen exceptions come from this seed on: the worlds before it stay what they are, with what they
+are known to find."""
+
 ROT = ("rot", "rot_leader")
 """Faults that take a part of a disk for good."""
 
@@ -148,7 +152,6 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
     faults += filled
     if not filled:  # Those are worlds of their own.
         schedule = _crowded(random.Random(f"{seed}/cluster/crowds"), schedule)
-    if not filled:
         faults += _shortages(random.Random(f"{seed}/cluster/open-files"), schedule)
         faults += _exceptions(random.Random(f"{seed}/cluster/exceptions"), schedule)
     rng = random.Random(f"{seed}/cluster/wrong-clocks")
@@ -219,26 +222,32 @@ def _filled_disks(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault,
 
 
 def _shortages(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
-    """In a seventh of the schedules some nodes run out of descriptors, for a while."""
-    if rng.random() >= 0.15:
+    """In a seventh of the schedules some nodes run out of descriptors, for a while; and all of them in the end, when no
+    restart comes after it."""
+    if schedule.seed < DISTURBED_FROM_SEED or rng.random() >= 0.15:
         return ()
     times = sorted(rng.uniform(SETTLE_SECONDS, schedule.seconds) for _ in range(rng.choice((2, 6, 12))))
-    return tuple(
+    some = tuple(
         Fault(round(at, 4), "no_descriptors", rng.randrange(schedule.nodes), 0, rng.choice((0.3, 1.5, 5.0)))
         for at in times
     )
+    at = round(schedule.seconds - rng.uniform(1.0, 3.0), 4)
+    return (*some, *(Fault(at, "no_descriptors", node, 0, 3.0) for node in range(schedule.nodes)))
 
 
 def _exceptions(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:
-    """In a seventh of the schedules the ports of some nodes raise what nobody foresaw, for a while."""
-    if rng.random() >= 0.15:
+    """In a seventh of the schedules the ports of some nodes raise what nobody foresaw, for a while; and of all nodes in
+    the end, when no restart comes after it that would mend what the product did not."""
+    if schedule.seed < DISTURBED_FROM_SEED or rng.random() >= 0.15:
         return ()
     times = sorted(rng.uniform(SETTLE_SECONDS, schedule.seconds - 2.0) for _ in range(rng.choice((3, 8, 16))))
     probability = rng.choice((0.01, 0.05, 0.2))
-    return tuple(
+    some = tuple(
         Fault(round(at, 4), "exceptions", rng.randrange(schedule.nodes), 0, rng.choice((1.0, 4.0)), probability)
         for at in times
     )
+    at = round(schedule.seconds - rng.uniform(0.3, 1.5), 4)
+    return (*some, *(Fault(at, "exceptions", node, 0, 1.0, probability) for node in range(schedule.nodes)))
 
 
 def _rots_in_service(rng: random.Random, schedule: ClusterSchedule) -> tuple[Fault, ...]:

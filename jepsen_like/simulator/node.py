@@ -263,6 +263,7 @@ class SimNode:
             self.life.alive = False
             self.network.node_died(self.node_id, silently=power_loss is not None)
         self.disk.crash_countdown = 0
+        self.disk.no_descriptors = False  # They were the process's.
         if power_loss is not None:
             self.disk.power_loss(power_loss)
         self.broker = None

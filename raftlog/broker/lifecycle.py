@@ -60,6 +60,7 @@ from .routing_leaders import resolve
 from .scheduling import schedule_in_batches
 from .topics import TopicAdministrator
 from .transactions import transactions_of
+from .unforeseen import UnforeseenErrors
 from .wiring import Broker
 
 LOCK_FILE = "lock"
@@ -145,8 +146,8 @@ class Node:
         dial = self._tls.dial if self._tls else None
         self.identity = begin_start(self._disk, folder)
         configure_logging(config.log_level, cluster_id=self.identity.cluster_id, node_id=self.identity.node_id)
-        self._log = structlog.get_logger()
-        self._loop = asyncio.get_running_loop()
+        self._log, self._loop = structlog.get_logger(), asyncio.get_running_loop()
+        self._unforeseen = self._hears_all()
         self._stopping = asyncio.Event()
         self._fatal: BaseException | None = None
         self._random = random.Random()
@@ -202,8 +203,17 @@ class Node:
         self._api: object | None = None
         self.api = self.data = Endpoint("", 0)
 
+    def _hears_all(self) -> UnforeseenErrors:
+        errors = UnforeseenErrors(self._clock, self._log)
+        self._loop.set_exception_handler(errors.hear)
+        return errors
+
     def _problems(self) -> list[str]:
-        return [*(self._tls.problems() if self._tls is not None else ()), *self._descriptors.problems()]
+        return [
+            *(self._tls.problems() if self._tls is not None else ()),
+            *self._descriptors.problems(),
+            *self._unforeseen.problems(),
+        ]
 
     def _make_groups(self) -> Groups:
         view, quorum = self.broker.view, self._quorum
