@@ -83,14 +83,6 @@ def test_voters_change_in_many_worlds(first: int, monkeypatch: pytest.MonkeyPatc
     assert sum(len(world.acked) for world in worlds) > PER_TEST * 10
 
 
-@pytest.mark.parametrize("seed", [1131, 1144, 1153, 1101])
-def test_an_empty_disk_does_not_pass_for_the_observers_old_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S9: in such a world its old link outlived it, half-open, and with it what it had acknowledged on the disk that it
-    lost."""
-    monkeypatch.setattr(pysyncobj_engine, "TRAILING_ENTRIES", 8)
-    assert storm(seed).disks
-
-
 @pytest.mark.soak
 def test_voters_change_in_very_many_worlds(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if "soak" not in request.config.getoption("-m"):
