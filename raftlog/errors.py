@@ -111,7 +111,7 @@ CODES: dict[str, Code] = {
     "request_timed_out": Code(504, True, Applied.UNKNOWN),
     "outcome_unknown": Code(504, True, Applied.UNKNOWN),
     # A peer's and ours.
-    "protocol_error": Code(502, False),
+    "protocol_error": Code(502, False, Applied.UNKNOWN),
     "internal_error": Code(500, False, Applied.UNKNOWN),
 }
 """Stable code → what it means. The exhaustive test walks this table."""

@@ -166,9 +166,8 @@ async def _ended(client: Client | None, doing: asyncio.Task[Told] | None) -> Non
 
 
 def outcome_of(error: RaftlogError) -> Told:
-    """What its error says of an operation. An answer that made no sense may be that of one that was carried out."""
-    certain = error.applied is Applied.NO and error.code != "protocol_error"
-    return Told("fail" if certain else "info", error=str(error))
+    """What its error says of an operation."""
+    return Told("fail" if error.applied is Applied.NO else "info", error=str(error))
 
 
 async def serve(reader: asyncio.StreamReader, write: Callable[[bytes], Awaitable[None]]) -> None:

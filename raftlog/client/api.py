@@ -40,7 +40,7 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 class _Problem(msgspec.Struct):
     """An RFC 9457 problem document."""
 
-    code: str = "internal_error"
+    code: str
     detail: str = ""
     title: str = ""
 
@@ -343,10 +343,9 @@ class HttpApi:
         try:
             problem = msgspec.json.decode(body, type=_Problem)
         except (msgspec.MsgspecError, ValueError):
-            text = body[:200].decode("utf-8", "replace").strip()
-            if status == 503:
-                return RetriableError("overloaded", f"{node} answered {status}: {text}")
-            return RemoteProtocolError(f"{node} answered {status}, not as raftlog does: {text}")
+            told = f"{node} answered {status}, not as raftlog does: {body[:200].decode('utf-8', 'replace').strip()}"
+            # A proxy that lost the node, perhaps after it had passed the request on.
+            return RetriableError("connection_lost", told) if status >= 500 else RemoteProtocolError(told)
         return error_from_code(problem.code, problem.detail or problem.title)
 
     @staticmethod

@@ -114,7 +114,7 @@ class ApiConnection:
         try:
             answer = await self._api.once(path, message, CONTENT_TYPE, timeout)
         except RaftlogError as error:
-            if error.code in ("connection_lost", "outcome_unknown"):
+            if error.code in ("connection_lost", "outcome_unknown", "protocol_error"):
                 raise
             return ErrorResponse(correlation_id, error.code, error.detail), memoryview(b"")
         response, batches = decode_response(answer)

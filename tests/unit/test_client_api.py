@@ -268,6 +268,19 @@ async def test_a_node_that_dies_with_a_change_in_its_hands_leaves_it_unknown(api
     assert [len(node.calls) for node in nodes] == [1, 0, 0]
 
 
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+@pytest.mark.parametrize("answer", [b"<h1>upstream timed out</h1>", b'{"message": "no healthy upstream"}'])
+async def test_what_a_proxy_says_for_a_node_tells_nothing_of_what_the_node_did(
+    api: HttpApi, nodes: list[Node], status: int, answer: bytes
+) -> None:
+    """S1: the proxy may have passed the request on before it lost the answer."""
+    nodes[0].status, nodes[0].answer = status, answer
+    with pytest.raises(RetriableError) as error:
+        await api.change("POST", "/v1/topics", Who)
+    assert error.value.code == "outcome_unknown" and not nodes[1].calls, "sent once"
+    assert (await api.get("/x", Who)).who == "1", "a question is asked elsewhere"
+
+
 async def test_a_change_that_certainly_did_not_happen_is_sent_again(api: HttpApi, nodes: list[Node]) -> None:
     nodes[0].status, nodes[0].answer = 503, problem("not_controller")
     assert (await api.change("POST", "/x", Who, {})).who == "1"

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from raftlog.client.transport_http1 import ApiConnection
-from raftlog.errors import RaftlogError, RetriableError
+from raftlog.errors import CODES, Applied, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
 from raftlog.ports import Buffer
 from raftlog.wire import OffsetsRequest, OffsetsResponse, Response, encode
@@ -102,6 +102,19 @@ async def test_a_connection_that_is_closed_loses_what_is_under_way_and_is_over()
     world.connection.close("the client is closed")
     await turns()
     assert world.told == ["connection_lost"] and world.over == [world.connection]
+
+
+async def test_an_answer_that_cannot_be_read_tells_nothing_of_what_was_done() -> None:
+    """S1: a batch that such an answer comes for may be in the log."""
+    world = World()
+    world.ask()
+    await turns()
+    world.api.asked[0].set_exception(RemoteProtocolError("the answer is longer than any"))
+    await turns()
+    assert world.told == ["protocol_error"], "lost"
+    assert CODES["protocol_error"].applied is Applied.UNKNOWN
+    world.connection.close("over")
+    await turns()
 
 
 async def test_much_that_waits_is_congestion_and_its_end_is_told() -> None:
