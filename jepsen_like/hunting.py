@@ -29,7 +29,7 @@ HUNT_SECONDS = 600.0
 """A bug that shows has to be found within it."""
 NOTHING = ""
 """Is planted in a control."""
-ENDED = ("not-healed", "not-running")
+ENDED = ("not-healed", "not-running", "stuck")
 
 
 class Hunted(msgspec.Struct, frozen=True, kw_only=True):

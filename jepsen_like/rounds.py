@@ -34,7 +34,7 @@ from .interpreter import RunFailed, interpret
 from .judging import judge_history, together, valid
 from .local_clients import LocalClient
 from .nemeses.catalogue import RECIPES
-from .nemeses.injection import HealFailed, carry_out
+from .nemeses.injection import HealFailed, Stuck, carry_out
 from .nemeses.injections import injection_of
 from .nemeses.looking import look, minority_of
 from .nemeses.nemesis import MIXED, as_breakable
@@ -88,6 +88,7 @@ class Rounds:
     _voids: int = 0
     _first_process: int = 0
     _not_healed: str = ""
+    _stuck: bool = False
 
     def now(self) -> int:
         return time.monotonic_ns() - self.origin_ns
@@ -110,7 +111,7 @@ class Rounds:
                 number += 1
 
     def worked(self, operations: Mapping[str, int]) -> Worked:
-        return Worked(self.seconds, self.faults, operations, self._not_healed, self.passed)
+        return Worked(self.seconds, self.faults, operations, self._not_healed, self.passed, self._stuck)
 
     async def _round(self, number: int, name: str, history: RoundHistory) -> bool:
         """Whether another one may follow."""
@@ -123,7 +124,7 @@ class Rounds:
             healed.set()
             self._first_process = await operations
         except HealFailed as error:
-            self._not_healed = str(error)
+            self._not_healed, self._stuck = str(error), isinstance(error, Stuck)
             return False
         except RunFailed as error:
             if number == 0:

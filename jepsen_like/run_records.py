@@ -103,6 +103,8 @@ class Worked:
     """Why, where something could not be healed."""
     rounds: int = 0
     """As `Outcome.rounds`."""
+    stuck: bool = False
+    """It was the cluster's to heal, by itself (S10)."""
 
 
 @dataclass(frozen=True, slots=True)

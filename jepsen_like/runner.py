@@ -33,7 +33,7 @@ from .history import Operation, read
 from .history_file import HistoryFile
 from .interpreter import RunFailed, interpret
 from .judging import judge_run, valid
-from .nemeses.injection import HealFailed
+from .nemeses.injection import HealFailed, Stuck
 from .nemeses.mixed import left_out
 from .nemeses.nemesis import MIXED, NONE, make
 from .nemeses.plans import checked
@@ -132,7 +132,7 @@ async def _work(run: _Run) -> Worked:
             run.tell("preparing topics")
             await _prepared(history, operations)
             began = time.monotonic()
-            not_healed = await _disturb(run, note)
+            not_healed, stuck = await _disturb(run, note)
             seconds = time.monotonic() - began
             run.tell("healed: recovery and last reads")
             healed.set()
@@ -140,7 +140,7 @@ async def _work(run: _Run) -> Worked:
         finally:
             operations.cancel()
             await asyncio.gather(operations, return_exceptions=True)
-    return Worked(seconds, faults, counted(run.folder.history), not_healed)
+    return Worked(seconds, faults, counted(run.folder.history), not_healed, stuck=stuck)
 
 
 async def _prepared(history: HistoryFile, operations: asyncio.Task[int]) -> None:
@@ -154,15 +154,17 @@ async def _prepared(history: HistoryFile, operations: asyncio.Task[int]) -> None
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def _disturb(run: _Run, note: Callable[[Fault], None]) -> str:
-    """Why it could not be healed; empty where it was."""
+async def _disturb(run: _Run, note: Callable[[Fault], None]) -> tuple[str, bool]:
+    """Why it could not be healed, which is empty where it was, and whether the cluster had to do that by itself."""
     run.tell(f"operations beside {run.plan.nemesis}")
-    not_healed = ""
+    not_healed, stuck = "", False
     try:
         await run.nemesis.disturb(run.cluster, run.plan.seconds, note)
     except* HealFailed as group:
         not_healed = "; ".join(str(error) for error in group.exceptions)
-    return not_healed
+        stuck = any(isinstance(error, Stuck) for error in group.exceptions)
+        run.tell(f"not healed: {not_healed}")
+    return not_healed, stuck
 
 
 def counted(history: Path) -> dict[str, int]:
@@ -218,7 +220,7 @@ def outcome(
         {name: len(found) for one in verdicts.values() for name, found in one.anomalies.items() if found}
     )
     if worked.not_healed:
-        anomalies["not-healed"] += 1
+        anomalies["stuck" if worked.stuck else "not-healed"] += 1
     anomalies.update({"not-running": list(codes.values()).count(None)})
     anomalies.update({"not-stopped": sum(code not in (0, None) for code in codes.values())})
     return Outcome(
@@ -245,8 +247,9 @@ def _counted_as(fault: Fault) -> str:
 
 def _valid(plan: RunPlan, worked: Worked, judged: bool | None, codes: Mapping[str, int | None]) -> bool | None:
     """A run whose faults did not bite shows nothing of them; one whose nodes did not come back, ended by themselves, or
-    did not stop, has not passed, and neither has one of fewer rounds than were wanted."""
-    if judged is False:
+    did not stop, has not passed, and neither has one of fewer rounds than were wanted. A cluster that did not get over
+    what it has to get over by itself has failed."""
+    if judged is False or worked.stuck:
         return False
     bitten = {fault.kind for fault in worked.faults if fault.evidence}
     without_proof = {fault.kind for fault in worked.faults} - bitten

@@ -100,7 +100,7 @@ RECIPES: Mapping[str, Recipe] = {
     "bitflip": _recipe(f"bits of {', '.join(FILES)}", set(), plans.flip),
     "truncate": _recipe("files lose their ends", set(), plans.truncate),
     "rollback": _recipe("files are as they were", set(), plans.roll_back),
-    "disk-full": _recipe("no room", {DISKS}, plans.full_disk),
+    "disk-full": _recipe("no room, until retention makes some", {DISKS}, plans.full_disk),
     "read-only": _recipe("file systems refuse to be written", {DISKS, READ_ONLY}, plans.read_only),
     "fsync-error": _recipe("fsyncs fail", {STRACE}, plans.fail_sync),
     "slow-fsync": _recipe("fsyncs take long", {STRACE}, plans.slow_sync),

@@ -37,6 +37,10 @@ class HealFailed(Exception):
     """A fault could not be taken back: the cluster is not what it was, and the run is over."""
 
 
+class Stuck(HealFailed):
+    """What the cluster has to get over by itself it does not (S10): nobody's fault but the product's."""
+
+
 NOT_MADE = (FaultNotMade, FaultDidNotBite, CommandFailed, NodeEnded, PowerLossUnavailable, RaftlogError, OSError)
 """What keeps a fault from being made; anything else is a mistake of ours and is raised."""
 
@@ -54,7 +58,8 @@ class Injection(Protocol):
 
     async def heal(self) -> Evidence:
         """Take back whatever `begin` did, however far it came; bounded in time. What this proves. Raises one of
-        `NOT_MADE` for what does not prove it; anything that is not healed by then is healed no more."""
+        `NOT_MADE` for what does not prove it; anything that is not healed by then is healed no more. Raises `Stuck`
+        where there is nothing to take back, and the cluster does not get over it."""
         ...
 
 

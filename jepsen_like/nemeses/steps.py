@@ -76,7 +76,7 @@ class Pause(OnNodes):
 
 
 class FullDisk(OnNodes):
-    """No room for anybody."""
+    """No room for anybody, and no hand that makes some."""
 
     kind = "disk-full"
 

@@ -83,7 +83,9 @@ def test_a_hunt_ends_with_the_first_run_that_finds_it() -> None:
     assert found.faults == {"power": 4} and found.plan == runs.plans[-1]
 
 
-@pytest.mark.parametrize(("anomaly", "found"), [("not-running", True), ("not-healed", True), ("not-stopped", False)])
+@pytest.mark.parametrize(
+    ("anomaly", "found"), [("not-running", True), ("not-healed", True), ("stuck", True), ("not-stopped", False)]
+)
 def test_nodes_that_give_up_are_a_finding_and_slow_ones_are_none(anomaly: str, found: bool) -> None:
     assert hunted(Runs((None, {anomaly: 1})), seconds=1).found is found
 

@@ -152,6 +152,13 @@ def test_what_a_run_is_worth(
     assert sum(found.faults.values()) == faults.count(BITTEN) and sum(found.void.values()) == faults.count(VOID)
 
 
+def test_a_cluster_that_did_not_get_over_it_by_itself_has_failed() -> None:
+    plan = cell("R15").plan(seed=1, seconds=10)
+    worked = Worked(10.0, [BITTEN], {"ok": 1}, "the full disks of n1 did not heal by themselves", stuck=True)
+    found = outcome(plan, "now", worked, FINE, {"n1": 0})
+    assert found.valid is False and found.anomalies == {"stuck": 1}
+
+
 def test_a_file_that_was_damaged_counts_by_its_kind() -> None:
     faults = [
         Fault(kind="bitflip", targets=("n1",), began=1, ended=2, evidence={"what": what, "file": "x"})

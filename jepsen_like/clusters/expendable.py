@@ -1,0 +1,147 @@
+"""Ordinary records that a topic keeps for seconds: what a full disk has that the product itself may remove.
+
+A disk that somebody else's file has filled gets room again only where retention removes something. These records are
+that: of a topic beside those that a run is about, on every node, as any client writes them. The others keep all that
+they have, and are checked as ever.
+
+    topic_id = await write(cluster.bootstrap, room_needed(volume))
+    assert stored(cluster.data_folder(node), topic_id) >= room_needed(volume)
+
+What is *not* here: filling the disk (`disk_faults.py`), when (`jepsen_like/nemeses/disks.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from jepsen_like.power_loss import Volume
+from raftlog.client.admin import Admin
+from raftlog.client.producer import Producer
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
+
+from .health import NotWell, until_written
+
+TOPIC = "expendable"
+PARTITIONS = 3
+RETENTION_SECONDS = 20
+"""Longer than `WRITE_SECONDS`, so that all of it is there when the disk is filled."""
+CONFIGS = {
+    "segment.bytes": str(1024 * 1024),
+    "retention.ms": str(RETENTION_SECONDS * 1000),
+    "retention.bytes": "-1",
+}
+WRITE_SECONDS = 15.0
+VALUE = bytes(64 * 1024)
+VALUES_AT_ONCE = 16
+SLACK_BYTES = 8 * 1024 * 1024
+"""The segments that are being written stay, and so does what the other topics get meanwhile."""
+SHARE_OF_DISK = 8
+"""An eighth of a disk is a node's ballast, a sixteenth, and with as much again beside it its leaders take batches: a
+twentieth, and a quarter more (`docs/storage-faults.md`)."""
+TAKES_NOTHING_BELOW = 20
+"""With less than this part of its disk, a twentieth, a node takes no batches from clients."""
+SHORT = "short of room"
+"""In the problem of a node's health that names one which takes no batches."""
+POLL_SECONDS = 0.5
+
+
+def room_needed(volume: Volume) -> int:
+    """Bytes that have to become free on a full disk until its node takes batches again, at least."""
+    return size(volume) // SHARE_OF_DISK + SLACK_BYTES
+
+
+def size(volume: Volume) -> int:
+    """Bytes of its file system."""
+    found = os.statvfs(volume.path)
+    return found.f_blocks * found.f_frsize
+
+
+def free(volume: Volume) -> int:
+    """Bytes that nothing takes."""
+    found = os.statvfs(volume.path)
+    return found.f_bavail * found.f_frsize
+
+
+async def write(bootstrap: Sequence[str], total: int) -> str:
+    """So many bytes, on every node; the topic, which is made if it is not there yet, by its id. Raises `RaftlogError`,
+    also where it takes longer than `WRITE_SECONDS`."""
+    try:
+        async with asyncio.timeout(WRITE_SECONDS), Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+            topic_id = await _topic(admin, len(bootstrap))
+            each = -(-total // len(VALUE) // PARTITIONS)
+            await asyncio.gather(*(_write(producer, partition, each) for partition in range(PARTITIONS)))
+    except TimeoutError:
+        raise RetriableError(
+            "request_timed_out", f"{total} bytes of topic {TOPIC} were not written within {WRITE_SECONDS:g} s"
+        ) from None
+    return topic_id
+
+
+async def _topic(admin: Admin, replicas: int) -> str:
+    try:
+        return (await admin.create_topic(TOPIC, PARTITIONS, replicas, CONFIGS)).id
+    except InvalidRequest as error:
+        if error.code != "topic_exists":
+            raise
+    return (await admin.describe_topic(TOPIC)).id
+
+
+async def _write(producer: Producer, partition: int, count: int) -> None:
+    for begin in range(0, count, VALUES_AT_ONCE):
+        values = [VALUE] * min(VALUES_AT_ONCE, count - begin)
+        await asyncio.gather(*await producer.send_many(TOPIC, values, partition=partition))
+
+
+def stored(data_folder: Path, topic_id: str) -> int:
+    """Bytes that a node's segments of this topic have."""
+    sizes = []
+    for segment in data_folder.glob(f"partitions/{topic_id}-*/*.log"):
+        try:
+            sizes.append(segment.stat().st_size)
+        except FileNotFoundError:  # Retention was here.
+            continue
+    return sum(sizes)
+
+
+async def until_room(bootstrap: Sequence[str], disks: Mapping[int, Volume], within: float) -> None:
+    """These nodes' disks have room; every partition of the topic takes a record, which these nodes have in sync; no
+    node is short of room any more. Raises `NotWell`, which says what is missing."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within
+    while True:
+        missing = _full(disks) or await _missing(bootstrap, disks, max(deadline - loop.time(), POLL_SECONDS))
+        if not missing:
+            return
+        if loop.time() >= deadline:
+            raise NotWell(f"not within {within:.0f} s: {missing}")
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _full(disks: Mapping[int, Volume]) -> str:
+    """A node may not have noticed yet that its disk is full, and tell that all is well."""
+    for node, volume in disks.items():
+        left = free(volume)
+        if left * TAKES_NOTHING_BELOW < size(volume):
+            return f"retention has made no room: {left} bytes of node {node}'s disk are free"
+    return ""
+
+
+async def _missing(bootstrap: Sequence[str], nodes: Iterable[int], left: float) -> str:
+    try:
+        async with asyncio.timeout(left), Admin(bootstrap) as admin:
+            problems = [problem for problem in (await admin.health()).problems if SHORT in problem]
+            if problems:
+                return problems[0]
+            await until_written(bootstrap, [TOPIC], left)
+            for one in (await admin.describe_topic(TOPIC)).partitions:
+                behind = sorted(set(nodes) & set(one.replicas) - set(one.isr))
+                if behind:
+                    return f"nodes {behind} are not in sync in {TOPIC}/{one.partition}"
+    except (RaftlogError, NotWell) as error:
+        return str(error)
+    except TimeoutError:
+        return "nobody answered in time"
+    return ""
