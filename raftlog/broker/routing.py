@@ -165,7 +165,8 @@ class Router:
                     slots.maybe_applied.add(position)
                 slots.settle(position, _failed_produce(request.partitions[position], error), final=not again)
             return
-        for position, answer in zip(positions, response.partitions, strict=True):
+        for position, told in zip(positions, response.partitions, strict=True):
+            answer = self._leaders.weighed(told)
             slots.settle(position, answer, final=answer.error not in ASKS_ELSEWHERE)
 
     async def _produce_part(
@@ -210,7 +211,8 @@ class Router:
             for position in positions:
                 slots.settle(position, _failed_offset(request.partitions[position], error), final=not error.retriable)
             return
-        for position, answer in zip(positions, response.partitions, strict=True):
+        for position, told in zip(positions, response.partitions, strict=True):
+            answer = self._leaders.weighed(told)
             slots.settle(position, answer, final=answer.error not in {*ASKS_ELSEWHERE, "offset_not_available"})
 
     async def delete_records(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
@@ -244,8 +246,9 @@ class Router:
     async def _know_topics(
         self, asked: Sequence[ProducePartition | FetchPartition | OffsetQuery | DeleteRecordsPartition]
     ) -> None:
-        """Ids are drawn at random, so whoever has one got it from a node that may know more than this one does yet."""
-        if any(self.view.topic_by_id(TopicId(target.topic_id)) is None for target in asked):
+        """Ids are drawn at random, so whoever has one got it from a node that may know more than this one does yet, of
+        the topic or of how many partitions it has by now."""
+        if not all(self._leaders.has_heard_of(target.topic_id, target.partition) for target in asked):
             self._leaders.may_be_behind = not await self.catch_up()
 
     async def catch_up(self) -> bool:

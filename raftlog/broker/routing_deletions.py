@@ -113,7 +113,8 @@ class DeletionRouter:
             for position in positions:
                 slots.settle(position, _failed(request.partitions[position], error), final=not error.retriable)
             return
-        for position, answer in zip(positions, response.partitions, strict=True):
+        for position, told in zip(positions, response.partitions, strict=True):
+            answer = self._leaders.weighed(told)
             code = CODES.get(answer.error)
             slots.settle(position, answer, final=code is None or not code.retriable)
 

@@ -143,7 +143,7 @@ class FetchRouter:
             assert len(response.partitions) == len(positions), "an answer to something else"
             async for some in _in_turns(len(positions)):
                 for position, answer in zip(positions[some], response.partitions[some], strict=True):
-                    slots.settle(position, answer, final=True)
+                    slots.settle(position, self._leaders.weighed(answer), final=True)
                     if answer.length:
                         bodies[position] = _take(left, answer.length)
         except BaseException:

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
+import msgspec
+
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import NO_BROKER, NO_EPOCH, BrokerId, LeaderEpoch, TopicId, TopicPartition
@@ -32,6 +34,8 @@ READ_PATIENCE_SECONDS = 3.0
 
 ASKS_ELSEWHERE = frozenset({"not_leader", "leader_not_available", "stale_incarnation"})
 """Errors that say: nothing was done here, and another leader may do it."""
+
+_DENIALS = frozenset({"unknown_topic", "unknown_partition"})
 
 Asked = TypeVar("Asked", ProducePartition, FetchPartition, OffsetQuery, DeleteRecordsPartition)
 Answer = TypeVar("Answer", ProducedPartition, FetchedPartition, FoundOffset, DeletedPartition)
@@ -75,6 +79,19 @@ class Leaders:
         """The leader's epoch, or `NO_EPOCH`."""
         record = self._view.partition(TopicPartition(TopicId(topic_id), partition))
         return NO_EPOCH if record is None else record.leader_epoch
+
+    def has_heard_of(self, topic_id: bytes, partition: int) -> bool:
+        """Whether there is such a partition, by this node's view."""
+        topic = self._view.topic_by_id(TopicId(topic_id))
+        return topic is not None and partition < topic.partition_count
+
+    def weighed(self, answer: Answer) -> Answer:
+        """A leader's answer; one that denies a partition which this view has is none. Either that leader is behind, and
+        will know it in a moment, or it was deleted, and this view will show that: until then nobody leads it (S7)."""
+        if answer.error not in _DENIALS or not self.has_heard_of(answer.topic_id, answer.partition):
+            return answer
+        why = f"its leader does not know it yet, or it was deleted just now: {answer.detail}"
+        return msgspec.structs.replace(answer, error="leader_not_available", detail=why)
 
     def groups(
         self,
@@ -121,6 +138,11 @@ class Leaders:
             return InvalidRequest("unknown_topic", f"there is no topic with id {topic_id.hex()}")
         topic_partition = TopicPartition(topic_id, partition)
         if self._view.partition(topic_partition) is None:
+            if self.may_be_behind:
+                silent = (
+                    f"{topic.name}/{partition} is not known here, and the quorum is silent: another node may know it"
+                )
+                return RetriableError("metadata_behind", silent)
             highest = topic.partition_count - 1
             return InvalidRequest("unknown_partition", f"topic {topic.name!r} has partitions 0 to {highest}")
         waits_for = self._view.explain_offline(topic_partition)

@@ -14,7 +14,7 @@ from msgspec.structs import replace as replace_struct
 
 from metadata.commands import Command, Done
 from metadata.engine import Fate, Outcome
-from metadata.view import ClusterView, PartitionChanged, TopicChanged
+from metadata.view import ClusterView, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.broker import forwarding, routing_fetch
 from raftlog.broker.forwarding import Forwarder
 from raftlog.broker.routing import Router
@@ -36,14 +36,18 @@ from raftlog.model import (
 from raftlog.ports import FileRegion, Part
 from raftlog.record_batch import encode as encode_batch
 from raftlog.wire import (
+    DeletedPartition,
     DeleteRecordsPartition,
     DeleteRecordsRequest,
+    DeleteRecordsResponse,
     FetchedPartition,
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FoundOffset,
     OffsetQuery,
     OffsetsRequest,
+    OffsetsResponse,
     ProducedPartition,
     ProducePartition,
     ProduceRequest,
@@ -90,6 +94,14 @@ class Others:
         self.asked.append(request)
         await self.waits.wait()
         return self.answer(request), memoryview(b"")
+
+    async def offsets(self, peer: BrokerId, request: OffsetsRequest) -> OffsetsResponse:
+        self.asked.append(request)
+        return self.answer(request)  # type: ignore[no-any-return]
+
+    async def delete_records(self, peer: BrokerId, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        self.asked.append(request)
+        return self.answer(request)  # type: ignore[no-any-return]
 
 
 class Here:
@@ -438,3 +450,67 @@ async def test_a_topic_that_a_silent_quorum_may_have_created_is_not_denied(here:
     assert await codes() == ["metadata_behind"] * 4
     quorum.barrier = Outcome(Fate.APPLIED, 1, Done())
     assert await codes() == ["unknown_topic"] * 4
+
+
+async def test_a_partition_that_a_silent_quorum_may_have_added_is_not_denied(here: Here, quorum: Quorum) -> None:
+    """S7: the topic is known here, and has grown elsewhere."""
+    others, view = Others(), view_of(THERE)
+    others.answer = lambda request: FetchResponse(0, [FetchedPartition(TOPIC, 1, high_watermark=4)])
+    router = router_of(view, here, others, quorum)
+
+    async def fetched() -> str:
+        async with asyncio.timeout(PATIENCE_S / 3):
+            response, _ = await router.fetch(fetch_request(1))
+        return response.partitions[0].error
+
+    quorum.barrier = Outcome(Fate.UNKNOWN, detail="nobody leads")
+    assert await fetched() == "metadata_behind"
+    quorum.barrier = Outcome(Fate.APPLIED, 1, Done())
+    assert await fetched() == "unknown_partition"
+
+    def grow() -> None:
+        lead(view, 1, THERE)
+        view.on_events(view.index + 1, [TopicChanged(TopicRecord(TOPIC, "t", 2, 2))])
+
+    quorum.before_barrier = grow
+    assert await fetched() == ""
+
+
+@pytest.mark.parametrize("denial", ["unknown_topic", "unknown_partition"])
+async def test_a_leader_that_does_not_know_its_partition_yet_does_not_deny_it(
+    here: Here, quorum: Quorum, denial: str
+) -> None:
+    """S7: it was just elected, and is behind this node: a topic that was created a moment ago is written to here."""
+    others, view = Others(), view_of(THERE)
+    router = router_of(view, here, others, quorum)
+    denials = [denial, denial]
+
+    def error() -> str:
+        return denials.pop() if denials else ""
+
+    others.answer = lambda request: ProduceResponse(0, [ProducedPartition(TOPIC, 0, error())])
+    assert [p.error for p in (await router.produce(*produce_request(20_000))).partitions] == [""]
+    denials = [denial, denial]
+    others.answer = lambda request: FetchResponse(0, [FetchedPartition(TOPIC, 0, error())])
+    response, _ = await router.fetch(fetch_request(0))
+    assert [p.error for p in response.partitions] == [""]
+    denials = [denial, denial]
+    others.answer = lambda request: OffsetsResponse(0, [FoundOffset(TOPIC, 0, error(), offset=4)])
+    assert [p.offset for p in (await router.offsets(OffsetsRequest(7, [OffsetQuery(TOPIC, 0, -1)]))).partitions] == [4]
+    denials = [denial, denial]
+    others.answer = lambda request: DeleteRecordsResponse(0, [DeletedPartition(TOPIC, 0, error())])
+    deletion = DeleteRecordsRequest(7, 20_000, [DeleteRecordsPartition(TOPIC, 0, 5)])
+    assert [p.error for p in (await router.delete_records(deletion)).partitions] == [""]
+
+
+async def test_a_topic_is_gone_when_the_view_here_says_so_too(here: Here, quorum: Quorum) -> None:
+    others, view = Others(), view_of(THERE)
+
+    def deny(request: ProduceRequest) -> ProduceResponse:
+        if len(others.asked) == 2:
+            view.on_events(view.index + 1, [TopicRemoved(TOPIC, "t")])
+        return ProduceResponse(0, [ProducedPartition(TOPIC, 0, "unknown_topic")])
+
+    others.answer = deny
+    answer = await router_of(view, here, others, quorum).produce(*produce_request(20_000))
+    assert [p.error for p in answer.partitions] == ["unknown_topic"] and len(others.asked) == 2
