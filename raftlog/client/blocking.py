@@ -35,18 +35,20 @@ class LoopThread:
     """Started by its making, ended by `stop` or when its owner is collected."""
 
     def __init__(self, owner: object, what: str) -> None:
-        """`what` names it in errors and among threads."""
+        """`what` names it in errors and among threads. Raises `RetriableError` (`overloaded`) where the process has no
+        thread or no descriptor left for it."""
         self._what = what
         self._process = os.getpid()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
+        self._failed: Exception | None = None
+        """Why the loop could not be made."""
         self._running = threading.Event()
         self._lock = threading.Lock()
         """Between handing over a call and the end of the loop."""
         self._thread = threading.Thread(target=self._run, name=f"raftlog-{what}", daemon=True)
-        self._thread.start()
-        self._running.wait(START_SECONDS)
+        self._start()
         weakref.finalize(owner, self.stop)
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> concurrent.futures.Future[Result]:
@@ -92,6 +94,18 @@ class LoopThread:
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
+    def _start(self) -> None:
+        try:
+            self._thread.start()
+            self._running.wait(START_SECONDS)
+        except RuntimeError as error:  # the interpreter's, where the system has no thread left
+            self._failed = error
+        with self._lock:
+            if self._loop is None:
+                self._closed = True
+                why = self._failed or f"it did not begin within {START_SECONDS:g} s"
+                raise RetriableError("overloaded", f"no thread could be started for this {self._what}: {why}")
+
     def _usable(self) -> asyncio.AbstractEventLoop:
         if self._process != os.getpid():
             raise RuntimeError(f"this {self._what} was made before a fork: make one in each process")
@@ -102,11 +116,23 @@ class LoopThread:
         return self._loop
 
     def _run(self) -> None:
-        with asyncio.Runner() as runner:
-            runner.run(self._main())
+        try:
+            with asyncio.Runner() as runner:
+                runner.run(self._main())
+        except Exception as error:
+            if self._running.is_set():
+                raise
+            self._failed = error  # whoever waits for the start is told
+        finally:
+            with self._lock:
+                self._closed = True
+            self._running.set()
 
     async def _main(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        with self._lock:
+            if self._closed:
+                return  # nobody waits for it any more
+            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._running.set()
         await self._stop.wait()
 
