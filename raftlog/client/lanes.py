@@ -19,7 +19,7 @@ from functools import partial
 from typing import ClassVar, Protocol, TypeAlias
 
 from raftlog.config import KIB
-from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError
+from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Acks
 from raftlog.record_batch import ARROW_FROM, Codec, encode
 from raftlog.wire import ErrorResponse, ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse, Response
@@ -99,7 +99,12 @@ class Lane:
             if not future.cancelled():
                 self._encoded(outgoing, future.result())
 
-        asyncio.get_running_loop().run_in_executor(None, _run, work).add_done_callback(done)
+        try:
+            encoding = asyncio.get_running_loop().run_in_executor(None, _run, work)
+        except RuntimeError:  # the system has no thread left: slower, but those behind it in the lane go on
+            self._encoded(outgoing, _run(work))
+        else:
+            encoding.add_done_callback(done)
 
     def _encoded(self, outgoing: _Outgoing, payloads: list[Encoded]) -> None:
         outgoing.payloads = payloads
@@ -213,6 +218,8 @@ def _outcome(encoding: Callable[[], bytes]) -> Encoded:
         return encoding()
     except RaftlogError as error:
         return error
+    except (MemoryError, OSError, ImportError) as error:  # the last two: of a library that had to be loaded
+        return RetriableError("overloaded", f"nothing could be encoded for now: {type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001  whatever it is, those behind it in the lane must go on
         what = f"these records cannot be encoded: {type(error).__name__}: {error}"
         return InvalidRequest("invalid_request", what)

@@ -4,6 +4,7 @@ bounded, and an error tells the truth about what may be in the log."""
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -280,3 +281,72 @@ async def test_nothing_is_unknown_of_what_never_left(cluster: FakeCluster) -> No
     ).append("t", b"x", None, 0, None, None, 0.0, 1)
     lane.send(Gone(), [batch])  # type: ignore[arg-type]
     assert (owner.told, lane.requests) == (["connection_lost"], 0)
+
+
+async def test_without_a_thread_to_compress_in_the_loop_compresses(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits in a lane for a thread that could not be started would hold up its broker's batches for ever."""
+
+    def none_left(*_: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    cluster.create_topic("t")
+    async with Producer(cluster.bootstrap, linger_ms=0, compression="gzip") as producer:
+        await producer.prepare("t")
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.get_running_loop(), "run_in_executor", none_left)
+            async with asyncio.timeout(5):
+                done = await producer.send("t", bytes(100_000))
+        assert done.base_offset == 0
+        async with asyncio.timeout(5):
+            assert (await producer.send("t", b"b")).base_offset == 1
+        assert [lane.requests for lane in producer._started()._lanes.values()] == [0]
+
+
+@pytest.mark.parametrize(
+    "shortage",
+    [MemoryError(), OSError(errno.EMFILE, "Too many open files"), ImportError("libarrow.so: Too many open files")],
+    ids=repr,
+)
+async def test_records_that_cannot_be_encoded_for_want_of_memory_or_descriptors_are_sent_later(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, shortage: Exception
+) -> None:
+    cluster.create_topic("t")
+    attempts: list[int] = []
+    encode = lanes.encode
+
+    def short_at_first(*columns: Any, **options: Any) -> bytes:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise shortage
+        return encode(*columns, **options)
+
+    monkeypatch.setattr(lanes, "encode", short_at_first)
+    async with Producer(cluster.bootstrap, linger_ms=0) as producer, asyncio.timeout(5):
+        assert (await producer.send("t", b"a")).base_offset == 0
+    assert len(attempts) == 3
+
+
+async def test_deadlines_are_kept_after_a_turn_that_failed(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.create_topic("t")
+    cluster.nodes[1].on_produce = lambda _: Fate(silent=True)
+    producer = Producer(cluster.bootstrap, linger_ms=0, delivery_timeout_ms=500)
+    in_flight = producer.send("t", b"a")
+    await cluster.until(lambda: cluster.nodes[1].produces)
+    failed: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+
+    def pump() -> None:
+        raise RuntimeError("a bug of ours")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(producer._started(), "pump", pump)
+        await cluster.until(lambda: failed)
+    with pytest.raises(RetriableError) as error:
+        async with asyncio.timeout(5):
+            await in_flight
+    assert error.value.code == "outcome_unknown"
+    await producer.close()
