@@ -373,7 +373,14 @@ class Sender:
     def _on_watch(self) -> None:
         """Deadlines and late answers; runs as long as anything is unfinished."""
         self._watch = None
-        now = self._loop.time()
+        try:
+            self._look_at_deadlines(self._loop.time())
+            self.pump()
+        finally:  # whatever went wrong: a delivery that nobody watches any more would never end
+            if self._topic_waiters or self.accumulator.buffered_bytes:
+                self._watch_on()
+
+    def _look_at_deadlines(self, now: float) -> None:
         if self._api.last_error is not None:
             self._world_failed(self._api.last_error)
         self._decide(self.sequencer.expire(now))
@@ -386,9 +393,6 @@ class Sender:
         if now - self._looked_at >= METADATA_INTERVAL:
             self._looked_at = now
             self._refresher.ask(self._topic_ids)
-        self.pump()
-        if self._topic_waiters:
-            self._watch_on()
 
     def _ask_for_late_answers(self, now: float) -> None:
         late = self._transport.late(now - LATE_ANSWER)
