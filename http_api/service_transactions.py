@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from raftlog.errors import RetriableError
 from raftlog.model import Offset, ProducerId, TopicPartition
 from raftlog.transactions import TransactionKey
 
@@ -83,6 +84,16 @@ class OpenTransaction:
     """When the first of them came, by this node's clock; -1: that was before it led the partition."""
 
 
+class NotVisibleYet(RetriableError):
+    """A commit is decided, and its markers did not come within the time that was given for them."""
+
+    def __init__(self, going_on: tuple[TransactionKey, ...]) -> None:
+        """`going_on`: the commit's answer."""
+        detail = "the transaction is committed, and not visible in all of its partitions yet"
+        super().__init__("request_timed_out", detail)
+        self.going_on = going_on
+
+
 class TransactionService(Protocol):
     """Changes are decided when a call returns, and the view shows them; but for those of `commit` and `abort`, which it
     shows a moment later, or after `catch_up`. All raise `InvalidRequest` for what is refused and `RetriableError`
@@ -114,8 +125,8 @@ class TransactionService(Protocol):
 
     async def commit(self, wanted: WantedCommit, *, visible_within_s: float = 0) -> tuple[TransactionKey, ...]:
         """The keys with which the named producers among `wanted.outputs` go on, in their order; unnamed ones have
-        none. With `visible_within_s` it also waits for all markers; raises `request_timed_out` where they do not come
-        in time (it is committed all the same)."""
+        none. With `visible_within_s` it also waits for all markers; raises `NotVisibleYet` where they do not come in
+        time (it is committed all the same)."""
         ...
 
     def open_here(self) -> Sequence[OpenTransaction]:

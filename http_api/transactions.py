@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from aiohttp import web
 
 from metadata.view import ClusterView
-from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.errors import InvalidRequest
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from raftlog.transactions import TransactionKey
 
@@ -44,6 +44,7 @@ from .models_transactions import (
 from .query import MAX_OFFSET, Query
 from .replies import bulk_reply, json_reply
 from .service_transactions import (
+    NotVisibleYet,
     OpenTransaction,
     WantedCommit,
     WantedGroupOffsets,
@@ -119,15 +120,11 @@ async def commit(request: web.Request) -> web.StreamResponse:
 
 async def _commit(context: ApiContext, wanted: WantedCommit, within_s: float) -> tuple[Iterable[TransactionKey], bool]:
     service = context.service.transactions
-    if within_s <= 0:
-        return await service.commit(wanted), False
     try:
-        return await service.commit(wanted, visible_within_s=within_s), True
-    except RetriableError as error:
-        if error.code != "request_timed_out":
-            raise
-    # It is committed; asking again gives the answer that was waited too long for.
-    return await service.commit(wanted), False
+        return await service.commit(wanted, visible_within_s=within_s), within_s > 0
+    except NotVisibleYet as late:
+        # It is decided, and never asked about again: the quorum may be gone by now, and what it kept of this forgotten.
+        return late.going_on, False
 
 
 async def abort(request: web.Request) -> web.StreamResponse:

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from http_api.service_transactions import OpenTransaction, ProducerIdBlock, WantedCommit
+from http_api.service_transactions import NotVisibleYet, OpenTransaction, ProducerIdBlock, WantedCommit
 from metadata.groups.transaction_changes import (
     COMMIT_ID_BYTES,
     MAX_CHANGE_BYTES,
@@ -158,8 +158,8 @@ class Transactions:
         else:
             decided = await self._commit_staged(pieces, positions, wanted.block, shown=shown)
         going_on = self._going_on(decided, keys)
-        if visible_within_s > 0:
-            await self._become_visible(keys, deadline)
+        if visible_within_s > 0 and not await self._become_visible(keys, deadline):
+            raise NotVisibleYet(going_on)
         return going_on
 
     def open_here(self) -> Sequence[OpenTransaction]:
@@ -206,20 +206,20 @@ class Transactions:
 
     # --- Until all markers are there ---------------------------------------------------------------------------------
 
-    async def _become_visible(self, keys: list[TransactionKey], deadline: float) -> None:
+    async def _become_visible(self, keys: list[TransactionKey], deadline: float) -> bool:
+        """False: time was up before."""
         if self._are_visible(keys):
-            return
+            return True
         future: asyncio.Future[None] = self._loop.create_future()
         self._visible[future] = keys
         try:
             async with asyncio.timeout_at(deadline):
                 await future
         except TimeoutError:
-            raise RetriableError(
-                "request_timed_out", "the transaction is committed, and not visible in all of its partitions yet"
-            ) from None
+            return False
         finally:
             del self._visible[future]
+        return True
 
     def _are_visible(self, keys: list[TransactionKey]) -> bool:
         """What is visible stays so, and is not looked at again."""

@@ -11,6 +11,8 @@ import pytest
 
 from http_api import transactions
 from http_api.service_transactions import OpenTransaction
+from metadata.command_results import TransactionAnswer
+from metadata.groups.transaction_changes import TransactionChange
 from raftlog.errors import RetriableError
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.transactions import TransactionKey
@@ -136,6 +138,27 @@ async def test_a_commit_may_be_waited_for_until_it_is_visible(api: Api, broker: 
     hasty = {"transactions": [output(api, next_key, (0, 6))], "visible_within_ms": 10}
     late = (await api.post(f"{T}/commit", hasty)).document
     assert late["visible"] is False and late["producers"][0]["producer_epoch"] == next_key["producer_epoch"] + 1
+
+
+async def test_a_commit_that_is_not_visible_in_time_needs_the_quorum_no_more(
+    api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S13: it is committed. Where the quorum is lost meanwhile, nobody may hear that it certainly was not."""
+    key = await begin(api)
+    decide = broker.transactions.change
+    decided: list[object] = []
+
+    def once(change: TransactionChange) -> TransactionAnswer:
+        if decided:
+            raise RetriableError("quorum_unavailable", "the metadata quorum cannot decide")
+        decided.append(change)
+        return decide(change)
+
+    monkeypatch.setattr(broker.transactions, "change", once)
+    hasty = {"transactions": [output(api, key, (0, 6))], "visible_within_ms": 10}
+    answer = await api.post(f"{T}/commit", hasty)
+    assert answer.status == 200 and answer.document["visible"] is False
+    assert [one["producer_epoch"] for one in answer.document["producers"]] == [key["producer_epoch"] + 1]
 
 
 async def test_what_is_open_is_listed_and_described(api: Api, broker: FakeBroker) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from http_api.service_transactions import OpenTransaction, ProducerIdBlock, WantedCommit
+from http_api.service_transactions import NotVisibleYet, OpenTransaction, ProducerIdBlock, WantedCommit
 from metadata.command_results import TransactionAnswer
 from metadata.groups.transaction_changes import (
     Abort,
@@ -31,7 +31,7 @@ from metadata.groups.transaction_changes import (
 )
 from metadata.groups.transaction_image import change_transactions
 from metadata.groups.transaction_state import TransactionsState
-from raftlog.errors import RetriableError, error_from_code
+from raftlog.errors import error_from_code
 from raftlog.model import Offset, ProducerId, TopicPartition
 from raftlog.transactions import TransactionKey
 
@@ -125,7 +125,7 @@ class FakeBrokerTransactions:
                 async with asyncio.timeout_at(deadline):
                     await self.marked.wait()
             except TimeoutError:
-                raise RetriableError("request_timed_out", "committed, and not visible everywhere") from None
+                raise NotVisibleYet(tuple(self._going_on(answer, [one.key for one in wanted.outputs]))) from None
         return self._going_on(answer, [one.key for one in wanted.outputs])
 
     def open_here(self) -> Sequence[OpenTransaction]:

@@ -11,6 +11,7 @@ import pytest
 import structlog
 
 from http_api.service_transactions import (
+    NotVisibleYet,
     WantedCommit,
     WantedGroupOffsets,
     WantedMove,
@@ -280,9 +281,9 @@ async def test_a_commit_may_wait_until_it_is_visible_everywhere(node: Node) -> N
 
 async def test_where_markers_do_not_come_in_time_it_is_committed_all_the_same(node: Node) -> None:
     first = await node.transactions.initialize("app", 60_000)
-    with pytest.raises(RetriableError) as late:
+    with pytest.raises(NotVisibleYet) as late:
         await node.transactions.commit(wants((first, {0: 5})), visible_within_s=0.01)
-    assert late.value.code == "request_timed_out"
+    assert (late.value.code, late.value.going_on) == ("request_timed_out", (key(first.producer_id, 1),))
     assert node.cluster.verdict(first, 0) == committed(5)
     assert await node.transactions.commit(wants((first, {0: 5}))) == (key(first.producer_id, 1),)
 
