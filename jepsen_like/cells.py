@@ -124,6 +124,8 @@ CELLS: Mapping[str, Cell] = {
              options={**_EVERY_30_S, "transactions": True, "subscribe": True}, reference="J1, J2"),
         Cell("R18", "log", "mixed", 9_000, "kill, pause, partition beside rebalances", reference="J1",
              options={**_mix("kill", "pause", "partition"), "subscribe": True}),
+        Cell("R19", "topic-lives", "mixed", 3_600, "the same beside topics that are deleted and created again",
+             options=_mix("kill", "pause", "partition")),
         Cell("M1", "metadata-registers", "mixed", 14_400, "R1 to R3, R5, R6, R9 to R11", reference="J4",
              options=_ALL_OF_METADATA),
         Cell("M2", "metadata-set", "mixed", 14_400, "the same", reference="J4", options=_ALL_OF_METADATA),

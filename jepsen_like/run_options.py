@@ -19,7 +19,7 @@ NUMBERS = frozenset(
     {
         "assign_every", "crash_every", "elements", "hang_every", "key_writes", "keys_at_once", "last_reads_s",
         "late_every", "min_insync_replicas", "operation_timeout_s", "partitions", "poll_records", "recovery_s",
-        "replication_factor", "retention_past_s", "stall_every", "topics",
+        "recreate_every_s", "replication_factor", "retention_past_s", "stall_every", "topics",
     }
 )  # fmt: skip
 OF_NEMESES = frozenset(one.name for one in dataclasses.fields(Options))

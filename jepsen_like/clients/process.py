@@ -43,6 +43,7 @@ CLIENTS = {
     "topics": "TopicsClient",
     "group_offsets": "GroupOffsetsClient",
     "positions": "PositionsClient",
+    "topic_lives": "TopicLivesClient",
 }
 """Module of this folder → the class in it."""
 

@@ -1,4 +1,5 @@
-"""Workloads by name: `log` (with transactions, with groups), registers and sets of the metadata, offsets, positions."""
+"""Workloads by name: `log` (with transactions, with groups), registers and sets of the metadata, offsets, positions,
+and topics that are deleted and created again under a group."""
 
 from __future__ import annotations
 
@@ -10,13 +11,15 @@ from .log import LOG
 from .metadata_registers import METADATA_REGISTERS
 from .metadata_set import METADATA_SET
 from .positions import POSITIONS
+from .topic_lives import TOPIC_LIVES
 from .topics import TOPICS
 from .workload import HEALED, Checker, Workload
 
 __all__ = ["HEALED", "WORKLOADS", "Checker", "Workload", "workload_of"]
 
 WORKLOADS = {
-    workload.name: workload for workload in (LOG, METADATA_REGISTERS, METADATA_SET, GROUP_OFFSETS, TOPICS, POSITIONS)
+    workload.name: workload
+    for workload in (LOG, METADATA_REGISTERS, METADATA_SET, GROUP_OFFSETS, TOPICS, POSITIONS, TOPIC_LIVES)
 }
 
 

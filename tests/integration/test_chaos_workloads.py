@@ -46,6 +46,7 @@ WORKLOADS: list[tuple[str, dict[str, Any]]] = [
     ("group-offsets", {}),
     ("topics", {}),
     ("positions", {}),
+    ("topic-lives", {"recreate_every_s": 1}),
 ]
 
 
