@@ -22,7 +22,7 @@ from . import steps
 from .injection import Evidence, FaultNotMade, Stuck
 from .processes import running
 
-HEALED_SECONDS = 150.0
+HEALED_SECONDS = 90.0
 """Retention removes after half a minute what it may; other faults of a mix may hold that up for as long as they last,
 and a clock that is believed to be late by a minute."""
 

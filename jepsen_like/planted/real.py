@@ -217,6 +217,7 @@ NOT_HERE: Mapping[str, str] = {
     "a_start_has_no_room": _FULL,
     "the_ballast_is_filled_once": _FULL,
     "a_disk_that_was_short_stays_short": _FULL,
+    "a_full_disk_keeps_its_leaderships": "writes that have to be taken while a disk is full; it may heal before that",
     "a_repeated_initialisation_fences": "an initialisation whose answer is lost while its client lives on",
 }
 """Bug → what it would want, and a real cluster on one machine does not have."""

@@ -15,6 +15,7 @@ from partitions.replica_folders import FOLDER as PARTITIONS
 from partitions.segment import INDEX_SUFFIXES, SEGMENT_SUFFIXES
 from raftlog.ballasted_disk import BallastedDisk
 from raftlog.broker.identity import STARTS_FILE
+from raftlog.broker.offline_leaders import OfflineLeaders
 from raftlog.model import Offset
 from raftlog.ports import File, Space
 
@@ -99,6 +100,13 @@ ROOM_BUGS = (
         "a leader refuses batches although there is room again",
         "DiskRoom.looked judges anew",
         (Patch(DiskRoom, "looked", _short_for_ever),),
+        found_by=CLUSTER,
+    ),
+    Planted(
+        "a_full_disk_keeps_its_leaderships",
+        "a leader without room refuses batches, for as long as its disk is full, which members with room would take",
+        "OfflineLeaders has a member with room elected",
+        (Patch(OfflineLeaders, "_is_short", lambda leaders, broker_id: False),),
         found_by=CLUSTER,
     ),
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from metadata.commands_room import ROOM_FEATURE_LEVEL
 from partitions.segment import SEGMENT_SUFFIXES
 
 from .cluster_operations import ClusterOperations
@@ -51,6 +52,22 @@ def left_behind(nodes: Sequence[SimNode]) -> list[str]:
             log = driver.log
             if log.failed is None and log.has_removable_segments:
                 found.append(f"node {node.node_id} keeps segments of {driver.name} that may go: {log}")
+    return found
+
+
+def led_without_room(nodes: Sequence[SimNode]) -> list[str]:
+    """Partitions that take no batches, for their leaders' disks are short of room, and that a member of the ISR could
+    lead which has some."""
+    brokers = {node.node_id: node.broker for node in nodes if node.broker is not None}
+    roomy = {node_id for node_id, broker in brokers.items() if not broker.room.short}
+    found = []
+    for node_id, broker in brokers.items():
+        if node_id in roomy or broker.view.feature_level < ROOM_FEATURE_LEVEL:
+            continue
+        for record in broker.view.partitions():
+            able = sorted(roomy & set(record.isr) - set(record.not_eligible))
+            if record.leader == node_id and able:
+                found.append(f"node {node_id} has no room and leads {record}, which nodes {able} could")
     return found
 
 

@@ -35,7 +35,7 @@ from .heap import Event, EventHeap, Life
 from .history import History
 from .invariants import Truth
 from .last_look import look_at_everything
-from .liveness import LIVENESS_SECONDS, left_behind, missing
+from .liveness import LIVENESS_SECONDS, led_without_room, left_behind, missing
 from .network import NetworkShape, SimNetwork
 from .node import SimNode
 from .roles import led_partition
@@ -314,7 +314,8 @@ class SimulatedWorld:
     # --- Liveness ---
 
     def _require_room(self, healed: float) -> float:
-        """Where disks were filled, what may go has gone: only then somebody else's files go, too. Returns the time."""
+        """Where disks were filled, what may go has gone, and nobody leads without room what others could lead with
+        room: only then somebody else's files go, too. Returns the time."""
         full = [node for node in self.nodes if node.disk.occupied]
         if not full:
             return healed
@@ -322,7 +323,7 @@ class SimulatedWorld:
         while True:
             at += LOOK_EVERY
             self._run_until(at)
-            left = left_behind(full)
+            left = left_behind(full) + led_without_room(self.nodes)
             if not left:
                 break
             if at >= healed + LIVENESS_SECONDS:
