@@ -16,7 +16,7 @@ from raftlog.wire import UP_TO_HIGH_WATERMARK, DeletedPartition, DeleteRecordsPa
 from .bodies import read_json
 from .context import context_of
 from .models import DeletedRecords, DeleteRecords, PartitionDeletion
-from .problems import ApiError, error_member, worst
+from .problems import ApiError, error_member, partly, worst
 from .query import TOPIC_ID, Query, topic_meant, unknown_partition
 from .replies import json_reply
 
@@ -38,9 +38,7 @@ async def delete_records(request: web.Request) -> web.StreamResponse:
     errors = [_error(one) for one in answer.partitions if one.error]
     if errors:
         detail = f"{len(errors)} of {len(outcomes)} partitions failed: {worst(errors).detail}"
-        members: dict[str, Any] = {"partitions": outcomes}
-        if len(errors) < len(outcomes):
-            members["applied"] = "unknown"
+        members: dict[str, Any] = {"partitions": outcomes, **partly(errors, len(outcomes))}
         raise ApiError(worst(errors).code, detail, members=members)
     return json_reply(DeletedRecords(topic.name, outcomes))
 

@@ -178,3 +178,10 @@ def error_member(error: RaftlogError) -> dict[str, Any]:
 def worst(errors: list[RaftlogError]) -> RaftlogError:
     """The one to tell when several parts failed: what no retry mends, then what may have happened, then the first."""
     return min(errors, key=lambda error: (error.retriable, error.applied is Applied.NO))
+
+
+def partly(errors: list[RaftlogError], parts: int) -> dict[str, Any]:
+    """Members for a request of so many parts of which these failed: the worst error's word, that nothing happened, is
+    none about the other parts."""
+    certain = len(errors) == parts and all(error.applied is Applied.NO for error in errors)
+    return {} if certain else {"applied": Applied.UNKNOWN.value}

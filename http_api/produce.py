@@ -30,7 +30,7 @@ from .bodies import JSON_TYPE, content_type, read_body
 from .context import ApiContext, context_of
 from .limits import DEFAULT_PRODUCE_TIMEOUT_MS, OFFSETS_LISTED, SLICE_RECORDS
 from .models import ProducedBatch, ProducedRecords
-from .problems import ApiError, error_member, worst
+from .problems import ApiError, error_member, partly, worst
 from .query import TOPIC_ID, Query, integer, timestamp, topic_meant, unknown_partition
 from .raw import decode_message, raw_reply
 from .records_in import RecordColumns, RecordOptions, parse_json, parse_ndjson, parse_octets, parse_text
@@ -246,10 +246,8 @@ def _raise_failures(told: Iterable[ProducedPartition], batches: list[ProducedBat
     if not errors:
         return
     error: RaftlogError = worst(errors)
-    members: dict[str, Any] = {"batches": batches}
-    if len(errors) < len(batches):
-        # Repeating the whole request would repeat what was appended.
-        members["applied"] = "unknown"
+    # Repeating the whole request would repeat what was appended.
+    members: dict[str, Any] = {"batches": batches, **partly(errors, len(batches))}
     raise ApiError(error.code, f"{len(errors)} of {len(batches)} batches failed: {error.detail}", members=members)
 
 

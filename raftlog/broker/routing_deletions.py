@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from raftlog.errors import CODES, NotLeader, RaftlogError, RetriableError, error_from_code
+from raftlog.errors import CODES, Applied, NotLeader, RaftlogError, RetriableError, error_from_code
 from raftlog.model import BrokerId
 from raftlog.wire import (
     TIMESTAMP_LATEST,
@@ -66,7 +66,8 @@ class DeletionRouter:
             )
             if slots.open and not await self._leaders.retry_before(deadline):
                 break
-        return DeleteRecordsResponse(request.correlation_id, slots.in_order())
+        answers = [_told(answer, n in slots.maybe_applied) for n, answer in enumerate(slots.in_order())]
+        return DeleteRecordsResponse(request.correlation_id, answers)
 
     async def _with_offsets(
         self, request: DeleteRecordsRequest, slots: Slots[DeletedPartition], deadline: float
@@ -111,12 +112,24 @@ class DeletionRouter:
                 response = await self._forwarder.delete_records(leader, part)
         except RaftlogError as error:
             for position in positions:
+                if error.applied is not Applied.NO:
+                    slots.maybe_applied.add(position)
                 slots.settle(position, _failed(request.partitions[position], error), final=not error.retriable)
             return
         for position, told in zip(positions, response.partitions, strict=True):
             answer = self._leaders.weighed(told)
             code = CODES.get(answer.error)
+            if code is not None and code.applied is not Applied.NO:
+                slots.maybe_applied.add(position)
             slots.settle(position, answer, final=code is None or not code.retriable)
+
+
+def _told(answer: DeletedPartition, maybe_applied: bool) -> DeletedPartition:
+    """The last attempt's answer, which speaks for that one alone: an earlier one may have deleted (S11)."""
+    if not (maybe_applied and answer.error) or error_from_code(answer.error, "").applied is not Applied.NO:
+        return answer
+    why = f"an earlier attempt may have been carried out, the last one was answered {answer.error}: {answer.detail}"
+    return DeletedPartition(answer.topic_id, answer.partition, "outcome_unknown", why)
 
 
 def _failed(target: DeleteRecordsPartition, error: RaftlogError) -> DeletedPartition:

@@ -49,7 +49,7 @@ class Slots(Generic[Answer]):
         self.answers: dict[int, Answer] = {}
         self.open = dict.fromkeys(range(count))
         self.maybe_applied: set[int] = set()
-        """Of those still open: an attempt of this node ended without telling whether it was applied."""
+        """An attempt of this node ended without telling whether it was applied."""
 
     def settle(self, position: int, answer: Answer, *, final: bool) -> None:
         """Keep an answer. One that is not final stays open, and counts if nothing better comes."""

@@ -62,6 +62,12 @@ async def test_partitions_fare_by_themselves_and_a_failure_is_a_problem(api: Api
     assert failed.document["partitions"][1]["error"]["code"] == "offset_out_of_range"
 
 
+async def test_no_error_of_one_partition_says_that_nothing_went_in_another(api: Api, broker: FakeBroker) -> None:
+    broker.partition_errors |= {0: "request_timed_out", 1: "offset_out_of_range"}
+    asked = {"partitions": [{"partition": 0, "before": 1}, {"partition": 1, "before": 1}]}
+    assert (await api.post(PATH, asked)).problem("offset_out_of_range")["applied"] == "unknown"
+
+
 @pytest.mark.parametrize(
     ("body", "code"),
     [

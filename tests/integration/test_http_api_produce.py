@@ -212,6 +212,15 @@ async def test_when_some_batches_fail_the_problem_tells_what_was_appended(api: A
     assert api.broker.appended("t") == 1
 
 
+async def test_no_error_of_one_batch_says_that_another_was_certainly_not_appended(api: Api) -> None:
+    """S1: all batches failed, and of one nobody knows; the code told is that of the other, which no retry mends."""
+    api.broker.partition_errors |= {0: "outcome_unknown", 1: "batch_too_large"}
+    body = {"records": [{"value": 1, "partition": 0}, {"value": 2, "partition": 1}]}
+    told = (await api.post(RECORDS, body)).problem("batch_too_large")
+    assert told["applied"] == "unknown"
+    assert [batch["error"]["applied"] for batch in told["batches"]] == ["unknown", "no"]
+
+
 async def test_a_produce_request_goes_on_when_its_client_leaves(api: Api) -> None:
     api.broker.hang.clear()
     under_way = asyncio.create_task(api.post(RECORDS + "?partition=0", {"records": [{"value": "kept"}]}))

@@ -104,3 +104,13 @@ async def test_of_a_topic_that_does_not_exist_nothing_is_deleted() -> None:
     leader.offset_error = "unknown_topic"
     assert await delete(leader, LATEST, view=ClusterView()) == [("unknown_topic", -1)]
     assert leader.asked == []
+
+
+async def test_the_last_attempts_error_does_not_speak_for_an_earlier_one() -> None:
+    """S11: whoever hears that nothing was changed may rely on records that are gone."""
+    lost = RetriableError("outcome_unknown", "the connection broke")
+    assert await delete(Leader(lost, "offset_out_of_range"), 4) == [("outcome_unknown", -1)]
+    assert await delete(Leader("request_timed_out", *["not_leader"] * 99), 4, timeout_ms=150) == [
+        ("outcome_unknown", -1)
+    ]
+    assert await delete(Leader("not_leader", "offset_out_of_range"), 4) == [("offset_out_of_range", -1)]
