@@ -240,3 +240,9 @@ def error_from_code(code: str, detail: str, leader: int = -1) -> RaftlogError:
         return CorruptBatch(detail)
     kind = RetriableError if CODES[code].retriable else InvalidRequest if CODES[code].status < 500 else RaftlogError
     return kind(code, detail)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an exception that is not ours says that memory or threads are used up for the moment: resolving a name,
+    for one, takes a thread. (Descriptors that are used up are an `OSError`.)"""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "new thread" in str(error))

@@ -23,7 +23,15 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
-from raftlog.errors import Applied, InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError, error_from_code
+from raftlog.errors import (
+    Applied,
+    InvalidRequest,
+    RaftlogError,
+    RemoteProtocolError,
+    RetriableError,
+    error_from_code,
+    is_shortage,
+)
 from raftlog.model import Endpoint
 from raftlog.version import __version__
 
@@ -308,6 +316,10 @@ class HttpApi:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise NotSent(f"cannot connect to {node}: {error}") from None
         except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:  # the last: a host that is no name
+            raise RetriableError("connection_lost", f"{node}: {error or type(error).__name__}") from None
+        except (RuntimeError, MemoryError) as error:
+            if not is_shortage(error):
+                raise
             raise RetriableError("connection_lost", f"{node}: {error or type(error).__name__}") from None
 
     def _session_for(self, call: Call) -> aiohttp.ClientSession:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from ..errors import RaftlogError, RetriableError
+from ..errors import RaftlogError, RetriableError, is_shortage
 from ..ports import Random
 from .limits import Http2Limits
 from .protocol import Http2Connection
@@ -34,7 +34,8 @@ async def connect(
     """A connection whose peer has shown that it speaks HTTP/2, on the running loop.
 
     Raises `RetriableError` (`connection_lost`) with what went wrong: nobody listens there, it does not speak HTTP/2,
-    its certificate is not trusted or another's, or `connect_timeout_s` passed.
+    its certificate is not trusted or another's, `host` is no name, this end has no thread to resolve it with, or
+    `connect_timeout_s` passed.
     """
     limits = limits or Http2Limits()
     loop = asyncio.get_running_loop()
@@ -71,13 +72,13 @@ async def connect(
         connection.on_closed = None
         ready.cancel()
         await connection.give_up("connecting failed")
-        if not isinstance(error, (OSError, TimeoutError, RaftlogError)):
+        if not (isinstance(error, (OSError, TimeoutError, RaftlogError, UnicodeError)) or is_shortage(error)):
             raise
         raise RetriableError("connection_lost", f"{where}: {_why(error, tls)}") from None
     return connection
 
 
-def _why(error: OSError | RaftlogError, tls: DialTls | None) -> str:
+def _why(error: BaseException, tls: DialTls | None) -> str:
     if isinstance(error, RaftlogError):
         # TLS 1.3: this end is done with the handshake before the other has looked at its certificate.
         unsaid = tls is not None and error.detail.startswith(("connection lost", "the peer closed the connection"))
@@ -85,7 +86,7 @@ def _why(error: OSError | RaftlogError, tls: DialTls | None) -> str:
     if isinstance(error, TimeoutError):
         return str(error) or "no answer in time"
     refused = isinstance(error, ConnectionRefusedError)
-    return str(error) if tls is None or refused else explain(error)
+    return (str(error) or type(error).__name__) if tls is None or refused else explain(error)
 
 
 class ReconnectingDialer:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 import pytest
 
 from raftlog.errors import RetriableError
-from raftlog.http2 import Http2Limits, Http2Stream, ReconnectingDialer
+from raftlog.http2 import Http2Limits, Http2Stream, ReconnectingDialer, connect
 from tests.support.held_port import HOST, HeldPort
 from tests.support.http2_peer import settings_frame
 from tests.support.http2_server import Recorder, Server, until
@@ -61,6 +62,32 @@ async def test_a_dialer_keeps_trying_while_nobody_is_there(held: HeldPort) -> No
     await until(lambda: len(opened) == 1)
     await dialer.close()
     await server.listener.close(0.0)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()], ids=repr)
+async def test_a_dialer_outlives_a_shortage(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Resolving a name takes a thread."""
+
+    def none_left(*_: Any) -> Any:
+        raise error
+
+    lost: list[str] = []
+    opened: list[Http2Stream] = []
+    async with Server() as server:
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.get_running_loop(), "run_in_executor", none_left)
+            dialer = ReconnectingDialer(
+                "localhost", server.port, "/echo", Recorder(),
+                random=random.Random(1), on_opened=opened.append, on_closed=lost.append,
+            )  # fmt: skip
+            await until(lambda: lost)
+        await until(lambda: opened)
+        await dialer.close()
+
+
+async def test_a_host_that_is_no_name_is_a_peer_that_does_not_answer() -> None:
+    with pytest.raises(RetriableError, match="connection_lost"):
+        await connect("a" * 70, 80)
 
 
 async def test_delays_are_random_grow_and_have_bounds() -> None:

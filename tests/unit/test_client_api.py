@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from raftlog.client.api import PATIENCE, HttpApi, is_busy, parse_bootstrap, parse_endpoint
+from raftlog.client.identity import IdentitySource
 from raftlog.client.metadata import ClusterMetadata, PartitionInfo, TopicDescription
 from raftlog.client.refresher import MetadataRefresher
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
@@ -224,6 +225,32 @@ async def test_a_host_that_is_no_name_is_one_that_does_not_answer() -> None:
     with pytest.raises(RetriableError, match="connection_lost"):
         await api.get("/x", Who, timeout=0.1)
     await api.close()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("can't start new thread"), MemoryError()], ids=repr)
+async def test_a_shortage_here_is_one_of_this_moment(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The thread is for resolving a name. Tasks that ask over and over must not end because of it."""
+
+    asked = asyncio.Event()
+    granted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def none_left(*_: Any) -> Any:
+        asked.set()
+        raise error
+
+    async with FakeCluster() as cluster, asyncio.timeout(10):
+        api = HttpApi([f"localhost:{endpoint.port}" for endpoint in parse_bootstrap(cluster.bootstrap)])
+        source = IdentitySource(api, lambda number, _: granted.set_result(number), lambda _: None)
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio.get_running_loop(), "run_in_executor", none_left)
+            with pytest.raises(RetriableError, match="connection_lost"):
+                await api.get("/v1/cluster", Who, timeout=0.1)
+            asked.clear()
+            source.ask()
+            await asked.wait()
+        await granted
+        await source.close()
+        await api.close()
 
 
 async def test_a_node_with_a_bug_does_not_speak_for_the_others(api: HttpApi, nodes: list[Node]) -> None:
