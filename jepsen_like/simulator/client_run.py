@@ -10,6 +10,7 @@ What is *not* here: what a run is drawn from (`client_schedule.py`).
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 from .client_schedule import MEMBER_OPERATIONS, draw
@@ -83,8 +84,14 @@ class ClientWorld(SimulatedWorld):
         if loop is None:
             super()._run_event(event)
             return
-        with loop.entered():
-            super()._run_event(event)
+        asyncio._set_running_loop(loop)  # as `entered`, for most of all events
+        try:
+            if event.life in self._by_life:
+                super()._run_event(event)
+            else:
+                event.callback()  # an application's: no node changes before another event
+        finally:
+            asyncio._set_running_loop(None)
 
     def _look_later(self) -> None:
         self.lives.look()

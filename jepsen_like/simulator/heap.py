@@ -29,9 +29,11 @@ class Event:
 
     __slots__ = ("at", "callback", "cancelled", "life", "order")
 
-    def __init__(self, at: float, order: int, life: Life | None, callback: Callable[[], None]) -> None:
-        self.at = at
-        self.order = order
+    at: float
+    order: int
+
+    def __init__(self, life: Life | None, callback: Callable[[], None]) -> None:
+        """When it is, `EventHeap.put` says."""
         self.life = life
         self.callback = callback
         self.cancelled = False
@@ -64,15 +66,19 @@ class EventHeap:
 
     def schedule(self, delay: float, callback: Callable[[], None], life: Life | None = None) -> Event:
         """Call back `delay` virtual seconds from now, unless cancelled or the life has ended by then."""
-        order = self._order = self._order + 1
+        event = Event(life, callback)
+        self.put(delay, event)
+        return event
+
+    def put(self, delay: float, event: Event) -> None:
+        """Have an event that was made elsewhere `delay` virtual seconds from now."""
+        order = event.order = self._order = self._order + 1
         if delay > 0.0:
-            at = self.now + delay
-            event = Event(at, order, life, callback)
+            at = event.at = self.now + delay
             heappush(self._heap, (at, order, event))
         else:
-            event = Event(self.now, order, life, callback)
+            event.at = self.now
             self._at_once.append(event)
-        return event
 
     def run_until(self, end: float, run: Callable[[Event], None]) -> None:
         """Hand what is due before `end` to `run`, in order; `run` calls `event.callback`."""

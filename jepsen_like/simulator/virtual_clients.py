@@ -26,6 +26,7 @@ from raftlog.client import (
     transport,
 )
 from raftlog.client.api import HttpApi
+from raftlog.client.consumed import ConsumerRecord
 from raftlog.client.consumer import Consumer
 from raftlog.client.group_consumer import GroupConsumer
 from raftlog.client.producer import Producer
@@ -43,7 +44,7 @@ WAITING_MAX = 30
 """Records without an answer: a producer that nobody answers makes no more."""
 DELIVERY_TIMEOUT_MS = 20_000
 REQUEST_TIMEOUT_MS = 2_000
-POLL_SECONDS = 0.3
+POLL_SECONDS = 0.5
 GROUP = "group"
 SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_MS = 500
@@ -90,6 +91,10 @@ class Application:
     async def run(self) -> None:
         raise NotImplementedError
 
+    async def take(self, consumer: Consumer | GroupConsumer, most: int) -> list[ConsumerRecord]:
+        """The next records. Raises as `poll` does."""
+        return await consumer.poll(most, POLL_SECONDS)
+
     async def _guarded(self) -> None:
         try:
             await self.run()
@@ -110,7 +115,7 @@ class ProducerApplication(Application):
         self.proved: set[tuple[str, int]] = set()
         """Where it was acknowledged after everything had healed."""
         self._linger_ms = self.rng.choice((0.0, 5.0))
-        self._pause = self.rng.choice((0.05, 0.15))
+        self._pause = self.rng.choice((0.1, 0.3))
 
     @property
     def missing(self) -> list[str]:
@@ -208,7 +213,7 @@ class ReaderApplication(Application):
 
     async def run(self) -> None:
         while True:
-            self._reads = Consumer(self.bootstrap, self._topic, start="earliest", max_wait_ms=200)
+            self._reads = Consumer(self.bootstrap, self._topic, start="earliest", max_wait_ms=500)
             try:
                 await self._read(self._reads)
             finally:
@@ -220,7 +225,7 @@ class ReaderApplication(Application):
         """Until it is told that the topic is not there."""
         while True:
             try:
-                records = await reads.poll(100, POLL_SECONDS)
+                records = await self.take(reads, 100)
             except RaftlogError as error:
                 topic_id = self.topic_id
                 if CODES[error.code].retriable:
@@ -263,7 +268,7 @@ class MemberApplication(Application):
 
     async def _poll(self, member: GroupConsumer) -> None:
         try:
-            records = await member.poll(50, POLL_SECONDS)
+            records = await self.take(member, 50)
         except RaftlogError as error:
             self.truth.counts[f"poll {error.code}"] += 1
             if not CODES[error.code].retriable:

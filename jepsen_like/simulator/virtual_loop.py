@@ -24,12 +24,17 @@ TURN_SECONDS = 1e-6
 """What a turn of a loop takes at least: who looks a rounding error too early, and asks to be called again, is not
 called at the same moment for ever."""
 
+TASKS_MIN = 64
+
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class VirtualHandle(asyncio.Handle):
-    """A callback that is due. Its context is that of whoever asked for it."""
+class VirtualHandle(Event):
+    """A callback that is due, in the context of whoever asked for it: the event itself, and what asyncio's callers use
+    of a handle. Most events of a world with client libraries are these, so each is one object."""
+
+    __slots__ = ("_arguments", "_context", "_function", "loop")
 
     def __init__(
         self,
@@ -38,28 +43,31 @@ class VirtualHandle(asyncio.Handle):
         loop: VirtualLoop,
         context: contextvars.Context | None,
     ) -> None:
-        super().__init__(callback, arguments, loop, context)
-        self.event: Event | None = None
+        self.life = loop.life
+        self.cancelled = False
+        self.loop = loop
+        self._function: Callable[..., object] | None = callback
+        self._arguments = arguments
+        self._context = contextvars.copy_context() if context is None else context
+
+    def callback(self) -> None:
+        """As `asyncio.Handle` runs it. What it raises is heard by the loop."""
+        assert self._function is not None
+        try:
+            self._context.run(self._function, *self._arguments)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  the loop hears it, whatever it is
+            self.loop.failed(error)
 
     def cancel(self) -> None:
-        super().cancel()
-        if self.event is not None:
-            self.event.cancel()
+        self.cancelled = True
+        self._function = None
+        self._arguments = ()
 
-
-class VirtualTimer(VirtualHandle, asyncio.TimerHandle):
-    """The same, due later."""
-
-    def __init__(
-        self,
-        due: float,
-        callback: Callable[..., object],
-        arguments: tuple[Any, ...],
-        loop: VirtualLoop,
-        context: contextvars.Context | None,
-    ) -> None:
-        asyncio.TimerHandle.__init__(self, due, callback, arguments, loop, context)
-        self.event = None
+    def when(self) -> float:
+        """When it is due."""
+        return self.at
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
@@ -69,9 +77,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """`failed` is told what a callback raised; that is a bug of the product, or of the world."""
         self.heap = heap
         self.life = life
-        self._failed = failed
+        self.failed = failed
         self._tasks: dict[asyncio.Task[Any], None] = {}
-        """Those under way, in the order of their beginning: kept alive, and ended by `end`."""
+        """Those under way, in the order of their beginning: kept alive, and ended by `end`. Some are done."""
+        self._tasks_max = TASKS_MIN
+        """When there are so many, those that are done are let go."""
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -90,8 +100,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def calls(self, event: Event) -> bool:
         """Whether the event is a callback of this loop."""
-        handle = getattr(event.callback, "__self__", None)
-        return isinstance(handle, VirtualHandle) and handle.event is event
+        return isinstance(event, VirtualHandle) and event.loop is self
 
     # --- asyncio.AbstractEventLoop -----------------------------------------------------------------------------------
 
@@ -102,8 +111,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
         handle = VirtualHandle(callback, args, self, context)
-        handle.event = self.heap.schedule(0.0, handle._run, self.life)
-        return handle
+        self.heap.put(0.0, handle)
+        return handle  # type: ignore[return-value]
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: contextvars.Context | None = None
@@ -126,9 +135,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        handle = VirtualTimer(when, callback, args, self, context)
-        handle.event = self.heap.schedule(max(when - self.heap.now, TURN_SECONDS), handle._run, self.life)
-        return handle
+        handle = VirtualHandle(callback, args, self, context)
+        self.heap.put(max(when - self.heap.now, TURN_SECONDS), handle)
+        return handle  # type: ignore[return-value]
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -140,10 +149,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         name: str | None = None,
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
-        task = asyncio.Task(coro, loop=self, name=name, context=context)
-        self._tasks[task] = None
-        task.add_done_callback(self._ended)
-        return task
+        if len(self._tasks) >= self._tasks_max:
+            self._tasks = {task: None for task in self._tasks if not task.done()}
+            self._tasks_max = TASKS_MIN + 2 * len(self._tasks)
+        made = asyncio.Task(coro, loop=self, name=name, context=context)
+        self._tasks[made] = None
+        return made
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """There are no threads: it happens now, and whoever waits is told in a later turn."""
@@ -167,14 +178,5 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.call_exception_handler(context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What a callback raised. That a task's error was seen by nobody is told when it is collected, at any time or
-        never, so a world does not listen to that."""
-        error = context.get("exception")
-        if error is not None and "handle" in context:
-            self._failed(error)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """For asyncio: the heap passes over a cancelled event by itself."""
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.pop(task, None)
+        """That a task's error was seen by nobody is told when it is collected, at any time or never, so a world does
+        not listen to that; and what a callback raised, the loop has heard."""
