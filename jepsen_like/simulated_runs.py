@@ -23,8 +23,11 @@ from .run_records import Outcome, RunFolder, RunPlan
 from .runner import count
 from .simulated_watch import Watch, watching
 from .simulator.seeds import RUNNERS, Verdict
+from .simulator.topic_lives import NAMES
 
 PROVING_MAX = 12
+NAMED = rf"[0-9a-f]{{8}}/\d+|register-\d+|topic-\d+|(?:{'|'.join(NAMES)})/\d+"
+"""What a violation is about: partitions, registers, topics."""
 
 
 def run_simulated(kind: str, seed: int, seconds: float, folder: RunFolder) -> Verdict:
@@ -99,7 +102,7 @@ def _anomalies(verdict: Verdict, history: Sequence[Operation]) -> dict[str, list
     if verdict.passed:
         return {}
     law, colon, _ = verdict.violation.partition(":")
-    named = set(re.findall(r"[0-9a-f]{8}/\d+|register-\d+|topic-\d+", verdict.violation))
+    named = set(re.findall(NAMED, verdict.violation))
     own = [one for one in history if named and any(name in str(one.value) for name in named)]
     proving = [one.index for one in (own or history)[-PROVING_MAX:]]
     return {law if colon else "violation": [{"violation": verdict.violation, "proof": proving}]}

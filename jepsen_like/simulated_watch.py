@@ -4,6 +4,7 @@ Watching draws nothing and schedules nothing, so that a seed has the trace that 
 
 | world | operations |
 |---|---|
+| `clients` | `send` of producers, `poll` of readers and of members |
 | `cluster`, `transactions` | `send` and `poll`, of applications too; `commit` of transactions |
 | `quorum`, `groups` | at a register `create`, `delete`, `grant` and so on, `read`; of members `join`, `heartbeat`, … |
 
@@ -13,26 +14,32 @@ What is *not* here: what is left of a run (`simulated_runs.py`), worlds (`simula
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+from raftlog.client.consumed import ConsumerRecord
+from raftlog.client.delivery import RecordMetadata
+from raftlog.errors import RaftlogError
+
 from .run_records import Fault
-from .simulator import group_run, quorum_run, run, transaction_run
+from .simulator import client_run, group_run, quorum_run, run, transaction_run
 from .simulator.clients import REQUEST_TIMEOUT
 from .simulator.consumers import SimConsumer
 from .simulator.group_members import SimMember
 from .simulator.history import Fate, Read, Send
 from .simulator.quorum_clients import QuorumClients
 from .simulator.transaction_truth import Attempt, TransactionTruth
+from .simulator.virtual_clients import Application, ProducerApplication
 
 WORLDS: dict[str, tuple[Any, str]] = {
     "cluster": (run, "SimulatedWorld"),
     "transactions": (transaction_run, "TransactionWorld"),
     "quorum": (quorum_run, "QuorumWorld"),
     "groups": (group_run, "GroupWorld"),
+    "clients": (client_run, "ClientWorld"),
 }
 """Kind → the module that makes its world, and by which name."""
 
@@ -184,6 +191,35 @@ class Watch:
 
         return over
 
+    # --- Of the client library ---------------------------------------------------------------------------------------
+
+    async def delivered(
+        self, producer: str, topic: str, value: bytes, delivery: Awaitable[RecordMetadata]
+    ) -> RecordMetadata:
+        """As `poll`, of one record of a producer."""
+        began = self.begin(producer, "send", [["send", topic, _text(value)]])
+        try:
+            told = await delivery
+        except RaftlogError as error:
+            self.end(producer, began, "info" if error.code == "outcome_unknown" else "fail", error=error.code)
+            raise
+        self.end(producer, began, "ok", [["send", f"{topic}/{told.partition}", [told.offset, _text(value)]]])
+        return told
+
+    async def taken(self, reader: str, records: Awaitable[list[ConsumerRecord]]) -> list[ConsumerRecord]:
+        """As `poll`, of a reader or a member."""
+        began = self.begin(reader, "poll", [["poll"]])
+        try:
+            found = await records
+        except RaftlogError as error:
+            self.end(reader, began, "fail", error=error.code)
+            raise
+        told: dict[str, list[list[Any]]] = {}
+        for one in found:
+            told.setdefault(f"{one.topic}/{one.partition}", []).append([one.offset, _text(one.value)])
+        self.end(reader, began, "ok", [["poll", told]])
+        return found
+
     # --- Transactions ------------------------------------------------------------------------------------------------
 
     def attempted(self, attempt: Attempt) -> None:
@@ -275,6 +311,16 @@ def _listening(watch: Watch) -> Iterator[tuple[Any, str, Any]]:
         watch.decided(attempt, "fail", code)
         refused(self, attempt, code)
 
+    hear, take = ProducerApplication._hear, Application.take
+
+    async def heard_delivery(self: ProducerApplication, topic: str, value: bytes, delivery: Any) -> bool:
+        return await hear(self, topic, value, watch.delivered(self.name, topic, value, delivery))
+
+    async def heard_take(self: Application, consumer: Any, most: int) -> list[ConsumerRecord]:
+        return await watch.taken(self.name, take(self, consumer, most))
+
+    yield ProducerApplication, "_hear", heard_delivery
+    yield Application, "take", heard_take
     yield SimConsumer, "poll", heard_poll
     yield QuorumClients, "call", heard_call
     yield SimMember, "_ask", heard_ask

@@ -48,6 +48,8 @@ from .running import (
     told,
 )
 
+SIMULATED_KINDS = ["quorum", "groups", "cluster", "transactions", "clients"]
+
 
 @click.group()
 def chaos() -> None:
@@ -134,7 +136,7 @@ def report(folder: Path) -> None:
 
 @chaos.command()
 @click.option("--seed", type=click.IntRange(0), required=True)
-@click.option("--kind", type=click.Choice(["quorum", "groups", "cluster", "transactions"]), default="cluster")
+@click.option("--kind", type=click.Choice(SIMULATED_KINDS), default="cluster")
 @click.option("--time", "seconds", type=click.FloatRange(0.1), default=60.0, show_default=True, help="Virtual seconds.")
 @runs_option
 @click.pass_context

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from jepsen_like.chaos import SIMULATED_KINDS
 from jepsen_like.history import Operation, calls, read
 from jepsen_like.planted.catalogue import BUGS, load_detections
 from jepsen_like.planted.patches import plant
@@ -15,8 +16,15 @@ from jepsen_like.run_records import Outcome, RunFolder, read_faults
 from jepsen_like.simulated_runs import run_simulated
 from jepsen_like.simulated_watch import WORLDS
 from jepsen_like.simulator.seeds import RUNNERS
+from jepsen_like.simulator.topic_lives import NAMES
 
 SECONDS = 12.0
+FAULTY = dict.fromkeys(WORLDS, 3) | {"clients": 2}
+"""Kind → a seed that has faults by then."""
+
+
+def test_every_kind_of_world_can_be_watched() -> None:
+    assert set(SIMULATED_KINDS) == set(WORLDS) == set(RUNNERS)
 
 
 def history_of(folder: RunFolder) -> list[Operation]:
@@ -27,8 +35,9 @@ def history_of(folder: RunFolder) -> list[Operation]:
 @pytest.mark.parametrize("kind", WORLDS)
 def test_a_world_that_is_watched_does_what_it_does_anyway(kind: str, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    verdict = run_simulated(kind, 3, SECONDS, folder)
-    assert str(verdict) == str(RUNNERS[kind](3, SECONDS)), "and nobody watches the next one"
+    seed = FAULTY[kind]
+    verdict = run_simulated(kind, seed, SECONDS, folder)
+    assert str(verdict) == str(RUNNERS[kind](seed, SECONDS)), "and nobody watches the next one"
     outcome = msgspec.json.decode(folder.outcome.read_bytes(), type=Outcome)
     assert outcome.valid and not outcome.anomalies and outcome.plan.cell == ""
     history = history_of(folder)
@@ -54,6 +63,17 @@ def test_sends_are_those_of_the_world(tmp_path: Path) -> None:
     assert f"ok={kinds.count('ok')} open={kinds.count('open')}" in str(verdict)
     told = next(call for call in done if call.completion is not None and call.completion.kind == "ok").completion
     assert told is not None and told.value[0][2][0] >= 0, "with the offset"
+
+
+def test_what_the_library_did_is_told_with_its_topics(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    assert run_simulated("clients", 2, SECONDS, folder).passed
+    done = [call for call in calls(history_of(folder)) if call.completion is not None]
+    sent = [call.completion.value[0] for call in done if call.invocation.f == "send" and call.completion.kind == "ok"]
+    polled = [call.completion.value[0][1] for call in done if call.invocation.f == "poll" and call.completion.value]
+    read = {(place, *pair) for one in polled for place, pairs in one.items() for pair in pairs}
+    assert read and {place for place, *_ in read} <= {f"{name}/{number}" for name in NAMES for number in range(8)}
+    assert {(place, *pair) for _, place, pair in sent} & read
 
 
 def test_what_a_world_finds_is_told_with_the_operations_there(tmp_path: Path) -> None:
