@@ -116,6 +116,9 @@ def _join(state: ImageState, join: Join, index: int) -> Refused | None:
     if known is not None and known.instance_id != join.instance_id:
         return Refused("invalid_request", f"member {join.member_id!r} is of instance {known.instance_id!r}")
     before = known if known is not None else group.member_of_instance(join.instance_id)
+    if before is not None and before.incarnation == index:
+        # An incarnation is one life: with the same one two processes could own, read and commit the same (S8).
+        return Refused("stale_group_epoch", f"{before.member_id!r} joined at the same moment: another process is it")
     if before is None and len(group.members) >= MAX_MEMBERS_PER_GROUP:
         return Refused("invalid_request", f"a group has at most {MAX_MEMBERS_PER_GROUP} members")
     topics = tuple(sorted(set(join.topics)))

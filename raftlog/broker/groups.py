@@ -45,6 +45,8 @@ from .group_batches import GroupBatches
 
 HOPELESS_PAUSE_SECONDS = 30.0
 """Before it is tried again what only another membership will mend: a change too large for a command, a bug of ours."""
+AFTER_A_BUG_SECONDS = 1.0
+"""Before the coordinator begins anew."""
 INLINE_ASSIGNMENT = 500
 """Members and partitions: targets of so many are made on the loop, in a millisecond or two; of more by a thread."""
 
@@ -209,9 +211,22 @@ class Groups:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        try:
+            due = self._coordinate()
+        except Exception:
+            # The loop hears of it. What it left half done goes with this coordinator: the next one has looked at
+            # nothing and gives everybody a full session, as after a failover (S10).
+            self._coordinator = None
+            self._timer = self._loop.call_later(AFTER_A_BUG_SECONDS, self._turn)
+            raise
+        if due is not None and not self._woken:
+            self._timer = self._loop.call_at(due, self._turn)
+
+    def _coordinate(self) -> float | None:
+        """What is due now; when to come again, None for never."""
         coordinator = self._present_coordinator()
         if coordinator is None:
-            return
+            return None
         now = self._loop.time()
         for change in coordinator.decide(now, self._clock.wall_ms()):
             self._propose(coordinator, change)
@@ -219,9 +234,7 @@ class Groups:
             if job.left_out:
                 self._logger.warning("group_too_large", group=job.group.group_id, topics_left_out=list(job.left_out))
             self._assign(coordinator, job)
-        due = coordinator.next_call(now)
-        if due is not None and not self._woken:
-            self._timer = self._loop.call_at(due, self._turn)
+        return coordinator.next_call(now)
 
     def _assign(self, coordinator: Coordinator, job: AssignmentJob) -> None:
         async def in_thread() -> None:

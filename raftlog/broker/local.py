@@ -18,7 +18,7 @@ from partitions.driver_requests import Deleted
 from partitions.fetch_session import FetchSession
 from partitions.manager import Cancellable, PartitionManager, Produced
 from partitions.turns import in_turns
-from raftlog.errors import NotLeader, RaftlogError
+from raftlog.errors import NotLeader, RaftlogError, Unforeseen
 from raftlog.model import Acks, Offset, TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler
 from raftlog.wire import (
@@ -49,8 +49,8 @@ class LocalRequests:
     def __init__(self, manager: PartitionManager, scheduler: Scheduler) -> None:
         self._manager = manager
         self._scheduler = scheduler
-        self._to_hand_over: deque[Callable[[], None]] = deque()
-        """Batches that came in, in order."""
+        self._to_hand_over: deque[tuple[Callable[[], None], Callable[[RaftlogError], None]]] = deque()
+        """Batches that came in, in order; and whom to tell of one that could not be handed over."""
         self._handing_over = False
         """`_hand_over` runs, or is due."""
 
@@ -64,6 +64,8 @@ class LocalRequests:
 
         def answered(position: int, answer: Produced | RaftlogError) -> None:
             nonlocal missing
+            if answers[position] is not None:
+                return  # It could not be handed over, and is answered all the same.
             answers[position] = _produced(asked[position], answer)
             missing -= 1
             if not missing:
@@ -72,17 +74,17 @@ class LocalRequests:
         if not asked:
             done(ProduceResponse(request.correlation_id, []))
         for position, (target, batch) in enumerate(zip(asked, batches, strict=True)):
-            self._to_hand_over.append(
-                partial(
-                    self._manager.produce,
-                    TopicPartition(TopicId(target.topic_id), target.partition),
-                    batch,
-                    Acks(request.acks),
-                    partial(answered, position),
-                    timeout_ms=request.timeout_ms,
-                    resent=target.resent,
-                )
+            done_with_it = partial(answered, position)
+            hand_over = partial(
+                self._manager.produce,
+                TopicPartition(TopicId(target.topic_id), target.partition),
+                batch,
+                Acks(request.acks),
+                done_with_it,
+                timeout_ms=request.timeout_ms,
+                resent=target.resent,
             )
+            self._to_hand_over.append((hand_over, done_with_it))
         if not self._handing_over:
             self._hand_over()
 
@@ -93,7 +95,13 @@ class LocalRequests:
             for _ in range(BATCHES_A_TURN):
                 if not self._to_hand_over:
                     break
-                self._to_hand_over.popleft()()
+                hand_over, answered = self._to_hand_over.popleft()
+                try:
+                    hand_over()
+                except Exception as error:
+                    # Whether it was appended nobody knows; without its answer all of its request would have none.
+                    answered(Unforeseen(repr(error)))
+                    raise
         finally:
             self._handing_over = bool(self._to_hand_over)
             if self._handing_over:

@@ -12,8 +12,8 @@ import structlog
 from http_api.service_groups import WantedMembership, WantedOffset
 from metadata.commands import Command, GroupsChanged
 from metadata.engine import Fate, Outcome
-from metadata.groups.changes import Assign, ChangeGroups
-from metadata.groups.coordinator import AssignmentJob
+from metadata.groups.changes import Assign, ChangeGroups, GroupChange
+from metadata.groups.coordinator import AssignmentJob, Coordinator
 from raftlog.broker.group_batches import GroupBatches
 from raftlog.broker.groups import Groups
 from raftlog.clock import ManualClock
@@ -135,6 +135,27 @@ async def test_a_group_that_cannot_be_assigned_holds_up_no_other(node: Node, mon
     monkeypatch.setattr("raftlog.broker.groups.INLINE_ASSIGNMENT", 0)
     await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
     assert failed == 2
+
+
+async def test_a_bug_in_a_turn_does_not_end_all_that_follow(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S10: members that fall silent afterwards are removed all the same."""
+    decide, failed = Coordinator.decide, 0
+
+    def fails(coordinator: Coordinator, now: float, now_ms: int) -> list[GroupChange]:
+        nonlocal failed
+        if node.cluster.image.groups and failed < 2:
+            failed += 1
+            raise MemoryError
+        return decide(coordinator, now, now_ms)
+
+    monkeypatch.setattr(Coordinator, "decide", fails)
+    monkeypatch.setattr("raftlog.broker.groups.AFTER_A_BUG_SECONDS", 0.05)
+    heard: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: heard.append(context["exception"]))
+    await node.join()
+    await node.until(lambda: node.cluster.owned("a") == [0, 1, 2, 3])
+    assert failed == 2 and [type(error) for error in heard] == [MemoryError] * 2, "nor does it go unheard"
 
 
 async def test_another_node_coordinates_and_hears(node: Node) -> None:

@@ -98,7 +98,8 @@ def test_who_produces_again_from_an_answer_comes_behind_what_is_there() -> None:
     assert local.manager.taken == [0, 1, 2, 1000]
 
 
-def test_a_bug_in_one_does_not_stop_those_behind_it() -> None:
+def test_a_bug_in_one_stops_neither_those_behind_it_nor_the_answer() -> None:
+    """Nobody waits for ever for what became of it, which is not known (S1)."""
     local = Local()
     local.manager.fails = True
     with pytest.raises(AssertionError):
@@ -106,6 +107,9 @@ def test_a_bug_in_one_does_not_stop_those_behind_it() -> None:
     local.produce(5, 1)
     local.scheduler.run()
     assert local.manager.taken == [1, 5]
+    first, second = local.answers
+    assert [(one.partition, one.error) for one in first.partitions] == [(0, "internal_error"), (1, "")]
+    assert [one.error for one in second.partitions] == [""]
 
 
 def test_offsets_of_very_many_are_looked_up_some_a_turn() -> None:

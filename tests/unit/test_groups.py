@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from metadata.commands import ENVELOPE_VERSION, AddPartitions, DeleteTopic, Envelope
+from metadata.commands import ENVELOPE_VERSION, AddPartitions, DeleteTopic, Envelope, GroupsChanged
 from metadata.groups.changes import (
     MAX_MEMBERS_PER_GROUP,
     Assign,
+    ChangeGroups,
     Delete,
     Expire,
     Fence,
@@ -151,6 +152,18 @@ def test_a_member_that_joins_again_fences_its_life_before() -> None:
     cluster.commit("a", {0: 5}, incarnation=before.incarnation, refused="member_fenced")
     cluster.commit("a", {0: 5}, generation=before.generation, refused="stale_generation")
     cluster.commit("a", {0: 5})
+
+
+def test_no_two_lives_of_a_member_have_one_incarnation_s8() -> None:
+    """Two processes of one name come to one node at the same moment: both would own and commit the same partitions."""
+    cluster = GroupCluster()
+    cluster.change(join("a"), join("b"))
+    result = cluster.apply(ChangeGroups((join("a"), join("a"), join("b"))))
+    assert isinstance(result, GroupsChanged)
+    assert [(one.position, one.code) for one in result.refusals] == [(1, "stale_group_epoch")]
+    first = cluster.member("a")
+    cluster.change(join("a"))
+    cluster.change(Leave("readers", "a", first.incarnation, NOW_MS), refused="member_fenced")
 
 
 def test_what_cannot_join() -> None:
