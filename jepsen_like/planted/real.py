@@ -57,6 +57,7 @@ class Hunt:
         )
 
 
+_CLIENT = "a client with the bug: it is none of the nodes'"
 _AT_ONCE = {"hold": [0, 0.5]}
 _A_WHILE = {"hold": [2, 4]}
 _LEADERS = {"hold": [1.5, 3], "aims": ["leaders"]}
@@ -207,7 +208,13 @@ NOT_HERE: Mapping[str, str] = {
     "late_readers_join_a_barrier": _MOMENT,
     "answers_are_not_in_snapshots": "a retry on its way while its leader is replaced by one that came by a snapshot",
     "granted_before_it_was_given_up": "a look at who reads; what the former owner commits is refused in any case",
-    "lost_and_read_on": "a client with the bug: it is none of the nodes'",
+    "lost_and_read_on": _CLIENT,
+    "a_producer_believes_who_answered_last": _CLIENT,
+    "a_reader_believes_who_answered_last": _CLIENT,
+    "a_member_opens_topics_by_name": _CLIENT,
+    "a_reader_goes_on_in_another_topic": _CLIENT,
+    "a_lost_answer_makes_a_new_batch": _CLIENT,
+    "names_outlive_their_topic": _CLIENT,
     "late_write_after_abort_accepted": "a write that is longer on its way than its transaction lives",
     "late_write_joins_the_commit": "a write on its way while its transaction commits, which our client waits for",
     "abort_forgotten_before_a_late_commit": "a commit that is longer on its way than its transaction lives",

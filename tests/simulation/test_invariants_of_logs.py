@@ -134,6 +134,7 @@ def test_one_life_of_one_broker_leads_an_epoch() -> None:
 def test_what_was_deleted_stays_deleted() -> None:
     """S1."""
     truth = committed(b"a", b"b")
+    truth.shortened = True
     truth.deleted(LeaderEpoch(3), 2)
     truth.begins_at(LeaderEpoch(2), 0)
     with pytest.raises(Violation, match=r"S1: .* begins at 1 in epoch 4"):
