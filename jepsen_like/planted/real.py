@@ -136,6 +136,7 @@ _ORDER = "messages that come late or twice; over one connection they do neither"
 _MINORITY = "a majority that shares its one forgetful voter; files of one voter of three are damaged here, never more"
 _EXT4 = "a file system that forgets names; ext4 syncs a file's name with its data"
 _FULL = "a disk that is filled to its last block and that nobody empties, which ends the run where the bug is"
+_UNFORESEEN = "an exception that nobody foresaw; nothing puts one into a real node"
 _REMEMBERED = "a producer that is forgotten while it may send again; brokers remember one for a day"
 _A_WEEK = "a group without members whose offsets are kept for less time than a node's clock is wrong by"
 _NO_WORKLOAD = "a workload that {}; there is none for real clusters"
@@ -182,6 +183,10 @@ NOT_HERE: Mapping[str, str] = {
     "the_horizon_is_not_in_snapshots": _REMEMBERED,
     "a_copy_takes_everybody_for_new": _REMEMBERED,
     "open_transactions_expire": _REMEMBERED,
+    "a_shortage_takes_replicas_offline": "a log whose file has to be opened while there are no descriptors; few have",
+    "a_half_updated_replica_goes_on": _UNFORESEEN,
+    "a_broken_job_is_unheard": _UNFORESEEN,
+    "a_reset_replica_stays_closed": _UNFORESEEN,
     "term_and_vote_not_stored": "a voter that is back within one election; a process takes longer to start",
     "truncates_without_conflict": _ORDER,
     "answers_for_the_whole_log": _MOMENT,

@@ -150,6 +150,8 @@ class ClusterFaults:
 
     def _full_disk(self, fault: Fault, node: SimNode) -> None:
         """There is no room for logs; the quorum has its own. A process that cannot even open its logs ends."""
+        if node.disk.occupied:
+            return  # It is full already, and for all files.
         node.disk.full_below = LOGS
 
         def room() -> None:
@@ -159,9 +161,14 @@ class ClusterFaults:
 
     def _fill_disk(self, fault: Fault, node: SimNode) -> None:
         """Somebody else's files take all room but a few blocks, for every file of the node, and nobody removes them:
-        what is free from then on the product has freed."""
-        if not node.disk.occupied:
-            node.disk.occupy(int(fault.number))
+        what is free from then on the product has freed. A disk on which the logs had no room until now is filled when
+        the node has its ballast again: without it a start is not promised (docs/quorum.md)."""
+        if node.disk.occupied:
+            return
+        if node.disk.full_below or not (node.running and node.own_disk.space().reserve_whole):
+            self._later(1.0, lambda: self._fill_disk(fault, node))
+            return
+        node.disk.occupy(int(fault.number))
 
     def _no_descriptors(self, fault: Fault, node: SimNode) -> None:
         """The process has as many files and connections open as it may. What it has stays; nothing else is opened."""
