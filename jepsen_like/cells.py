@@ -126,6 +126,8 @@ CELLS: Mapping[str, Cell] = {
              options={**_mix("kill", "pause", "partition"), "subscribe": True}),
         Cell("R19", "topic-lives", "mixed", 3_600, "the same beside topics that are deleted and created again",
              options=_mix("kill", "pause", "partition")),
+        Cell("R20", "log", "mixed", 3_600, "no file descriptor left, and idle connections that want all of them",
+             options={**_mix("descriptors", "idle-connections"), "at_once": 1}),
         Cell("M1", "metadata-registers", "mixed", 14_400, "R1 to R3, R5, R6, R9 to R11", reference="J4",
              options=_ALL_OF_METADATA),
         Cell("M2", "metadata-set", "mixed", 14_400, "the same", reference="J4", options=_ALL_OF_METADATA),

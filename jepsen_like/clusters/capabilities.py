@@ -32,6 +32,7 @@ READ_ONLY = "read-only"
 FAKETIME = "faketime"
 TIME_NAMESPACE = "time-namespace"
 STRACE = "strace"
+DESCRIPTORS = "descriptors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +58,14 @@ CAPABILITIES = (
     Capability(FAKETIME, "wall clocks that jump", "faketime", probes.faketime),
     Capability(TIME_NAMESPACE, "monotonic clocks that differ", "", probes.time_namespace),
     Capability(STRACE, "fsyncs that fail or take long", "strace", probes.strace),
+    Capability(DESCRIPTORS, "processes that run out of file descriptors", "util-linux", probes.descriptors),
 )
 """All that are the machine's."""
 
 NAMESPACES_NEED = frozenset({ROOT, NAMESPACES, NFTABLES, POWER_LOSS})
-NAMESPACES_GIVE = frozenset({LINKS, DISKS, POWER_LOSS, READ_ONLY, FAKETIME, TIME_NAMESPACE, STRACE})
+NAMESPACES_GIVE = frozenset({LINKS, DISKS, POWER_LOSS, READ_ONLY, FAKETIME, TIME_NAMESPACE, STRACE, DESCRIPTORS})
 LOOPBACK_NEED = frozenset({LOOPBACK})
-LOOPBACK_GIVE = frozenset({LINKS, PROXIES, FAKETIME, TIME_NAMESPACE, STRACE})
+LOOPBACK_GIVE = frozenset({LINKS, PROXIES, FAKETIME, TIME_NAMESPACE, STRACE, DESCRIPTORS})
 
 _BY_NAME = {capability.name: capability for capability in CAPABILITIES}
 

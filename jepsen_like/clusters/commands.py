@@ -22,6 +22,7 @@ PACKAGES = {
     "mount": "mount",
     "nft": "nftables",
     "nsenter": "util-linux",
+    "prlimit": "util-linux",
     "strace": "strace",
     "umount": "mount",
 }

@@ -70,6 +70,8 @@ class NodeProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     monotonic_offset: int = 0
     """Seconds by which its monotonic clock is ahead of the machine's, from its next start on."""
+    descriptors: int | None = None
+    """Limit of its open files, from its next start on; None: this process's own."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -103,7 +105,8 @@ class NodeProcess:
             return
         self.reap()
         self.settings_file.write_text(self._settings_text())
-        command = [*self.prefix, *_with_monotonic_offset(self.monotonic_offset), *self.program]
+        command = [*self.prefix, *_with_descriptors(self.descriptors)]
+        command += [*_with_monotonic_offset(self.monotonic_offset), *self.program]
         command += ["server", "run", "--stop-with-stdin", "--config", str(self.settings_file)]
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
@@ -178,6 +181,10 @@ class NodeProcess:
         for table, endpoint in places.items():
             lines += [f"[{table}]", f"host = {json.dumps(endpoint.host)}", f"port = {endpoint.port}"]
         return "\n".join(lines) + "\n"
+
+
+def _with_descriptors(limit: int | None) -> tuple[str, ...]:
+    return () if limit is None else ("prlimit", f"--nofile={limit}:{limit}")
 
 
 def _with_monotonic_offset(seconds: int) -> tuple[str, ...]:

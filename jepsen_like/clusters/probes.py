@@ -24,6 +24,7 @@ from jepsen_like.power_loss import Survivors, Volume, Volumes
 
 from . import clocks, disk_faults, system_calls
 from .commands import CommandFailed, run
+from .descriptors import limit_leaving, open_numbers, set_soft_limit, soft_limit
 from .firewall import nft, packets, rules
 from .leftovers import remove_interface, remove_namespace
 from .ownership import Subnet, Tag
@@ -31,6 +32,8 @@ from .ownership import Subnet, Tag
 SMALL_IMAGE_BYTES = 8 * 1024 * 1024
 PROBE_SECONDS = 20.0
 FAKED_SECONDS = 600
+FEW = 64
+"""Descriptors."""
 
 
 def root() -> None:
@@ -142,6 +145,33 @@ def strace() -> None:
             after, told = ask(), injection.count()
     if (answer, after, told) != (str(errno.EIO), "0", 1):
         raise CommandFailed(f"an injected failure of fsync was {answer}, afterwards {after}, told {told} times")
+
+
+def descriptors() -> None:
+    """A program that is already running is given no more, and then again; another one starts with few."""
+    if sys.platform != "linux":
+        raise CommandFailed("limits of another process can be changed on Linux only")
+    code = (
+        "import os, sys\n"
+        "for _ in sys.stdin:\n"
+        "    try:\n"
+        "        os.close(os.open('/dev/null', os.O_RDONLY))\n"
+        "        print(0, flush=True)\n"
+        "    except OSError as error:\n"
+        "        print(error.errno, flush=True)\n"
+    )
+    with _child(code, dict(os.environ)) as ask:
+        answers = [ask()]
+        before, taken = soft_limit(ask.pid), open_numbers(ask.pid)
+        set_soft_limit(ask.pid, limit_leaving(0, taken))
+        answers.append(ask())
+        set_soft_limit(ask.pid, before)
+        answers.append(ask())
+    if answers != ["0", str(errno.EMFILE), "0"]:
+        raise CommandFailed(f"opening a file gave {answers}, before, at, and after a limit of its descriptors")
+    told = run("prlimit", f"--nofile={FEW}:{FEW}", "sh", "-c", "ulimit -n").strip()
+    if told != str(FEW):
+        raise CommandFailed(f"a program that was to start with {FEW} descriptors has {told}")
 
 
 @contextmanager

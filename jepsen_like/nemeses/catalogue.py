@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from jepsen_like.clusters.capabilities import (
+    DESCRIPTORS,
     DISKS,
     FAKETIME,
     LINKS,
@@ -102,6 +103,12 @@ RECIPES: Mapping[str, Recipe] = {
     "rollback": _recipe("files are as they were", set(), plans.roll_back),
     "disk-full": _recipe("no room, until retention makes some", {DISKS}, plans.full_disk),
     "read-only": _recipe("file systems refuse to be written", {DISKS, READ_ONLY}, plans.read_only),
+    "descriptors": _recipe("no file can be opened, no connection be taken", {DESCRIPTORS}, plans.few_descriptors),
+    "idle-connections": _recipe(
+        "nodes start with few descriptors, and connections that do nothing want all of them",
+        {DESCRIPTORS},
+        plans.idle_connections,
+    ),
     "fsync-error": _recipe("fsyncs fail", {STRACE}, plans.fail_sync),
     "slow-fsync": _recipe("fsyncs take long", {STRACE}, plans.slow_sync),
     "replace-disk": _recipe("a node comes back on an empty disk", set(), plans.replace_disk),

@@ -9,6 +9,7 @@ from jepsen_like.clusters.cluster import NodeCluster
 
 from . import (
     crafted_steps,
+    descriptors,
     disks,
     files,
     left_behind,
@@ -47,6 +48,8 @@ INJECTIONS: Mapping[type[Any], Callable[[Any, NodeCluster], Injection]] = {
     steps.RollBack: files.RollingBack,
     steps.FullDisk: disks.Filling,
     steps.ReadOnly: disks.TurningReadOnly,
+    steps.FewDescriptors: descriptors.RunningOut,
+    steps.IdleConnections: descriptors.Crowding,
     steps.FailSync: disks.TouchingSyncs,
     steps.SlowSync: disks.TouchingSyncs,
     steps.ReplaceDisk: replacement.Replacing,

@@ -32,6 +32,11 @@ SLOW_MS = 100
 """Of each fsync; below an election's timeout, so that the quorum goes on."""
 JOURNAL_SLOW_MS = 30
 """A voter's thread waits for three calls in a row, and nobody else is to be elected meanwhile."""
+SPARE_DESCRIPTORS = (0, 1, 4, 16)
+FEW_DESCRIPTORS = (1024, 1200)
+"""The first is the least that a node starts with."""
+IDLE_CONNECTIONS = 300
+"""To a listener. With those limits it takes less."""
 TRUNCATED_BYTES = (1, 7, 61, 512, 4096, 65_536)
 
 
@@ -250,6 +255,16 @@ def full_disk(rng: Random, facts: Facts, options: Options) -> steps.Step:
 
 def read_only(rng: Random, facts: Facts, options: Options) -> steps.Step:
     return steps.ReadOnly(aim("one", facts, rng), "one")
+
+
+def few_descriptors(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    name = choice(rng, options.aims)
+    return steps.FewDescriptors(aim(name, facts, rng), name, spare=choice(rng, SPARE_DESCRIPTORS))
+
+
+def idle_connections(rng: Random, facts: Facts, options: Options) -> steps.Step:
+    name = choice(rng, options.aims)
+    return steps.IdleConnections(aim(name, facts, rng), name, choice(rng, FEW_DESCRIPTORS), IDLE_CONNECTIONS)
 
 
 def fail_sync(rng: Random, facts: Facts, options: Options) -> steps.Step:

@@ -88,6 +88,28 @@ class ReadOnly(OnNodes):
 
 
 @dataclass(frozen=True, slots=True)
+class FewDescriptors(OnNodes):
+    """While they run they may open so many more files, which connections of ours take, and no other. A clock that is
+    set is read from a file, so theirs are left alone."""
+
+    kind = "descriptors"
+    spare: int = 0
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return process_claims(self.nodes) | {f"clock:{node}" for node in self.nodes}
+
+
+@dataclass(frozen=True, slots=True)
+class IdleConnections(OnNodes):
+    """Killed, and started with so few descriptors; then so many connections to each of their listeners do nothing."""
+
+    kind = "idle-connections"
+    limit: int = 0
+    connections: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class FailSync(OnNodes):
     """Every fsync, and every write that is one, fails (EIO) from the `first`-th on."""
 

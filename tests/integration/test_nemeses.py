@@ -12,7 +12,15 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from jepsen_like.clusters.capabilities import FAKETIME, LOOPBACK, NAMESPACES_NEED, READ_ONLY, STRACE, TIME_NAMESPACE
+from jepsen_like.clusters.capabilities import (
+    DESCRIPTORS,
+    FAKETIME,
+    LOOPBACK,
+    NAMESPACES_NEED,
+    READ_ONLY,
+    STRACE,
+    TIME_NAMESPACE,
+)
 from jepsen_like.clusters.cluster import NodeCluster
 from jepsen_like.clusters.loopback import open_loopback
 from jepsen_like.clusters.namespaces import open_namespaces
@@ -78,6 +86,13 @@ async def test_clocks_disks_and_fsyncs_fail_beside_one_another(in_namespaces: No
     assert slow.evidence["calls"]["n1"] > 0
 
 
+@pytest.mark.parametrize("spare", [0, 16])
+async def test_nodes_without_descriptors_go_on_when_they_have_some(in_namespaces: NodeCluster, spare: int) -> None:
+    need(DESCRIPTORS)
+    fault = await bites(in_namespaces, steps.FewDescriptors(("n1", "n3"), "minority", spare))
+    assert set(fault.evidence["open"]) == {"n1", "n3"} and not fault.evidence["ended"]
+
+
 async def test_a_voter_goes_and_comes_back(in_namespaces: NodeCluster) -> None:
     fault = await bites(in_namespaces, steps.RemoveVoter("n3"), hold=0.0)
     assert fault.evidence == {"before": [0, 1, 2], "after": [0, 1]}
@@ -129,6 +144,7 @@ async def test_nodes_come_back_from_what_needs_a_start(in_namespaces: NodeCluste
         (steps.WrongStart(("n2",), (2_000_000.0,)), FAKETIME),
         (steps.ReadOnly(("n2",), "one"), READ_ONLY),
         (steps.FailSync(("n3",), "one", first=1), STRACE),
+        (steps.IdleConnections(("n2",), "one", 1024, 300), DESCRIPTORS),
     ],
     ids=lambda value: getattr(value, "kind", ""),
 )

@@ -25,6 +25,7 @@ from jepsen_like.nemeses.targets import (
     fixed_minority,
     shape,
 )
+from raftlog.broker.descriptors import MIN_DESCRIPTORS, OWN_DESCRIPTORS, PER_CONNECTION
 from raftlog.errors import InvalidRequest
 
 SEEDS = st.integers(0, 2**32)
@@ -230,6 +231,17 @@ def test_a_minority_starts_with_clocks_that_are_wrong_by_days(seed: int, count: 
     assert 1 <= len(step.nodes) <= (count - 1) // 2
     assert all(8 <= abs(seconds) / 86_400 <= 40 for seconds in step.seconds)
     assert step.claims >= {f"clock:{step.nodes[0]}"} and len(step.claims) == 2 * len(step.nodes)
+
+
+@settings(max_examples=50, deadline=None)
+@given(SEEDS, st.sampled_from([1, 3, 5]))
+def test_whoever_is_short_of_descriptors_can_start_and_is_crowded(seed: int, count: int) -> None:
+    few = plans.few_descriptors(random.Random(seed), facts(count), Options())
+    assert isinstance(few, steps.FewDescriptors) and 0 <= few.spare <= 16 and set(few.nodes) <= set(facts(count).nodes)
+    idle = plans.idle_connections(random.Random(seed), facts(count), Options())
+    assert isinstance(idle, steps.IdleConnections) and idle.limit >= MIN_DESCRIPTORS
+    assert idle.connections > (idle.limit - OWN_DESCRIPTORS) / (2 * PER_CONNECTION), "more than a listener takes"
+    assert few.aim in AIMS and idle.aim in AIMS
 
 
 @settings(max_examples=50, deadline=None)
