@@ -189,10 +189,16 @@ class HttpApi:
     # --- Nodes --------------------------------------------------------------------------------------------------------
 
     def learn(self, endpoints: Iterable[Endpoint]) -> None:
-        """The cluster's nodes: they are asked too, and after the bootstrap addresses."""
-        for endpoint in endpoints:
-            if endpoint not in self._addresses and len(self._addresses) < MAX_ADDRESSES:
-                self._addresses.append(endpoint)
+        """The cluster's nodes: they are asked too, and after the bootstrap addresses. Where there are too many, those
+        that the cluster named before and names no more make room."""
+        named = list(dict.fromkeys(endpoints))
+        wanted = [endpoint for endpoint in named if endpoint not in self._addresses]
+        former = [known for known in self._addresses if known not in self._bootstrap and known not in named]
+        too_many = len(self._addresses) + len(wanted) - MAX_ADDRESSES
+        for endpoint in former[: max(0, too_many)]:
+            self._addresses.remove(endpoint)
+            self._answered.pop(endpoint, None)
+        self._addresses += wanted[: max(0, MAX_ADDRESSES - len(self._addresses))]
 
     def prefer_another(self) -> None:
         """The preferred node's view may be stale (it may be cut off from the quorum): begin with the next one."""
@@ -339,7 +345,7 @@ class HttpApi:
 
     def _prefer(self, node: Endpoint) -> None:
         self.last_error = None
-        if self._addresses[0] != node:
+        if self._addresses[0] != node and node in self._addresses:  # it may have been forgotten meanwhile
             self._addresses.remove(node)
             self._addresses.insert(0, node)
 

@@ -339,6 +339,27 @@ async def test_nodes_that_the_cluster_names_are_asked_too() -> None:
         await api.close()
 
 
+async def test_addresses_that_nodes_had_once_make_room_for_those_they_have(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes whose addresses change with every start would otherwise be asked nowhere, after long enough."""
+    monkeypatch.setattr("raftlog.client.api.MAX_ADDRESSES", 4)
+    api = HttpApi(nodes[0].address)
+    bootstrap, others = parse_endpoint(nodes[0].address), [parse_endpoint(node.address) for node in nodes[1:]]
+    for number in range(5):
+        api.learn([Endpoint(f"10.0.0.{number}", 1), Endpoint(f"10.0.1.{number}", 1)])
+        assert Endpoint(f"10.0.1.{number}", 1) in api.addresses and len(api.addresses) <= 4
+    api.learn([*others, *others])
+    assert {bootstrap, *others} <= set(api.addresses) and len(api.addresses) == 4
+    nodes[0].hang = nodes[1].hang = True
+    asking = asyncio.create_task(api.get("/x", Who))
+    await asyncio.sleep(0)
+    api.learn([Endpoint(f"10.0.2.{number}", 1) for number in range(9)])
+    assert bootstrap in api.addresses and len(api.addresses) == 4 and others[1] not in api.addresses
+    assert (await asking).who == "2", "a node that answers after it was forgotten"
+    await api.close()
+
+
 async def test_the_picture_never_goes_back() -> None:
     async with FakeCluster(nodes=2) as cluster:
         cluster.create_topic("t", partitions=2)
