@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from metadata.view import ClusterView, CommittedOffset
-from raftlog.errors import InvalidRequest, RetriableError, error_from_code
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 from raftlog.model import TopicId, TopicPartition
 from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FoundOffset, OffsetQuery, OffsetsRequest
 
@@ -101,13 +101,7 @@ async def seek(request: web.Request) -> web.StreamResponse:
         partitions = sorted(committed) if asked.topics is None else _named(view, asked.topics)
         plan = await _plan(context, asked, [tp for tp in partitions if view.partition(tp) is not None], committed)
     if not asked.plan:
-        for first in range(0, len(plan), MAX_OFFSETS_PER_REQUEST):
-            part = plan[first : first + MAX_OFFSETS_PER_REQUEST]
-            offsets = [WantedOffset(one.topic_partition, one.new_offset) for one in part]
-            expected = [-1 if one.offset is None else one.offset for one in part]
-            await context.finish(context.service.groups.reset(name, epoch, offsets, expected), DECISION_TIMEOUT_S)
-            created = view.groups.group(name)
-            epoch = created.epoch if created is not None else epoch
+        await _carry_out(context, name, epoch, plan)
     rows = [
         SoughtOffset(
             _topic_name(view, one.topic_partition),
@@ -121,6 +115,24 @@ async def seek(request: web.Request) -> web.StreamResponse:
         for one in plan
     ]
     return json_reply(SoughtGroup(name, not asked.plan, rows))
+
+
+async def _carry_out(context: ApiContext, name: str, epoch: int, plan: list[_Planned]) -> None:
+    """In parts, since a command has room for so many. Raises as `reset`, and `RetriableError` (`outcome_unknown`) where
+    a part fails after others: an error that says that nothing was done would be none about those."""
+    for first in range(0, len(plan), MAX_OFFSETS_PER_REQUEST):
+        part = plan[first : first + MAX_OFFSETS_PER_REQUEST]
+        offsets = [WantedOffset(one.topic_partition, one.new_offset) for one in part]
+        expected = [-1 if one.offset is None else one.offset for one in part]
+        try:
+            await context.finish(context.service.groups.reset(name, epoch, offsets, expected), DECISION_TIMEOUT_S)
+        except RaftlogError as error:
+            if not first:
+                raise
+            done = f"{first} of {len(plan)} offsets of group {name!r} are set, and then: {error.detail}; plan anew"
+            raise RetriableError("outcome_unknown", done) from None
+        created = context.service.view.groups.group(name)
+        epoch = created.epoch if created is not None else epoch
 
 
 @dataclass(frozen=True, slots=True)

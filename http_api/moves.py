@@ -142,8 +142,10 @@ async def _partitions(
 ) -> list[TopicPartition]:
     """By their names. Raises `InvalidRequest` for a topic or partition that does not exist, or comes twice."""
     view = context.service.view
-    if any(view.topic(one.topic) is None for one in asked):
-        await context.catch_up("a topic")
+    named = ((one, view.topic(one.topic)) for one in asked)
+    unknown = next((one for one, topic in named if topic is None or one.partition >= topic.partition_count), None)
+    if unknown is not None:
+        await context.catch_up(f"partition {unknown.partition} of topic {unknown.topic[:249]!r}")
     found = []
     for one in asked:
         topic = view.topic(one.topic)

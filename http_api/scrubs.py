@@ -21,7 +21,7 @@ async def start_scrub(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     Query(request)
     asked = await read_json(request, context, StartScrub)
-    context.service.scrubs.scrub_now(_wanted(context, asked))
+    context.service.scrubs.scrub_now(await _wanted(context, asked))
     return json_reply(_progress(context), status=202)
 
 
@@ -31,13 +31,17 @@ async def describe_scrub(request: web.Request) -> web.StreamResponse:
     return json_reply(_progress(context))
 
 
-def _wanted(context: ApiContext, asked: StartScrub) -> list[TopicPartition]:
+async def _wanted(context: ApiContext, asked: StartScrub) -> list[TopicPartition]:
+    """Raises `InvalidRequest`, and `RetriableError` where the quorum cannot be asked for what is not known here."""
     view = context.service.view
     if asked.topic is None:
         if asked.partition is not None:
             raise InvalidRequest("invalid_request", "a partition without its topic")
         return [record.topic_partition for record in view.partitions()]
     topic = view.topic(asked.topic)
+    if topic is None or (asked.partition or 0) >= topic.partition_count:
+        await context.catch_up(f"partition {asked.partition or 0} of topic {asked.topic[:249]!r}")
+        topic = view.topic(asked.topic)
     if topic is None:
         raise InvalidRequest("unknown_topic", f"there is no topic {asked.topic!r}")
     if asked.partition is None:

@@ -72,6 +72,8 @@ class NodeTls:
         self._expiry = ExpiryLog()
         self._complaint = ""
         """What is wrong with the files that lie there now, and was told."""
+        self._last_failure = ""
+        """Why the last look came to nothing; empty where it did not."""
         self.on_refused = RefusalLog(clock)
         self._task: asyncio.Task[None] | None = None
 
@@ -137,7 +139,17 @@ class NodeTls:
             for line in self._expiry.due(self._files.lifetimes, self._clock.wall_ms() / 1000):
                 self._log.warning("tls_certificate_expires", detail=line)
             await asyncio.sleep(WATCH_SECONDS)
-            await asyncio.to_thread(self.look)
+            try:
+                await asyncio.to_thread(self.look)
+                self._last_failure = ""
+            except Exception as error:  # noqa: BLE001  want of a thread or of memory, or a bug: told, and tried again
+                self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if repr(error) != self._last_failure:
+            self._last_failure = repr(error)
+            message = "the TLS files were not looked at: tried again"
+            asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     def look(self) -> None:
         """Read the files again if they have changed. Blocks; one thread at a time."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from http_api import group_offsets
+from raftlog.errors import RetriableError
 from raftlog.model import TopicPartition
 from raftlog.record_batch import encode
 from raftlog.wire import OffsetsRequest, OffsetsResponse
@@ -169,6 +171,29 @@ async def test_lag_counts_to_what_the_group_reads(
         assert (one["log_end_offset"], one["lag"]) == (10, 4)
     assert asked == [1, 1, 0]
     (await api.get(f"{G}/offsets?lag=true&isolation=dirty")).problem("invalid_request")
+
+
+async def test_a_seek_that_fails_after_its_first_part_does_not_say_that_nothing_was_done(
+    api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S11: whoever believed that would shift the first part twice."""
+    offsets = [{"topic": "t", "partition": partition, "offset": 2} for partition in range(4)]
+    assert (await api.post(f"{G}/offsets", {"offsets": offsets})).status == 204
+    monkeypatch.setattr(group_offsets, "MAX_OFFSETS_PER_REQUEST", 2)
+    reset, calls = broker.groups.reset, 0
+
+    async def once(*asked: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise RetriableError("quorum_unavailable", "the metadata quorum cannot decide")
+        await reset(*asked)
+
+    monkeypatch.setattr(broker.groups, "reset", once)
+    told = (await api.post(f"{G}/seek", {"to": "shift", "value": 3})).problem("outcome_unknown")
+    assert "2 of 4" in told["detail"] and "cannot decide" in told["detail"]
+    rows = (await api.get(f"{G}/offsets")).document["offsets"]
+    assert [row["offset"] for row in rows] == [5, 5, 2, 2]
 
 
 async def test_what_cannot_be_sought(api: Api) -> None:

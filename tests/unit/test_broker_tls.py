@@ -223,18 +223,33 @@ class TestReadingAgain:
             tls.look()
         assert [line["event"] for line in logs] == ["tls_files_read", "tls_key_is_readable_by_others"]
 
-    async def test_watching_that_ends_by_a_bug_is_told_of(
+    async def test_a_look_that_fails_is_told_of_once_and_is_not_the_last_one(
         self, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """A moment without a free thread must not let certificates expire, weeks later."""
         tls = NodeTls(write(tmp_path, authority, authority.for_node("c1", 1)), "c1", BrokerId(1), SystemClock())
-        told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.set_result(context))
+        server, look = tls.server_context(), tls.look
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+        failures = [RuntimeError("can't start new thread")] * 3
+        looked = asyncio.Event()
+
+        def fails_at_first() -> None:
+            if failures:
+                raise failures.pop()
+            look()
+            loop.call_soon_threadsafe(looked.set)
+
+        loop = asyncio.get_running_loop()
         monkeypatch.setattr(node_tls, "WATCH_SECONDS", 0.0)
-        monkeypatch.setattr(tls, "look", lambda: 1 // 0)
+        monkeypatch.setattr(tls, "look", fails_at_first)
+        write(tmp_path, authority, authority.for_node("c1", 1))
         tls.watch()
         async with asyncio.timeout(10.0):
-            assert "watched no more" in (await told)["message"]
+            await looked.wait()
         await tls.close()
+        assert tls.server_context() is not server
+        assert [context["message"] for context in told] == ["the TLS files were not looked at: tried again"]
 
     def test_strangers_cannot_fill_the_log(self, authority: Authority, tmp_path: Path) -> None:
         tls = NodeTls(write(tmp_path, authority, authority.for_node("c1", 1)), "c1", BrokerId(1), SystemClock())
