@@ -90,9 +90,10 @@ class Compactor:
                 found = (driver, plan)
         if found is None:
             return False
-        self._busy = True
         driver, plan = found
-        self._next(driver, driver.log.compaction_run(plan, now_ms, driver.aborted))
+        run = driver.log.compaction_run(plan, now_ms, driver.aborted)
+        self._busy = True
+        self._next(driver, run)
         return True
 
     # --- Inside ---
@@ -113,7 +114,16 @@ class Compactor:
             # Its folder is not ours any more; recovery removes what lies there.
             self._busy = False
             return
-        self._worker.submit(run.next_piece, partial(self._on_piece, driver, run))
+        try:
+            self._worker.submit(run.next_piece, partial(self._on_piece, driver, run))
+        except BaseException:
+            self._over(driver)
+            raise
+
+    def _over(self, driver: PartitionDriver) -> None:
+        """Nothing of the pass is under way any more."""
+        self._busy = False
+        self._writer.give_back(driver.log)
 
     def _on_piece(
         self, driver: PartitionDriver, run: CompactionRun, piece: Piece | None, error: BaseException | None
@@ -148,24 +158,27 @@ class Compactor:
         self, driver: PartitionDriver, run: CompactionRun, piece: Piece | None, error: BaseException | None
     ) -> None:
         """The pass is over: note how far it came, or clear away what it left."""
-        if error is not None:
-            self._logger.warning("compaction ended early", partition=driver.name, error=str(error))
-            if not driver.closed:
-                driver.on_load_failed(error)
-                if driver.log.failed is not None:
-                    driver.go_offline(str(driver.log.failed))
         if not isinstance(piece, Finished) or piece.end <= run.plan.first_dirty:
             self._resting[driver] = RESTS
 
         def done(_: None, failed: BaseException | None) -> None:
-            self._busy = False
-            if failed is not None:
-                self._logger.warning("compaction left files", partition=driver.name, error=str(failed))
-            elif isinstance(piece, Finished):
-                if piece.left_whole:
-                    self._logger.warning("compaction left a batch", partition=driver.name, reason=piece.left_whole)
-                driver.log_start.compacted(run, piece.end)
-                self.passes += 1
-            self._writer.give_back(driver.log)
+            try:
+                if failed is not None:
+                    self._logger.warning("compaction left files", partition=driver.name, error=str(failed))
+                elif isinstance(piece, Finished):
+                    if piece.left_whole:
+                        self._logger.warning("compaction left a batch", partition=driver.name, reason=piece.left_whole)
+                    driver.log_start.compacted(run, piece.end)
+                    self.passes += 1
+            finally:
+                self._over(driver)
 
-        self._worker.submit(run.clear_away, done)
+        try:
+            if error is not None:
+                self._logger.warning("compaction ended early", partition=driver.name, error=str(error))
+                if not driver.closed:
+                    driver.on_load_failed(error)
+                    if driver.log.failed is not None:
+                        driver.go_offline(str(driver.log.failed))
+        finally:
+            self._worker.submit(run.clear_away, done)

@@ -331,6 +331,10 @@ class PartitionLog(LogCompaction):
         if self._closed:
             self._segments.let_go()
 
+    def broke(self, error: BaseException) -> None:
+        """Something that nobody foresaw happened between two jobs: it has failed, as by an unforeseen error of a job."""
+        self._fail(Unforeseen(f"{self.path}: {error!r}"))
+
     @property
     def full(self) -> bool:
         """No job can be done for now (`hindered`), so nothing is appended."""

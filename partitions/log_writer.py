@@ -8,7 +8,8 @@ one piece of work (`durable.py`), where the disk can sync all of them by one cal
 each step of a job, however many jobs it has.
 
 A log that met a full disk, or a process that is out of descriptors or memory, is tried again every second; what was
-appended to it stays in memory meanwhile.
+appended to it stays in memory meanwhile. One of which a job cannot even be taken, or whose job cannot be handed to a
+worker, has failed: alone, and its owner is told.
 
 What is *not* here: threads (the `Worker`'s), and what a job does (`log_job.py`).
 """
@@ -134,7 +135,7 @@ class LogWriter:
         some = list(islice(self._dirty.items(), min(left, JOBS_PER_TURN)))
         for log, on_stable in some:
             del self._dirty[log]
-            job = log.take_job()
+            job = self._job_of(log, on_stable)
             if job is not None:
                 self._running.add(log)
                 self.jobs += 1
@@ -158,11 +159,23 @@ class LogWriter:
             else:
                 self._tell_idle()
 
+    def _job_of(self, log: PartitionLog, on_stable: OnStable) -> LogJob | None:
+        try:
+            return log.take_job()
+        except Exception as error:  # noqa: BLE001  it is this log's: the others of the round are written all the same
+            log.broke(error)
+            self._scheduler.call_soon(on_stable)
+            return None
+
     def _submit(self, running: RunningJob) -> None:
         def done(_: None, error: BaseException | None) -> None:
             self._done(running, error)
 
-        self._worker.submit(running.job.run, done)
+        try:
+            self._worker.submit(running.job.run, done)
+        except Exception as error:  # noqa: BLE001  as if the worker had met it
+            failed = error
+            self._scheduler.call_soon(lambda: done(None, failed))
 
     def _submit_together(self, all_running: Sequence[RunningJob]) -> None:
         disk = all_running[0].job.disk  # The one that a node has.
@@ -175,12 +188,19 @@ class LogWriter:
             ended = deque(zip(all_running, errors, strict=True))
             all_in_turns(self._scheduler, ended, lambda one: self._done(*one), per_turn=RESULTS_PER_TURN)
 
-        self._worker.submit(run, done)
+        try:
+            self._worker.submit(run, done)
+        except Exception as error:  # noqa: BLE001  as if the worker had met it
+            failed = error
+            self._scheduler.call_soon(lambda: done(None, failed))
 
     def _done(self, running: RunningJob, error: BaseException | None) -> None:
         log, on_stable = running.log, running.on_stable
         self._running.discard(log)
-        log.job_done(running.job, error)
+        try:
+            log.job_done(running.job, error)
+        except Exception as broken:  # noqa: BLE001  it is this log's
+            log.broke(broken)
         forgotten = None if log in self._held else self._forgotten.pop(log, None)
         if forgotten is None and log not in self._forgotten:
             self._look_again(log, on_stable)

@@ -102,6 +102,8 @@ class MessageTurns:
         except BaseException:
             # Whose fault it is, the loop will tell; the messages that follow are not to wait for ever.
             self._work = None
+            if self._waiting:
+                self._scheduler.call_soon(self._go_on)
             raise
         finally:
             self._handling = False

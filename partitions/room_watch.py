@@ -49,8 +49,10 @@ class RoomWatch:
     def start(self) -> None:
         """And look again and again, until `close`."""
         if not self._closed:
-            self._tell()
-            self._scheduler.call_later(LOOK_SECONDS, self._look)
+            try:
+                self._tell()
+            finally:
+                self._scheduler.call_later(LOOK_SECONDS, self._look)
 
     def close(self) -> None:
         self._closed = True
@@ -58,18 +60,24 @@ class RoomWatch:
     def _look(self) -> None:
         if self._closed:
             return
-        self._room.begin_look()
-        self._worker.submit(self._disk.space, self._looked)
+        try:
+            self._room.begin_look()
+            self._worker.submit(self._disk.space, self._looked)
+        except BaseException:
+            self._scheduler.call_later(LOOK_SECONDS, self._look)
+            raise
 
     def _looked(self, space: Space | None, error: BaseException | None) -> None:
-        if space is not None:
-            self._failing = False
-            self._room.looked(space)
-        elif not self._failing:
-            # What was known of the room stands; the disk's writes tell what is wrong with it.
-            self._failing = True
-            self._logger.error("the room on the disk is not known", error=str(error))
-        self.start()
+        try:
+            if space is not None:
+                self._failing = False
+                self._room.looked(space)
+            elif not self._failing:
+                # What was known of the room stands; the disk's writes tell what is wrong with it.
+                self._failing = True
+                self._logger.error("the room on the disk is not known", error=str(error))
+        finally:
+            self.start()
 
     def _tell(self) -> None:
         short = self._room.short

@@ -39,6 +39,9 @@ NOW_BYTES_PER_SECOND = 64 * MIB
 FIRST_PASS_SECONDS = (60.0, 120.0)
 """Nodes that start together have better things to do, and do not pass over their disks together."""
 
+AFTER_ERROR_SECONDS = 1.0
+"""An exception that nobody foresaw ends the check of one replica. The others are read on, after a while."""
+
 FINDINGS_MAX = 1_000
 
 
@@ -191,7 +194,11 @@ class Scrubber:
             urgent = bool(self._urgent)
             driver = self._in_service((self._urgent or self._queue).popleft())
             if driver is not None:
-                return _Scrub(driver, FolderCheck(driver.log.scrub_plan(), in_service=True), urgent)
+                try:
+                    return _Scrub(driver, FolderCheck(driver.log.scrub_plan(), in_service=True), urgent)
+                except BaseException:
+                    self.run.done += urgent
+                    raise
             self.run.done += urgent
         if self._passing:
             self._end_pass()
@@ -203,37 +210,52 @@ class Scrubber:
 
     def _end(self, scrub: _Scrub) -> None:
         """Nothing more of this replica."""
-        scrub.check.close()
         self._current = None
         self.run.done += scrub.urgent
+        scrub.check.close()
 
     # --- Steps ---
 
     def _advance(self) -> None:
         self._timer = None
-        scrub = self._turn()
-        if scrub is not None:
-            self._stepping = True
-            before = scrub.check.bytes_read
-            self._worker.submit(
-                lambda: scrub.check.step(STEP_BYTES),
-                lambda cost, error: self._stepped(scrub, cost or 0, scrub.check.bytes_read - before, error),
-            )
+        try:
+            scrub = self._turn()
+            if scrub is not None:
+                before = scrub.check.bytes_read
+                self._worker.submit(
+                    lambda: scrub.check.step(STEP_BYTES),
+                    lambda cost, error: self._stepped(scrub, cost or 0, scrub.check.bytes_read - before, error),
+                )
+                self._stepping = True
+        except BaseException:
+            # The loop reports it. Whatever replica it was about is not looked at again in this pass.
+            self._timer = self._scheduler.call_later(AFTER_ERROR_SECONDS, self._advance)
+            raise
 
     def _stepped(self, scrub: _Scrub, cost: int, bytes_read: int, error: BaseException | None) -> None:
         self._stepping = False
+        over = True  # unless nothing raises
+        try:
+            self._take_findings(scrub, error)
+            over = error is not None or scrub.check.done
+        finally:
+            if scrub.urgent:
+                self.run.bytes_read += bytes_read
+            try:
+                if over:
+                    self._end(scrub)
+            finally:
+                self._pause(cost, urgent=scrub.urgent)
+
+    def _take_findings(self, scrub: _Scrub, error: BaseException | None) -> None:
         driver, findings = scrub.driver, scrub.check.findings
-        if scrub.urgent:
-            self.run.bytes_read += bytes_read
-        if self._drivers().get(driver.topic_partition) is driver:
-            for finding in findings[scrub.told :]:
-                self._found(scrub, finding)
-            scrub.told = len(findings)
-            if error is not None:
-                driver.on_load_failed(error)
-        if error is not None or scrub.check.done:
-            self._end(scrub)
-        self._pause(cost, urgent=scrub.urgent)
+        if self._drivers().get(driver.topic_partition) is not driver:
+            return
+        for finding in findings[scrub.told :]:
+            scrub.told += 1
+            self._found(scrub, finding)
+        if error is not None:
+            driver.on_load_failed(error)
 
     def _pause(self, cost: int, *, urgent: bool) -> None:
         """Many small replicas make one pause, not many."""

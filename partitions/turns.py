@@ -23,20 +23,20 @@ PER_TURN = 128
 def in_turns(
     scheduler: Scheduler, items: Sequence[T], do: Callable[[T], None], done: Callable[[], None] = lambda: None
 ) -> None:
-    """Call `do` for each item, in order: the first `PER_TURN` now, the others in later turns of the loop; then `done`,
-    also where `do` raised and so ended the pass."""
+    """Call `do` for each item, in order: the first `PER_TURN` now, the others in later turns of the loop; then `done`.
+    Where `do` raises, which the loop reports, the others come in later turns all the same."""
 
     def turn(start: int) -> None:
+        next_start = start
         try:
             for item in items[start : start + PER_TURN]:
+                next_start += 1
                 do(item)
-        except BaseException:
-            done()
-            raise
-        if start + PER_TURN < len(items):
-            scheduler.call_soon(lambda: turn(start + PER_TURN))
-        else:
-            done()
+        finally:
+            if next_start < len(items):
+                scheduler.call_soon(lambda: turn(next_start))
+            else:
+                done()
 
     turn(0)
 

@@ -181,9 +181,12 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
                 self._gathering = loop.call_later(pause, self._gathered)
             return
         self._proposing, self._began = True, loop.time()
-        self._take()
-        command = self._command(tuple(waiting.change for waiting in self._under_way))
-        self._quorum.propose(command, self._answered, timeout=PROPOSAL_SECONDS)
+        try:
+            self._take()
+            command = self._command(tuple(waiting.change for waiting in self._under_way))
+            self._quorum.propose(command, self._answered, timeout=PROPOSAL_SECONDS)
+        except Exception as error:  # noqa: BLE001  reported; those who wait are told, and the others have their turn
+            self._broke(error)
 
     def _gathers(self) -> bool:
         """Many ask at once, more are to come, and none of those who wait is in a hurry."""
@@ -214,6 +217,19 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         self._carried = len(self._under_way)
 
     def _answered(self, outcome: Outcome) -> None:
+        try:
+            self._take_answer(outcome)
+        except Exception as error:  # noqa: BLE001  likewise
+            self._broke(error)
+
+    def _broke(self, error: Exception) -> None:
+        """Nothing more will be heard of what is under way."""
+        loop = asyncio.get_running_loop()
+        loop.call_exception_handler({"message": f"a command of {self._what} broke", "exception": error})
+        self._tell_failed(RetriableError("outcome_unknown", f"this node met an error that nobody foresaw: {error!r}"))
+        loop.call_soon(self._next)
+
+    def _take_answer(self, outcome: Outcome) -> None:
         result = outcome.result
         answers = self._answers(outcome, len(self._under_way))
         if answers is not None:
@@ -233,10 +249,13 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
             self._fail(RetriableError("outcome_unknown", f"the quorum's decision is not known: {outcome.detail}"))
 
     def _fail(self, error: RaftlogError) -> None:
+        self._tell_failed(error)
+        self._next()
+
+    def _tell_failed(self, error: RaftlogError) -> None:
         for waiting in self._under_way:
             if not waiting.decided.done():
                 waiting.decided.set_exception(error_from_code(error.code, error.detail))
-        self._next()
 
     def _next(self) -> None:
         self._under_way.clear()

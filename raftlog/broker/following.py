@@ -42,8 +42,8 @@ class Following:
 
     def _run(self) -> None:
         self._running = True
-        until = self._clock.monotonic() + SLICE_SECONDS
         try:
+            until = self._clock.monotonic() + SLICE_SECONDS
             while self._works:
                 for _ in self._works[0]:
                     if self._clock.monotonic() >= until:

@@ -267,7 +267,8 @@ class Groups:
     def _propose(self, coordinator: Coordinator, change: GroupChange) -> None:
         def settled(error: BaseException | None, pause: float = 0.0) -> None:
             if error is not None and not isinstance(error, RaftlogError):
-                raise error
+                self._unforeseen(change, error)
+                pause = AFTER_A_BUG_SECONDS
             if error is None and isinstance(change, Fence):
                 self._logger.info("group_member_removed", group=change.group_id, member=change.member_id)
             if error is None and isinstance(change, Expire):
@@ -281,7 +282,13 @@ class Groups:
             self._logger.warning("group_change_refused", change=type(change).__name__, error=str(error))
             settled(error, 0.0 if error.retriable else HOPELESS_PAUSE_SECONDS)
             return
+        except Exception as error:  # noqa: BLE001  reported, and tried again in a while
+            settled(error)
+            return
         decided.add_done_callback(lambda future: settled(None if future.cancelled() else future.exception()))
+
+    def _unforeseen(self, change: GroupChange, error: BaseException) -> None:
+        self._loop.call_exception_handler({"message": f"a {type(change).__name__} broke", "exception": error})
 
     def _matcher(self, pattern: str) -> Callable[[str], bool]:
         try:

@@ -13,7 +13,7 @@ What is *not* here: what takes a replica out of service (`partitions/driver.py`)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from metadata.commands import (
@@ -98,9 +98,19 @@ class OfflineLeaders:
         if not self._due:
             self._due, self._later = self._later, {}
         some = list(self._due)[:MAX_ELECTIONS_PER_COMMAND]
+        try:
+            self._look_at(some)
+        except BaseException:
+            # The loop reports it; what these partitions need, they still need.
+            self._proposing = False
+            self._later.update(dict.fromkeys(some))
+            self._look_again()
+            raise
+
+    def _look_at(self, some: Sequence[TopicPartition]) -> None:
         elections, renewals = [], []
         for topic_partition in some:
-            del self._due[topic_partition]
+            self._due.pop(topic_partition, None)
             record = self._view.partition(topic_partition)
             if record is None or record.leader != self._node_id:
                 continue
@@ -134,9 +144,9 @@ class OfflineLeaders:
         self._propose(renewal, self._answered)
 
     def _answered(self, outcome: Outcome) -> None:
-        self._logger.info("leaderships_given_up", fate=outcome.fate.value, result=str(outcome.result))
         self._proposing = False
         self._look_again()
+        self._logger.info("leaderships_given_up", fate=outcome.fate.value, result=str(outcome.result))
 
     def _look_again(self) -> None:
         if self._due:

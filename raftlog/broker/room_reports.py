@@ -63,19 +63,30 @@ class RoomReports:
             self._scheduler.call_soon(self._look)
 
     def _look(self) -> None:
-        self._due = False
+        self._due, again = False, True  # also where something raises
+        try:
+            again = self._report()
+        finally:
+            if again:
+                self._due = True
+                self._scheduler.call_later(LOOK_AGAIN_SECONDS, self._look)
+
+    def _report(self) -> bool:
+        """Whether to look again in a while."""
         incarnation, short = self._incarnation(), self._room.short
         record = self._view.broker(self._node_id)
         known = record is not None and record.incarnation == incarnation != NO_INCARNATION
         if record is not None and known and self._view.feature_level >= ROOM_FEATURE_LEVEL:
             if record.short_of_room != short and not self._proposing:
                 self._proposing = True
-                self._propose(ReportRoom(self._node_id, incarnation, short), self._answered)
+                try:
+                    self._propose(ReportRoom(self._node_id, incarnation, short), self._answered)
+                except BaseException:
+                    self._proposing = False
+                    raise
             elif record.short_of_room and short:
                 self._give_up_leaderships()
-        if short or record is None or record.short_of_room:
-            self._due = True
-            self._scheduler.call_later(LOOK_AGAIN_SECONDS, self._look)
+        return short or record is None or record.short_of_room
 
     def _answered(self, outcome: Outcome) -> None:
         self._proposing = False

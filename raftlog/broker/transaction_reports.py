@@ -102,6 +102,13 @@ class TransactionReports:
             self._scheduler.call_soon(self._turn)
 
     def _turn(self) -> None:
+        try:
+            self._report()
+        except BaseException:
+            self._again(PAUSE_SECONDS)  # the loop reports it
+            raise
+
+    def _report(self) -> None:
         changes = tuple(self._changes())
         if not changes or self._view.feature_level < TRANSACTIONS_FEATURE_LEVEL:
             self._busy = False
@@ -140,6 +147,14 @@ class TransactionReports:
 
     def _settled(self, changes: tuple[TransactionChange, ...]) -> None:
         """What was taken, the view does not show as waited for any more. What was refused is looked at again, later."""
+        refused = True  # unless nothing raises
+        try:
+            refused = self._take_off(changes)
+        finally:
+            self._again(PAUSE_SECONDS if refused else 0.0)
+
+    def _take_off(self, changes: tuple[TransactionChange, ...]) -> bool:
+        """Whether something of it was refused."""
         refused = False
         for change in changes:
             if isinstance(change, AbortOverdue):
@@ -148,7 +163,7 @@ class TransactionReports:
             elif isinstance(change, Marked):
                 name = change.topic_partition
                 refused |= any(self._view.transactions.end_offset(one.key, name) is not None for one in change.keys)
-        self._again(PAUSE_SECONDS if refused else 0.0)
+        return refused
 
     def _again(self, seconds: float) -> None:
         self._busy = False

@@ -50,6 +50,9 @@ from .transaction_batches import Decided, Proposer, TransactionBatches
 from .transaction_pieces import pieces_of, size_of_wanted
 from .wiring import Broker
 
+AFTER_ERROR_SECONDS = 1.0
+"""After an exception that nobody foresaw, before what is due is looked at again."""
+
 MAX_OPEN_SHOWN = 2_500
 """Open transactions that a node lists, the longest open ones of each partition first: ten milliseconds of its loop."""
 
@@ -245,6 +248,15 @@ class Transactions:
 
     def _turn(self) -> None:
         self._timer = None
+        try:
+            self._look_for_expired()
+        except BaseException:
+            # The loop reports it; what is due is looked at again in a while.
+            if self._timer is None and not self._closed:
+                self._timer = self._loop.call_later(AFTER_ERROR_SECONDS, self._turn)
+            raise
+
+    def _look_for_expired(self) -> None:
         status = self._quorum.status()
         if self._closed or status.leader != self._node_id:
             self._expiry = None
