@@ -132,7 +132,16 @@ def look(replicas: Replicas, asked: Asked, *, committed: bool) -> tuple[Partitio
             end_offset = Offset(max(read.last_stable_offset, asked.offset))
     except RaftlogError as error:
         read.error = error
+    except Exception as error:  # noqa: BLE001  judged as one that a worker met
+        read.error = _unforeseen(driver, error)
     return read, end_offset
+
+
+def _unforeseen(driver: PartitionDriver | None, error: Exception) -> RaftlogError:
+    """What the reader is told of an error of this replica: others of the same fetch are answered all the same."""
+    if driver is None:
+        raise error
+    return driver.on_load_failed(error)
 
 
 def read_partition(replicas: Replicas, asked: Asked, room: int, *, first: bool, committed: bool) -> PartitionRead:
@@ -145,6 +154,8 @@ def read_partition(replicas: Replicas, asked: Asked, room: int, *, first: bool, 
             read.piece = read.driver.read(Offset(asked.offset), end_offset, room, min_one_batch=first)
         except RaftlogError as error:
             read.error = error
+        except Exception as error:  # noqa: BLE001  judged as one that a worker met
+            read.error = _unforeseen(read.driver, error)
     return read
 
 
@@ -169,6 +180,9 @@ def load_cold(worker: Worker, scheduler: Scheduler, reads: Sequence[PartitionRea
             if not missing:
                 done()
 
-        worker.submit(work, loaded)
+        try:
+            worker.submit(work, loaded)
+        except Exception as error:  # noqa: BLE001  as if the worker had met it
+            loaded(None, error)
 
     in_turns(scheduler, cold, load)

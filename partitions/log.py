@@ -332,7 +332,7 @@ class PartitionLog(LogCompaction):
             self._segments.let_go()
 
     def broke(self, error: BaseException) -> None:
-        """Something that nobody foresaw happened between two jobs: it has failed, as by an unforeseen error of a job."""
+        """An error that nobody foresaw, outside of any job: the log has failed, as by one of a job."""
         self._fail(Unforeseen(f"{self.path}: {error!r}"))
 
     @property

@@ -7,6 +7,7 @@ A search by time reads and unpacks batches, so a worker does it. What is *not* h
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from raftlog.errors import NotLeader, RaftlogError
 from raftlog.model import Offset, TopicPartition
@@ -42,15 +43,21 @@ def search_offset(
         else:
             answer(*(result or (-1, -1)))
 
+    then: Callable[[], None]
     try:
         end_offset = driver.readable_end()
         if isolation:
             end_offset = driver.last_stable_offset(end_offset)
         if timestamp_ms == TIMESTAMP_LATEST:
-            answer(end_offset)
+            then = partial(answer, end_offset)
         elif timestamp_ms == TIMESTAMP_EARLIEST:
-            answer(driver.log.log_start_offset)
+            then = partial(answer, driver.log.log_start_offset)
         else:
-            worker.submit(driver.log.timestamp_search(timestamp_ms, end_offset).run, found)
+            then = partial(worker.submit, driver.log.timestamp_search(timestamp_ms, end_offset).run, found)
     except RaftlogError as error:
         done(not_found(tp, error))
+        return
+    except Exception as error:  # noqa: BLE001  judged as one that a worker met
+        found(None, error)
+        return
+    then()

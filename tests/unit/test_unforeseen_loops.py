@@ -11,6 +11,7 @@ from metadata.groups.changes import Assign
 from metadata.groups.coordinator import Coordinator
 from metadata.groups.transaction_expiry import TransactionExpiry
 from partitions import log_writer, scrubber
+from partitions.driver import PartitionDriver
 from partitions.log import PartitionLog
 from partitions.turns import in_turns
 from raftlog.broker import groups, offline_leaders, room_reports, transaction_reports
@@ -19,7 +20,7 @@ from raftlog.broker.following import Following
 from raftlog.errors import RetriableError, Unforeseen
 from tests.support.compacted_cluster import CompactedCluster
 from tests.support.manual import ManualScheduler
-from tests.support.replication_cluster import tp
+from tests.support.replication_cluster import ReplicationCluster, tp
 from tests.unit import (
     test_broker_groups,
     test_broker_offline_leaders,
@@ -177,6 +178,36 @@ def test_a_piece_of_compaction_that_no_worker_takes_holds_nothing(monkeypatch: p
     manager._writer.forget(driver.log, lambda: gone.append(True))
     cluster.settle()
     assert gone
+
+
+# --- Reads ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["read", "readable_end"])
+def test_a_read_that_breaks_is_its_replicas_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The fetch is answered, with what the others have; the replica is opened again."""
+    cluster = ReplicationCluster(partitions=2)
+    for partition in range(2):
+        cluster.produce(0, partition)
+    cluster.settle()
+    break_once(monkeypatch, PartitionDriver, name)
+    fetched = cluster.fetch(0, 0, 0)
+    cluster.settle()
+    assert [bool(error) for error in fetched.errors] == [True, False]
+    assert fetched.records
+    assert cluster.members[0].manager.resets.resets == 1
+
+
+@pytest.mark.parametrize("name", ["readable_end", "timestamp_search"])
+def test_a_search_that_breaks_is_answered(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    cluster = ReplicationCluster(partitions=1)
+    cluster.produce(0, 0)
+    cluster.settle()
+    break_once(monkeypatch, PartitionDriver if name == "readable_end" else PartitionLog, name)
+    found: list[Any] = []
+    cluster.members[0].manager.find_offset(tp(0), 1, found.append)
+    cluster.settle()
+    assert len(found) == 1 and found[0].error
 
 
 # --- What leaders look at ---------------------------------------------------------------------------------------------
