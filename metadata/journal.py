@@ -17,8 +17,10 @@ is gone.
 `entries[0]` is the base: the entry before the first that the log still has, known by index and term only. Index 1 of
 term 0 is the base of an empty log.
 
-After any failed call the journal refuses all others: what is on the disk is no longer known. The one exception is a
-`ResourceShortage` before a new generation has its name: nothing was changed then, and the prefix goes another day.
+After any failed call the journal refuses all others: what is on the disk is no longer known. The exceptions are a
+`ResourceShortage` before a new generation has its name: nothing was changed then, and the prefix goes another day; and
+one of a write, since no fsync raises it: what is staged stays staged, nothing of it is promised, and the next `sync`
+writes the same bytes to the same place.
 
 What is *not* here: the bytes (`journal_format.py`), what recovery decides (`journal_recovery.py`), the witness
 (`journal_witness.py`), the snapshot (`journal_snapshot.py`), when to sync (the engine).
@@ -26,6 +28,7 @@ What is *not* here: the bytes (`journal_format.py`), what recovery decides (`jou
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from raftlog.errors import (
@@ -164,6 +167,11 @@ class Journal:
         position = index - entries[0][1]
         return entries[position][2] if 0 <= position < len(entries) else None
 
+    @property
+    def usable(self) -> bool:
+        """No call failed for good."""
+        return not self._failed
+
     def append(self, command: bytes, index: int, term: int) -> None:
         """Stage the next entry."""
         if index != self.last_index + 1 or not self.last_term <= term <= self.term:
@@ -215,7 +223,8 @@ class Journal:
         return self._end + self._staged_bytes
 
     def sync(self) -> None:
-        """Everything staged is durable when this returns. One fsync, or none where nothing is staged."""
+        """Everything staged is durable when this returns. One fsync, or none where nothing is staged. After a
+        `ResourceShortage` it is still staged: call again."""
         if self._staged:
             self._write_staged()
             self._unwitnessed = True
@@ -228,6 +237,8 @@ class Journal:
             try:
                 self._witness.say(Word(self._generation, self._end))
                 self._witness.sync()
+            except ResourceShortage:
+                raise  # For now the witness says less than it might.
             except RaftlogError as error:
                 self._failed = str(error)
                 raise
@@ -246,6 +257,10 @@ class Journal:
             self._file.pwritev([b"".join(self._staged)], self._end)
             self._file.fsync()
             self._witness.say(Word(self._generation, self._end + self._staged_bytes))
+        except ResourceShortage:
+            raise  # The same bytes go to the same place another time, and more after them.
+        except MemoryError:
+            raise ResourceShortage("no memory to write the quorum's journal") from None
         except RaftlogError as error:
             self._failed = str(error)
             raise
@@ -338,7 +353,9 @@ class Journal:
     def close(self, *, sync: bool = True) -> None:
         """Sync, witness and let go of the file. A failed journal is only let go of."""
         if sync and not self._failed:
-            self.mark()
+            # In a shortage nothing is lost: what was promised is durable, and no more was.
+            with contextlib.suppress(ResourceShortage):
+                self.mark()
         self._file.close()
         self._witness.close()
 

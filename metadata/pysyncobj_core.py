@@ -29,7 +29,7 @@ from pysyncobj.node import Node
 from pysyncobj.syncobj import _RAFT_STATE
 from pysyncobj.transport import Transport
 
-from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.errors import InvariantViolation, RemoteProtocolError, ResourceShortage
 
 from . import pysyncobj_commands
 from . import quorum_messages as messages
@@ -209,11 +209,20 @@ class _SyncObj(pysyncobj_commands._SyncObj):
         if message.index > self.__raftCommitIndex:
             snapshot = self._incoming.on_chunk(message)
             if snapshot is not None:
-                self._install(snapshot)
+                self._install_or_wait(snapshot)
         installed = message.index <= self.__raftCommitIndex
         held = message.size if installed else self._incoming.held_bytes
         forgot = self._forgotten.it_did
         self._tell(node, SnapshotReply(self.__raftCurrentTerm, message.index, held, installed, forgot))
+
+    def _install_or_wait(self, snapshot: Snapshot) -> None:
+        """Where descriptors or memory are short, this node is as after a crash in between: with its log, and the former
+        snapshot or this one. None of it is held any more, so the leader sends it again."""
+        try:
+            self._install(snapshot)
+        except ResourceShortage:
+            if not self.journal.usable:
+                raise
 
     def _install(self, snapshot: Snapshot) -> None:
         """The leader's snapshot is whole: the state machine begins again from it. A log that has the snapshot's last

@@ -27,7 +27,7 @@ from pysyncobj.syncobj import SyncObj
 from pysyncobj.version import VERSION
 
 from raftlog.config import TimingConfig
-from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.errors import InvariantViolation, RemoteProtocolError, ResourceShortage
 from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, QuorumStatus
 from raftlog.ports import Disk, Random
 
@@ -208,7 +208,13 @@ class PySyncObjEngine:
         if self._journal.dirty:
             self._quiet_since = self._ports.now
         elif self._journal.unwitnessed and self._ports.now - self._quiet_since >= WITNESS_AFTER:
+            self._mark()
+
+    def _mark(self) -> None:
+        try:
             self._journal.mark()
+        except ResourceShortage:
+            self._quiet_since = self._ports.now  # another time: nothing waits for it
 
     def peer_connected(self, peer: BrokerId) -> None:
         """See `Engine`."""

@@ -14,7 +14,8 @@ reads as any other, and is counted nowhere.
 
 Errors: `RemoteProtocolError` from `on_message` means that the peer broke the protocol: drop that link, nothing else
 happened. `InvariantViolation`, `DiskFailed` and `DiskFull` from any call mean that the node must stop: it no longer
-knows what it promised. They are never retried, and every later call raises the same again.
+knows what it promised. They are never retried, and every later call raises the same again. A journal that cannot be
+written for want of descriptors or memory is tried again at every tick, for `SHORTAGE_SECONDS`.
 
 What is *not* here: consensus (`pysyncobj_engine.py`), frames (`quorum_protocol.py`), links and handshakes
 (`quorum_links.py`), a proposal's way (`quorum_proposals.py`), a change of voters (`quorum_change_requests.py`), the
@@ -28,13 +29,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from raftlog.config import TimingConfig
-from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError
+from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError, ResourceShortage
 from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Incarnation, QuorumStatus
 from raftlog.ports import Buffer, Clock, Disk, Random
 
 from . import quorum_protocol as protocol
 from .commands import ClientSession, Command, NoOp, RegisterBroker, encode
-from .engine import Outcome
+from .engine import Outcome, Ready
 from .image import ClusterImage
 from .image_events import MetadataEvent
 from .journal import prepare_journal as prepare_quorum
@@ -74,6 +75,9 @@ ROUNDS_PER_TICK = 3
 
 APPLY_SECONDS = 0.004
 """How long a round may apply entries, and after which no other round follows: what is left waits for the next tick."""
+
+SHORTAGE_SECONDS = 30.0
+"""For so long the journal's writes are tried again where descriptors or memory are short; then the node stops."""
 
 TOO_MANY = "too many proposals wait for an outcome"
 
@@ -132,6 +136,8 @@ class QuorumNode:
         self._touched = True
         self._next_look: float | None = None
         """What gives the next tick something to do: an input, or time from then on (None before anybody asked)."""
+        self._short_since: float | None = None
+        """Since when the journal could not be written for want of descriptors or memory."""
         self._or_stop = OrStop()
 
     # --- Links -------------------------------------------------------------------------------------------------------
@@ -330,7 +336,9 @@ class QuorumNode:
         self._changes.pump(now, leader, self.reaches_leader)
         self._lanes.drain()
         self._engine.tick(now)
-        ready = self._engine.ready()
+        ready = self._ready(now)
+        if ready is None:
+            return False
         self._outgoing.send_engine(ready.messages)
         for lost in ready.lost:
             self._lanes.lost(lost)
@@ -347,6 +355,20 @@ class QuorumNode:
             self._controlling.update(leads, self._engine.term, self._machine.image, now)
             self._controlling.decide(now, self._engine.configuration.node_ids)
         return bool(self._lanes)
+
+    def _ready(self, now: float) -> Ready | None:
+        """None where the journal could not be written for want of descriptors or memory: nothing of it is promised, and
+        the next tick tries again. To the others this node is silent meanwhile, as if it were cut off."""
+        try:
+            ready = self._engine.ready()
+        except ResourceShortage:
+            self._short_since = now if self._short_since is None else self._short_since
+            if now - self._short_since >= SHORTAGE_SECONDS:
+                raise
+            self._touched = True
+            return None
+        self._short_since = None
+        return ready
 
     def _leads(self) -> bool:
         """It leads, and what was committed before its term is applied: the engine has given it to the machine."""

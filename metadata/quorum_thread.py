@@ -19,6 +19,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 
@@ -237,6 +238,7 @@ class QuorumThread:
             on_told=lambda peer, voters: self._with_dialing(lambda dialing: dialing.on_told(peer, voters)),
         )
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._unforeseen)
         self._accepted = AcceptedStreams(links.accepted, loop, self._do_guarded)
         try:
             node = self._make_node(links)
@@ -332,6 +334,16 @@ class QuorumThread:
         self._next_tick = asyncio.get_running_loop().time() + pause
         if self._next_beat is not None and self._next_tick < self._next_beat.when():
             self._set_beat()
+
+    def _unforeseen(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Out of a callback or a task of this loop came an exception that nobody caught. A connection's own end, and a
+        peer's fault, end the connection; after any other the node's state is in doubt, or nobody dials a peer any
+        more."""
+        error, message = context.get("exception"), str(context.get("message", "an error without a word"))
+        self._log.error("unforeseen", message=message, exc_info=error)
+        of_connection = isinstance(error, OSError) and "transport" in context
+        if error is not None and not of_connection and not isinstance(error, RemoteProtocolError):
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing leaves this node any more."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from raftlog.errors import InvalidRequest
+from raftlog.errors import InvalidRequest, RemoteProtocolError
 from raftlog.http2.stream import Http2Stream, StreamHandler
 from raftlog.model import BrokerId
 from raftlog.ports import LinkHandler, Part
@@ -36,6 +36,11 @@ class StreamLink:
     @property
     def peer(self) -> int:
         return self._peer
+
+    @property
+    def is_local(self) -> bool:
+        """Its stream lives on the quorum's loop."""
+        return self._local
 
     def send(self, parts: Sequence[Part]) -> None:
         """Queue one message. A peer that says that it takes no message so long is no voter: the link is dropped."""
@@ -132,7 +137,12 @@ class AcceptedStreams:
     def _guarded(self, link: StreamLink, call: Callable[[], None]) -> None:
         if link in self._links:
             self._links[link].cancel()
-            self._guard(call)
+            try:
+                self._guard(call)
+            except RemoteProtocolError:
+                if link.is_local:
+                    raise  # Its connection ends itself.
+                link.abort()
 
     def closed(self, link: StreamLink) -> None:
         """The stream is over."""

@@ -13,9 +13,11 @@ import pytest
 from jepsen_like.simulator.disk import SimDisk
 from metadata.engine import Fate, Outcome
 from metadata.quorum_changes import VoterChange
+from metadata.quorum_node import prepare_quorum
 from metadata.quorum_thread import QuorumThread
-from raftlog.clock import ManualClock
+from raftlog.clock import ManualClock, SystemClock
 from raftlog.config import TimingConfig
+from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, QuorumStatus
 from tests.support.quorum_world import identity_of
 
@@ -148,3 +150,62 @@ async def test_an_error_that_nobody_expected_ends_the_node_and_is_told(
     assert fatal == [broken]
     if thread._next_beat is not None:
         thread._next_beat.cancel()
+
+
+CONTEXTS: dict[str, tuple[dict[str, Any], bool]] = {
+    "a callback": ({"message": "Exception in callback", "exception": ZeroDivisionError("a bug"), "handle": None}, True),
+    "a task": ({"message": "never retrieved", "exception": OSError("no more descriptors"), "task": None}, True),
+    "a connection": ({"message": "fatal", "exception": OSError("unreachable"), "transport": None}, False),
+    "a peer": ({"message": "Exception in callback", "exception": RemoteProtocolError("nonsense")}, False),
+    "a remark": ({"message": "unclosed transport"}, False),
+}
+
+
+@pytest.mark.parametrize("where", CONTEXTS)
+async def test_what_nobody_caught_on_the_threads_loop_ends_the_node_and_is_told(
+    thread: Any, fatal: list[BaseException], where: str
+) -> None:
+    """Unless it was about one connection only."""
+    context, ends = CONTEXTS[where]
+    thread._stop = asyncio.Event()
+    thread._started.set_result(None)
+    thread._unforeseen(asyncio.get_running_loop(), context)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert thread._stop.is_set() is ends
+    assert fatal == ([context["exception"]] if ends else [])
+
+
+async def test_a_callback_that_breaks_on_the_thread_stops_it(fatal: list[BaseException]) -> None:
+    disk, identity, told = SimDisk(), identity_of(1, 1), asyncio.Event()
+    prepare_quorum(disk, identity)
+
+    def on_fatal(error: BaseException) -> None:
+        fatal.append(error)
+        told.set()
+
+    quorum = QuorumThread(
+        identity,
+        peers={},
+        disk=disk,
+        clock=SystemClock(),
+        random=random.Random(1),
+        timing=TimingConfig(),
+        on_events=lambda index, events: None,
+        on_fatal=on_fatal,
+    )
+    await quorum.start()
+    broken = ZeroDivisionError("broken")
+
+    def breaks() -> None:
+        raise broken
+
+    quorum.loop.call_soon_threadsafe(breaks)
+    async with asyncio.timeout(20.0):
+        await told.wait()
+    await quorum.close()
+    assert fatal == [broken]
+    outcomes: list[Outcome] = []
+    quorum.read_barrier(outcomes.append)
+    await asyncio.sleep(0)
+    assert [outcome.fate for outcome in outcomes] == [Fate.REFUSED]
