@@ -33,9 +33,13 @@ class Following:
         self._works: deque[Iterator[None]] = deque()
         self._running = False
         self._due = False
+        self._failed = False
+        """Nothing is taken over any more: it would be applied to a view with a hole in it."""
 
     def add(self, work: Iterator[None]) -> None:
         """Do this after everything that was added before; now, where that is done."""
+        if self._failed:
+            return
         self._works.append(work)
         if not self._running and not self._due:
             self._run()
@@ -51,6 +55,10 @@ class Following:
                         self._scheduler.call_soon(self._go_on)
                         return
                 self._works.popleft()
+        except BaseException:
+            self._failed = True
+            self._works.clear()
+            raise
         finally:
             self._running = False
 
@@ -59,7 +67,5 @@ class Following:
         try:
             self._run()
         except BaseException as error:
-            # What follows would be applied to a view with a hole in it.
-            self._works.clear()
             self._on_fatal(error)
             raise

@@ -200,7 +200,11 @@ class Broker:
                 self._on_fatal(InvalidRequest("invalid_config", f"the quorum refused this broker: {refused}"))
                 return
             self.incarnation = outcome.result.incarnation
-            self._following.add(self._begin(outcome.index, registered))
+            try:
+                self._following.add(self._begin(outcome.index, registered))
+            except BaseException as error:
+                self._on_fatal(error)  # Nobody else would hear of a broker that has taken its place by half.
+                raise
 
         quorum.register(command, done)
 

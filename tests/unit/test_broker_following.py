@@ -71,6 +71,20 @@ def test_an_error_is_raised_to_whoever_adds_or_told_where_nobody_would_hear() ->
     line = Line()
     with pytest.raises(ValueError, match="now"):
         line.following.add(line.work("now", 1, fails=True))
+    line.scheduler.run()
+    assert line.fatal == [], "who adds it hears of it"
+    line = Line()
+
+    def outer() -> Iterator[None]:
+        line.following.add(line.work("behind", 1))
+        yield
+        raise ValueError("outer")
+
+    with pytest.raises(ValueError, match="outer"):
+        line.following.add(outer())
+    line.following.add(line.work("later", 1))
+    line.scheduler.run()
+    assert "behind0" not in line.done and "later0" not in line.done, "nothing is taken over after a hole"
     line = Line()
     line.following.add(line.work("later", 7, fails=True))
     line.following.add(line.work("never", 1))

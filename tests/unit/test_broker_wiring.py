@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -44,10 +45,9 @@ class NoDialer:
     def disconnect(self, peer: BrokerId) -> None: ...
 
 
-@pytest.fixture
-def registered() -> tuple[Cluster, Broker, list[BaseException]]:
-    """Broker 3, beside three others that carry everything."""
-    cluster, fatal = Cluster(3), []
+def loaded() -> tuple[Cluster, Broker, list[BaseException]]:
+    """Broker 3, beside three others that carry everything, before it registers."""
+    cluster, fatal = Cluster(3), list[BaseException]()
     scheduler = ManualScheduler()
     worker = StoryWorker(scheduler)
     broker = Broker(
@@ -64,9 +64,30 @@ def registered() -> tuple[Cluster, Broker, list[BaseException]]:
         on_fatal=fatal.append,
     )
     broker.load()
+    return cluster, broker, fatal
+
+
+@pytest.fixture
+def registered() -> tuple[Cluster, Broker, list[BaseException]]:
+    """The same, with its place in the cluster."""
+    cluster, broker, fatal = loaded()
     broker.register(OwnQuorum(cluster), HERE, HERE, lambda: None)  # type: ignore[arg-type]
     broker.on_events(cluster.image.index, cluster.events)
     return cluster, broker, fatal
+
+
+def test_a_broker_that_takes_its_place_by_half_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else hears of it: the node would stay half registered, lead what it was given and serve nothing."""
+    cluster, broker, fatal = loaded()
+
+    def begin(incarnation: int) -> Iterator[None]:
+        yield
+        raise MemoryError
+
+    monkeypatch.setattr(broker.manager, "begin_in_steps", begin)
+    with pytest.raises(MemoryError):
+        broker.register(OwnQuorum(cluster), HERE, HERE, lambda: None)  # type: ignore[arg-type]
+    assert [type(error) for error in fatal] == [MemoryError]
 
 
 def follow(cluster: Cluster, broker: Broker) -> None:
