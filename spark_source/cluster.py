@@ -20,7 +20,7 @@ from raftlog.client.admin import find_topics
 from raftlog.client.api import HttpApi
 from raftlog.client.group_api import GroupApi, GroupPartition
 from raftlog.client.metadata import TopicDescription, check_partition, topic_path
-from raftlog.config import check_topic_name
+from raftlog.config import MAX_PARTITIONS_PER_TOPIC, check_topic_name
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError, error_from_code
 from raftlog.patterns import full_matcher
 from raftlog.wire import (
@@ -83,6 +83,8 @@ class Cluster:
         self._timeout = options.request_timeout_ms / 1000
         self._ids: dict[str, str] = {}
         """By name: the topics that were described last, or that a checkpoint tells of."""
+        self._counts: dict[str, int] = {}
+        """By id: how many partitions each of them had, at least. They never become fewer."""
 
     def ask_another(self) -> None:
         """The node that answered last may be behind the others: the next question goes to another one."""
@@ -90,11 +92,13 @@ class Cluster:
 
     # --- Topics -------------------------------------------------------------------------------------------------------
 
-    def expect(self, topic_ids: Mapping[str, str]) -> None:
+    def expect(self, topic_ids: Mapping[str, str], partitions: Mapping[str, Iterable[int]] | None = None) -> None:
         """A checkpoint, or a driver, knows these topics by their names. A node that knows others makes sure that they
-        are the present ones before it says so."""
+        are the present ones before it says so. `partitions`: some of those that they have."""
         for name, topic_id in topic_ids.items():
             self._ids.setdefault(name, topic_id)
+            least = min(max((partitions or {}).get(name, ()), default=-1) + 1, MAX_PARTITIONS_PER_TOPIC)
+            self._counts[topic_id] = max(self._counts.get(topic_id, 0), least)
 
     async def subscribed(self) -> dict[str, ReadTopic]:
         """The topics that the options name, by name; without those that are not there. Raises `unknown_partition` for
@@ -102,7 +106,7 @@ class Cluster:
         options = self._options
         if options.pattern is not None:
             listed = await find_topics(self._api, options.pattern, timeout=self._timeout)
-            found = {one.name: _whole(one.name, one.id, one.partition_count) for one in listed}
+            found = {one.name: self._whole(one.name, one.id, one.partition_count) for one in listed}
             fits = full_matcher(options.pattern)
             return await self._made_sure(found, [*found, *(name for name in self._ids if fits(name))])
         assigned = options.assigned
@@ -120,7 +124,9 @@ class Cluster:
         wanted = dict.fromkeys(names or ())
         if len(wanted) > LISTED_FROM:
             listed = await find_topics(self._api, None, timeout=self._timeout)
-            found = {one.name: _whole(one.name, one.id, one.partition_count) for one in listed if one.name in wanted}
+            found = {
+                one.name: self._whole(one.name, one.id, one.partition_count) for one in listed if one.name in wanted
+            }
         return await self._made_sure(found, wanted)
 
     async def _made_sure(self, listed: Mapping[str, ReadTopic], wanted: Iterable[str]) -> dict[str, ReadTopic]:
@@ -131,6 +137,8 @@ class Cluster:
         asked = [self._describe(name, limit) for name in dict.fromkeys(wanted) if name not in sure]
         found = sure | {topic.name: topic for topic in await asyncio.gather(*asked) if topic is not None}
         self._ids.update({name: topic.topic_id for name, topic in found.items()})
+        known = set(self._ids.values())
+        self._counts = {topic_id: count for topic_id, count in self._counts.items() if topic_id in known}
         return found
 
     async def _describe(self, name: str, limit: asyncio.Semaphore) -> ReadTopic | None:
@@ -143,7 +151,12 @@ class Cluster:
                     self._ids.pop(name, None)
                     return None
                 raise
-        return _whole(name, found.id, found.partition_count)
+        return self._whole(name, found.id, found.partition_count)
+
+    def _whole(self, name: str, topic_id: str, partition_count: int) -> ReadTopic:
+        """With all partitions, those included that a node which is behind does not know."""
+        count = self._counts[topic_id] = max(self._counts.get(topic_id, 0), partition_count)
+        return ReadTopic(name, topic_id, tuple(range(count)))
 
     # --- Offsets ------------------------------------------------------------------------------------------------------
 
@@ -213,10 +226,6 @@ class Cluster:
     async def commit(self, group: str, offsets: Mapping[GroupPartition, int]) -> None:
         """Without a member: a group that has any refuses it."""
         await GroupApi(self._api, group).commit(offsets, timeout=self._timeout)
-
-
-def _whole(name: str, topic_id: str, partition_count: int) -> ReadTopic:
-    return ReadTopic(name, topic_id, tuple(range(partition_count)))
 
 
 def _packed(request: Request) -> bytes:

@@ -100,7 +100,7 @@ class LatestBounds:
         answers = await self._cluster.bounds(self._topics)
         now = asyncio.get_running_loop().time()
         picture: dict[str, TopicBounds] = {}
-        complete = True
+        complete, doubtful = True, False
         for name, topic in self._topics.items():
             partitions: dict[int, PartitionBounds] = {}
             before = self._picture.get(name)
@@ -111,12 +111,15 @@ class LatestBounds:
                     partitions[partition] = PartitionBounds(answer.start, end)
                     continue
                 if not answer.retriable:
-                    self._topics_at = float("-inf")  # the topic is another one by now, or gone
+                    self._topics_at = float("-inf")  # the topic is another one by now, or gone,
+                    doubtful = True  # or this node is behind
                 if before is not None and before.topic_id == topic.topic_id and partition in before.partitions:
                     partitions[partition] = before.partitions[partition]
                 else:
                     complete = False
             picture[name] = TopicBounds(name, topic.topic_id, partitions)
+        if doubtful:
+            self._cluster.ask_another()
         self._known.forget_except(topic.topic_id for topic in self._topics.values())
         if picture != self._picture:
             self._changed_at = now

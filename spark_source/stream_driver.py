@@ -111,7 +111,7 @@ class StreamDriver:
     async def _next(self, start: SourceOffset, limit: int | None, wait_for_enough: bool) -> SourceOffset:
         if not self._started:
             self._latest.expect(start)
-            self._cluster.expect(start.topic_ids)
+            self._cluster.expect(start.topic_ids, start.ends)
             self._started = True
         self._publish(start)
         picture = await self._news(start)

@@ -24,7 +24,7 @@ from raftlog.wire import (
 from raftlog.wire import encode as encode_message
 from spark_source.source_options import SourceOptions, parse
 
-from .fake_cluster import FakeCluster, FakeNode, FakePartition
+from .fake_cluster import FakeCluster, FakeNode, FakePartition, FakeTopic
 
 
 class SparkCluster(FakeCluster):
@@ -58,6 +58,13 @@ class SparkNode(FakeNode):
         super().__init__(cluster, number)
         self.unseen: set[str] = set()
         """Topics that it does not list: it is behind."""
+        self.partitions_known = 1_000
+        """Of each topic, likewise."""
+
+    def _describe(self, topic: FakeTopic) -> dict[str, Any]:
+        known = super()._describe(topic)
+        partitions = known["partitions"][: self.partitions_known]
+        return {**known, "partition_count": len(partitions), "partitions": partitions}
 
     async def _route(self, request: web.Request) -> web.Response:
         path = request.path.removeprefix("/v1/").split("/")
@@ -89,6 +96,12 @@ class SparkNode(FakeNode):
             if one.partition in left
             else one
             for one in response.partitions
+        ]
+        answers = [
+            one
+            if one.partition < self.partitions_known
+            else FoundOffset(one.topic_id, one.partition, "unknown_partition", "says the test")
+            for one in answers
         ]
         cluster.leaderless.update({partition: times - 1 for partition, times in left.items()})
         parts = encode_message(OffsetsResponse(response.correlation_id, answers))

@@ -265,6 +265,23 @@ async def test_a_node_that_is_behind_takes_no_topic_away(subscription: dict[str,
         assert asked in behind.api_calls
 
 
+@pytest.mark.parametrize("subscription", [{}, {"subscribePattern": "t.*"}, {"assign": '{"t": [0, 1]}'}])
+async def test_a_node_that_is_behind_takes_no_partition_away(subscription: dict[str, str]) -> None:
+    """A topic never has fewer partitions than it had. Believed, the node would have the query begin the others anew,
+    and read all of them twice."""
+    async with SparkCluster(nodes=2) as cluster:
+        topic, behind = cluster.create_topic("t", partitions=2), cluster.nodes[1]
+        fill(topic.partitions[0], 20)
+        fill(topic.partitions[1], 20)
+        behind.partitions_known = 1  # type: ignore[attr-defined]
+        start = SourceOffset({"t": topic.id.hex()}, {}, {"t": {0: 10, 1: 10}})
+        end = SourceOffset({"t": topic.id.hex()}, {}, {"t": {0: 20, 1: 20}})
+        async with driving(cluster, **subscription) as query:
+            assert (await query.next(start)).ends == end.ends
+            assert await query.plan(start, end) == [(0, 10, 20), (1, 10, 20)]
+        assert behind.api_calls
+
+
 async def test_an_end_that_seems_to_go_back_is_no_loss() -> None:
     """A leader that was elected a moment ago may not know how much was committed (S3)."""
     async with SparkCluster() as cluster:
