@@ -128,6 +128,10 @@ HUNTS: Mapping[str, Hunt] = {
     "new_leader_leaves_old_ones": Hunt("log", "kill", _TRANSACTIONS),
     "offsets_without_the_output": Hunt("log", "none", _HANGING, rounds=0, seconds=60.0),
     "offsets_from_any_start": Hunt("log", "none", _HANGING, rounds=0, seconds=60.0),
+    # Topics that are deleted and made again while a node is away.
+    "a_stale_replica_of_a_deleted_topic_rejoins": Hunt(
+        "topic-lives", "kill", {**_FORGOTTEN, "recreate_every_s": 1, "stall_every": 0}, rounds=0, seconds=45.0
+    ),
 }
 """Bug → what finds it."""
 
@@ -173,7 +177,6 @@ NOT_HERE: Mapping[str, str] = {
     "the_scrubber_looks_at_no_record": "damage that nobody reads; what is read is found by whoever reads it",
     "retention_beyond_the_high_watermark": _NO_WORKLOAD.format("tells what retention took from what was lost"),
     "compaction_keeps_the_older_record": _NO_WORKLOAD.format("compacts"),
-    "a_stale_replica_of_a_deleted_topic_rejoins": _NO_WORKLOAD.format("reads records of topics that it deletes"),
     "producers_are_forgotten_for_room": _REMEMBERED,
     "expired_producers_leave_no_trace": _REMEMBERED,
     "marks_are_not_looked_at": _REMEMBERED,
