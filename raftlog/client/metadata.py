@@ -118,7 +118,12 @@ def topic_path(topic: str, topic_id: str = "", *, below: str = "") -> str:
 def check_partition(topic: str, partition: int, count: int) -> None:
     """Raises `InvalidRequest` (`unknown_partition`) for one that the topic does not have."""
     if not 0 <= partition < count:
-        raise InvalidRequest("unknown_partition", f"topic {topic} has the partitions 0 to {count - 1}, not {partition}")
+        raise no_partition(topic, partition, count)
+
+
+def no_partition(topic: str, partition: int, count: int) -> InvalidRequest:
+    """`unknown_partition`: the topic does not have this one."""
+    return InvalidRequest("unknown_partition", f"topic {topic} has the partitions 0 to {count - 1}, not {partition}")
 
 
 class ClusterMetadata:

@@ -33,7 +33,7 @@ from .api import HttpApi, blames_caller
 from .delivery import Delivery, DeliveryFuture
 from .identity import IdentitySource
 from .lanes import Attempt, Lane, sequencer_of
-from .metadata import ClusterMetadata, TopicDescription, check_partition
+from .metadata import ClusterMetadata, TopicDescription, check_partition, no_partition
 from .partition_queue import Delivered, Outcome, Undelivered
 from .producer_settings import ProducerSettings
 from .refresher import MetadataRefresher
@@ -301,6 +301,8 @@ class Sender:
         for info in description.partitions:
             leader = -1 if info.leader is None else info.leader
             self.sequencer.set_leader(topic, info.partition, leader, info.leader_epoch)
+        for partition in self.sequencer.waiting_beyond(topic, count):
+            self.sequencer.set_missing(topic, partition, no_partition(topic, partition, count))
         self._waiting_since.pop(topic, None)
         self._topic_waiters.pop(topic, Waiters()).wake()
 

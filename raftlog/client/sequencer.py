@@ -119,6 +119,18 @@ class Sequencer(Generic[D]):
             queue.begin_anew()
             self.identity_wanted = self.identity_wanted or self._idempotent
 
+    def waiting_beyond(self, topic: str, partition_count: int) -> list[int]:
+        """Partitions that batches wait for, and that a topic of so many does not have: it was created again with fewer
+        than the topic that had its name."""
+        queues = self._queues.get(topic, {})
+        return [number for number, queue in queues.items() if number >= partition_count and queue.backlog]
+
+    def set_missing(self, topic: str, partition: int, error: RaftlogError) -> None:
+        """Metadata does not have this partition. Its batches wait, as for one that nobody leads: topics grow, and nodes
+        may be behind."""
+        self._queue(topic, partition).last_error = error
+        self.stale_topics[topic] = None
+
     # --- Batches in and out -------------------------------------------------------------------------------------------
 
     def enqueue(self, batch: Batch[D]) -> None:

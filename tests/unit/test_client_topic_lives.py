@@ -169,3 +169,31 @@ async def test_a_reader_of_the_deleted_topic_is_told_that_there_is_a_later_one(c
             async with asyncio.timeout(10):
                 while True:
                     await consumer.poll(timeout=0.1)
+
+
+async def test_a_record_for_a_partition_that_the_next_topic_has_not_ends_with_that_for_a_reason(
+    cluster: FakeCluster,
+) -> None:
+    """It waits, as the topic may grow; the deleted topic's error says nothing of why it was not sent."""
+    cluster.create_topic("t", partitions=3)
+    async with Producer(cluster.bootstrap, delivery_timeout_ms=1_500, request_timeout_ms=500) as producer:
+        await producer.send("t", b"a", partition=2)
+        cluster.create_topic("t", partitions=1)
+        with pytest.raises(RetriableError, match="unknown_partition: topic t has the partitions 0 to 0, not 2") as told:
+            await producer.send("t", b"b", partition=2)
+        assert told.value.code == "leader_not_available"
+        with pytest.raises(InvalidRequest, match="has the partitions 0 to 0, not 2"):
+            producer.send("t", b"c", partition=2)
+
+
+async def test_a_record_for_a_partition_that_the_next_topic_has_not_is_sent_once_it_has(cluster: FakeCluster) -> None:
+    cluster.create_topic("t", partitions=2)
+    async with Producer(cluster.bootstrap, delivery_timeout_ms=20_000) as producer:
+        await producer.send("t", b"a", partition=1)
+        cluster.create_topic("t", partitions=1)
+        sent = asyncio.ensure_future(producer.send("t", b"b", partition=1))
+        asked = [one.api_calls for one in cluster.nodes.values()]
+        known = sum(calls.count("GET /v1/topics/t") for calls in asked)
+        await cluster.until(lambda: sum(calls.count("GET /v1/topics/t") for calls in asked) > known)
+        grown = cluster.create_topic("t", partitions=2)
+        assert (await sent).base_offset == 0 and grown.partitions[1].values() == [b"b"]
