@@ -111,6 +111,8 @@ HUNTS: Mapping[str, Hunt] = {
     "answers_are_not_remembered": Hunt("topics", "slow-kill", _SLOW_ANSWERS, rounds=FEW, processes=12),
     # What rots.
     "recovery_without_checksums": Hunt("log", "power-rot-each", _AT_ONCE, rounds=3),
+    # What a full disk needs.
+    "retention_has_no_room": Hunt("log", "disk-full", _A_WHILE, rounds=0, seconds=30.0),
     # What a clock takes.
     "any_clock_is_believed": Hunt(
         "log", "clock", {"hold": [8, 12], "quiet": [1, 3], "retention_past_s": 60}, rounds=0, seconds=90.0
@@ -139,7 +141,8 @@ _MOMENT = "two things within milliseconds of one another, which only a simulator
 _ORDER = "messages that come late or twice; over one connection they do neither"
 _MINORITY = "a majority that shares its one forgetful voter; files of one voter of three are damaged here, never more"
 _EXT4 = "a file system that forgets names; ext4 syncs a file's name with its data"
-_FULL = "a disk that is filled to its last block and that nobody empties, which ends the run where the bug is"
+_FULL = "a node that decides much, or starts, while its disk is full: that lasts for half a minute here"
+_NOT_HUNTED_YET = "a hunt with `disk-full`, which leaves disks full: it was not made yet"
 _UNFORESEEN = "an exception that nobody foresaw; nothing puts one into a real node"
 _REMEMBERED = "a producer that is forgotten while it may send again; brokers remember one for a day"
 _A_WEEK = "a group without members whose offsets are kept for less time than a node's clock is wrong by"
@@ -227,11 +230,10 @@ NOT_HERE: Mapping[str, str] = {
     "late_write_joins_the_commit": "a write on its way while its transaction commits, which our client waits for",
     "abort_forgotten_before_a_late_commit": "a commit that is longer on its way than its transaction lives",
     "decision_forgotten_too_early": _MOMENT,
-    "retention_has_no_room": _FULL,
     "the_quorum_has_no_room": _FULL,
     "a_start_has_no_room": _FULL,
-    "the_ballast_is_filled_once": _FULL,
-    "a_disk_that_was_short_stays_short": _FULL,
+    "the_ballast_is_filled_once": _NOT_HUNTED_YET,
+    "a_disk_that_was_short_stays_short": _NOT_HUNTED_YET,
     "a_full_disk_keeps_its_leaderships": "writes that have to be taken while a disk is full; it may heal before that",
     "a_repeated_initialisation_fences": "an initialisation whose answer is lost while its client lives on",
 }
