@@ -53,6 +53,7 @@ class LoopThread:
 
     def submit(self, call: Callable[[], Coroutine[Any, Any, Result]]) -> concurrent.futures.Future[Result]:
         """What `call` returns, to come. Raises `RetriableError` (`shutting_down`) when the object is closed."""
+        self._check_thread()
         with self._lock:
             loop = self._usable()
             return asyncio.run_coroutine_threadsafe(call(), loop)
@@ -74,6 +75,7 @@ class LoopThread:
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """On the thread, without waiting. Raises as `run`."""
+        self._check_thread()
         with self._lock:
             self._usable().call_soon_threadsafe(callback)
 
@@ -84,8 +86,10 @@ class LoopThread:
 
     def stop(self) -> None:
         """End the loop; what still runs on it is cancelled. Harmless when done before."""
+        if self._process != os.getpid():
+            return
         with self._lock:
-            if self._closed or self._process != os.getpid():
+            if self._closed:
                 return
             self._closed = True
             loop, stop = self._loop, self._stop
@@ -106,11 +110,14 @@ class LoopThread:
                 why = self._failed or f"it did not begin within {START_SECONDS:g} s"
                 raise RetriableError("overloaded", f"no thread could be started for this {self._what}: {why}")
 
-    def _usable(self) -> asyncio.AbstractEventLoop:
+    def _check_thread(self) -> None:
+        """Before the lock: in a forked process nobody may be left who would let go of it."""
         if self._process != os.getpid():
             raise RuntimeError(f"this {self._what} was made before a fork: make one in each process")
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"a blocking {self._what} was called from its own thread, which would wait for itself")
+
+    def _usable(self) -> asyncio.AbstractEventLoop:
         if self._closed or self._loop is None:
             raise RetriableError("shutting_down", f"the {self._what} is closed")
         return self._loop

@@ -82,3 +82,27 @@ def test_a_thread_that_begins_too_late_ends_by_itself(monkeypatch: pytest.Monkey
         Admin("127.0.0.1:1")
     may_begin.set()
     assert ended.wait(10)
+
+
+def test_a_fork_while_a_call_is_handed_over_leaves_nobody_waiting() -> None:
+    """The child has the lock as it was, and nobody who will let go of it."""
+    admin = Admin("127.0.0.1:1")
+    thread = admin._thread
+    told: list[Any] = []
+
+    def in_the_child() -> None:
+        try:
+            admin.health()
+        except RuntimeError as error:
+            told.append(str(error))
+        thread.stop()
+        told.append("stopped")
+
+    with thread._lock:
+        thread._process -= 1  # as if it were another's
+        child = threading.Thread(target=in_the_child, daemon=True)
+        child.start()
+        child.join(5)
+        thread._process += 1
+    assert told == ["this admin was made before a fork: make one in each process", "stopped"]
+    admin.close()
