@@ -163,7 +163,7 @@ class ApiContext:
                 return await asyncio.shield(task)
         except TimeoutError:
             if task.done():
-                raise
+                return task.result()  # Both came in one turn of the loop.
             task.cancel()
             raise RetriableError("request_timed_out", f"no outcome was known after {within_s:.0f} s") from None
 

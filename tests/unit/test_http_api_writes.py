@@ -1,0 +1,44 @@
+"""Writes that outlive their requests: their deadline, and what is told at it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from http_api.context import ApiContext
+from http_api.hosts import HostPolicy
+from http_api.limits import Limits
+from raftlog.errors import RetriableError
+from tests.support.fake_broker import FakeBroker
+
+
+@pytest.fixture
+def context() -> ApiContext:
+    return ApiContext(FakeBroker(), HostPolicy.of((), ()), Limits())
+
+
+async def test_a_write_that_is_done_at_its_deadline_is_told_of_as_done(context: ApiContext) -> None:
+    """The loop was held, so both are seen in one turn: what was decided is no fault of ours."""
+
+    async def write(answer: int) -> int:
+        await asyncio.sleep(0)
+        time.sleep(0.05)  # noqa: ASYNC251  it is the loop that is to be held
+        if answer < 0:
+            raise RetriableError("overloaded", "not now")
+        return answer
+
+    assert await context.finish(write(7), 0.02) == 7
+    with pytest.raises(RetriableError, match="not now"):
+        await context.finish(write(-1), 0.02)
+
+
+async def test_a_write_that_is_never_done_is_given_up(context: ApiContext) -> None:
+    async def write() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(RetriableError) as late:
+        await context.finish(write(), 0.01)
+    assert late.value.code == "request_timed_out"
+    await context.close()
