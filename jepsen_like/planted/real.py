@@ -113,6 +113,10 @@ HUNTS: Mapping[str, Hunt] = {
     "recovery_without_checksums": Hunt("log", "power-rot-each", _AT_ONCE, rounds=3),
     # What a full disk needs.
     "retention_has_no_room": Hunt("log", "disk-full", _A_WHILE, rounds=0, seconds=30.0),
+    # What is short for a while: long enough for a segment to be begun. Only a start would heal it, and none is made.
+    "a_shortage_takes_replicas_offline": Hunt(
+        "log", "descriptors", {"hold": [6, 8], "quiet": [1, 3]}, rounds=0, seconds=30.0
+    ),
     # What a clock takes.
     "any_clock_is_believed": Hunt(
         "log", "clock", {"hold": [8, 12], "quiet": [1, 3], "retention_past_s": 60}, rounds=0, seconds=90.0
@@ -189,7 +193,6 @@ NOT_HERE: Mapping[str, str] = {
     "the_horizon_is_not_in_snapshots": _REMEMBERED,
     "a_copy_takes_everybody_for_new": _REMEMBERED,
     "open_transactions_expire": _REMEMBERED,
-    "a_shortage_takes_replicas_offline": "a log whose file has to be opened while there are no descriptors; few have",
     "a_half_updated_replica_goes_on": _UNFORESEEN,
     "a_broken_job_is_unheard": _UNFORESEEN,
     "a_reset_replica_stays_closed": _UNFORESEEN,
