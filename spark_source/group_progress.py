@@ -67,6 +67,10 @@ class GroupProgress:
                     self._failed = wanted
                     self._tell(error)
                     return
+                except Exception:  # nobody else would hear of it
+                    self._failed = wanted
+                    logger.exception("the query's progress could not be written to the group %s", self._group)
+                    return
                 self._written = wanted
         finally:
             self._task = None

@@ -154,3 +154,6 @@ class LatestBounds:
         except RaftlogError as error:
             logger.debug("waiting for news ended: %s", error)  # whatever is wrong, the next question tells
             await asyncio.sleep(RETRY_PAUSE_S)
+        except Exception:  # likewise; nobody else would hear of it
+            logger.exception("waiting for news ended")
+            await asyncio.sleep(RETRY_PAUSE_S)

@@ -42,6 +42,8 @@ from .transaction_commit import DECISION_TIMEOUT, Wait
 
 QUEUE_BYTES = 4 * MIB
 """Records that the loop has not taken yet."""
+LOOK_SECONDS = 1.0
+"""Who waits for room looks so often whether the loop is still there."""
 RECORDS_A_TURN = 1000
 REFUSED_KEPT = 1000
 
@@ -103,9 +105,10 @@ class Handover:
         """Arguments for the target's `send_and_wait`; waits for room. Raises `RetriableError` (`shutting_down`)."""
         sent = SentRecord(self)
         with self._room:
-            while self._queued_bytes >= QUEUE_BYTES and not self._closed:
-                self._room.wait()
-            if self._closed:
+            # A thread that has died tells nobody that it did.
+            while self._queued_bytes >= QUEUE_BYTES and not (self._closed or self.thread.closed):
+                self._room.wait(LOOK_SECONDS)
+            if self._closed or self.thread.closed:
                 raise RetriableError("shutting_down", "the producer is closed")
             first = not self._queue
             self._queue.append(_Queued(target, sent, size, arguments))

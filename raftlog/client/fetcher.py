@@ -158,6 +158,14 @@ class Fetcher:
         """Ask for what is wanted and asked by nobody. Never blocks."""
         if self._closed or self.error is not None:
             return
+        try:
+            self._pump()
+        except Exception as error:  # whatever it is: nothing would be asked for any more, and `poll` wait for ever
+            logger.exception("fetching failed")
+            self.error = RaftlogError("internal_error", f"the consumer met an error, and reads no more: {error!r}")
+            self.changed.wake()
+
+    def _pump(self) -> None:
         self._notice_each(self._channels.leave_lost())
         now, share = self._loop.time(), self._share
         for reader in self._books.take_touched():

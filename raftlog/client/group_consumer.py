@@ -199,6 +199,9 @@ class GroupConsumer(GroupTransactions):
                 failed = error
                 if done is None:
                     logger.warning("committing offsets failed: %s", error)
+            except Exception as error:  # whatever it is: who waits for `done` would wait for ever
+                logger.exception("committing offsets failed")
+                failed = RaftlogError("internal_error", f"the client met an error: {error!r}")
             if done is not None:
                 done(failed)
 

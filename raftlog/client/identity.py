@@ -8,6 +8,7 @@ What is *not* here: what an id is good for (`partition_queue.py`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 import msgspec
@@ -16,7 +17,11 @@ from raftlog.errors import RaftlogError
 
 from .api import HttpApi
 
+logger = logging.getLogger("raftlog.client")
+
 PAUSE = 0.1
+AFTER_A_BUG_SECONDS = 1.0
+"""After an exception that nobody foresaw, before it is asked again."""
 
 
 class _Granted(msgspec.Struct):
@@ -53,6 +58,10 @@ class IdentitySource:
             except RaftlogError as error:
                 self._failed(error)
                 await asyncio.sleep(PAUSE)
+            except Exception as error:  # whatever it is: nobody else asks while this task is there
+                logger.exception("asking for a producer id failed")
+                self._failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
+                await asyncio.sleep(AFTER_A_BUG_SECONDS)
             else:
                 self._task = None
                 self._granted(granted.producer_id, granted.producer_epoch)

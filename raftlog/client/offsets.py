@@ -6,6 +6,7 @@ Any node takes the question and forwards it to the leaders.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from raftlog.errors import RaftlogError, RemoteProtocolError, error_from_code
@@ -24,7 +25,11 @@ from raftlog.wire import (
 from .api import HttpApi
 from .reader import PartitionReader, query_timestamp
 
+logger = logging.getLogger("raftlog.client")
+
 PAUSE = 0.1
+AFTER_A_BUG_SECONDS = 1.0
+"""After an exception that nobody foresaw, before it is tried again."""
 
 
 async def query_offsets(
@@ -97,6 +102,10 @@ class StartFinder:
         except RaftlogError as error:
             self._failed(error)
             await asyncio.sleep(PAUSE)
+        except Exception as error:  # whatever it is: these readers would wait for ever
+            logger.exception("looking for offsets failed")
+            self._failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
+            await asyncio.sleep(AFTER_A_BUG_SECONDS)
         else:
             for reader, version, _ in asked:
                 if reader.version == version:

@@ -9,6 +9,7 @@ What is *not* here: what to do with the picture (`sender.py`, `fetcher.py`).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
@@ -16,6 +17,11 @@ from raftlog.errors import RaftlogError
 
 from .api import HttpApi
 from .metadata import ClusterMetadata, TopicDescription
+
+logger = logging.getLogger("raftlog.client")
+
+AFTER_A_BUG_SECONDS = 1.0
+"""After an exception that nobody foresaw, before it is asked again."""
 
 PAUSE_MIN = 0.02
 PAUSE_MAX = 0.1
@@ -66,15 +72,21 @@ class MetadataRefresher:
                 topics, self._wanted, self._nodes_wanted = list(self._wanted), {}, False
                 try:
                     answers = await self._metadata.refresh(topics, timeout=REFRESH_TIMEOUT)
-                except RaftlogError as error:
-                    self._wanted.update(dict.fromkeys(topics))
-                    self._nodes_wanted = True
-                    self._failed(error)
-                else:
                     self._refreshed(answers)
+                except RaftlogError as error:
+                    self._ask_again(topics, error)
+                except Exception as error:  # whatever it is: who waits for these topics would wait for ever
+                    logger.exception("refreshing the picture of the cluster failed")
+                    self._ask_again(topics, RaftlogError("internal_error", f"the client met an error: {error!r}"))
+                    await asyncio.sleep(AFTER_A_BUG_SECONDS)
                 self._last_end = loop.time()
         finally:
             self._task = None
+
+    def _ask_again(self, topics: list[str], error: RaftlogError) -> None:
+        self._wanted.update(dict.fromkeys(topics))
+        self._nodes_wanted = True
+        self._failed(error)
 
     async def _pause(self, now: float) -> None:
         if now - self._last_end >= CALM:

@@ -17,6 +17,7 @@ What is *not* here: what requests mean, when to try again, which broker to ask.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -35,6 +36,8 @@ from raftlog.wire import ErrorResponse, Request, Response, decode_response, enco
 
 from .api import HttpApi
 from .transport_http1 import ApiConnection
+
+logger = logging.getLogger("raftlog.client")
 
 PRODUCE_PATH = "/v1/produce"
 FETCH_PATH = "/v1/fetch"
@@ -259,6 +262,10 @@ class Transport:
             unreachable = self._tls is None and PLAIN_REFUSED not in error.detail  # who asks for TLS gets no plain API
             if failures + 1 >= FALL_BACK_AFTER and not self._http2_works and unreachable:
                 self._fall_back(node_id, endpoint)
+        except Exception as error:  # whatever it is: nobody would be told that there is no connection
+            logger.exception("connecting to node %d failed", node_id)
+            self._failures[node_id] = failures + 1
+            self._on_failed(RaftlogError("internal_error", f"the client met an error: {error!r}"))
         finally:
             self._dialing.pop(node_id, None)
         self._on_change(node_id)
@@ -301,6 +308,9 @@ class Transport:
             try:
                 better = await self._connect(fallback.node_id, fallback.endpoint)
             except RetriableError:
+                continue  # as before; what is asked meanwhile goes the other way
+            except Exception:  # whatever it is: HTTP/2 would never be tried again
+                logger.exception("connecting to node %d failed", fallback.node_id)
                 continue  # as before; what is asked meanwhile goes the other way
             if self._connections.get(fallback.node_id) is fallback:
                 self._use(better)
