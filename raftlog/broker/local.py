@@ -18,7 +18,7 @@ from partitions.driver_requests import Deleted
 from partitions.fetch_session import FetchSession
 from partitions.manager import Cancellable, PartitionManager, Produced
 from partitions.turns import in_turns
-from raftlog.errors import NotLeader, RaftlogError, Unforeseen
+from raftlog.errors import NotLeader, RaftlogError, RetriableError
 from raftlog.model import Acks, Offset, TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler
 from raftlog.wire import (
@@ -100,7 +100,7 @@ class LocalRequests:
                     hand_over()
                 except Exception as error:
                     # Whether it was appended nobody knows; without its answer all of its request would have none.
-                    answered(Unforeseen(repr(error)))
+                    answered(RetriableError("outcome_unknown", f"an error that nobody foresaw: {error!r}"))
                     raise
         finally:
             self._handing_over = bool(self._to_hand_over)

@@ -108,7 +108,7 @@ def test_a_bug_in_one_stops_neither_those_behind_it_nor_the_answer() -> None:
     local.scheduler.run()
     assert local.manager.taken == [1, 5]
     first, second = local.answers
-    assert [(one.partition, one.error) for one in first.partitions] == [(0, "internal_error"), (1, "")]
+    assert [(one.partition, one.error) for one in first.partitions] == [(0, "outcome_unknown"), (1, "")]
     assert [one.error for one in second.partitions] == [""]
 
 

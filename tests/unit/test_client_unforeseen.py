@@ -151,6 +151,6 @@ async def test_sparks_wait_for_news_that_breaks_is_logged(
     monkeypatch.setattr("spark_source.latest.RETRY_PAUSE_S", 0.0)
     broken: Any = BrokenCluster()
     latest: Any = LatestBounds(broken, 1.0)
-    latest._picture = {"t": TopicBounds("t", b"id", {0: PartitionBounds(0, 1)})}
+    latest._picture = {"t": TopicBounds("t", "id", {0: PartitionBounds(0, 1)})}
     await latest._wait_for_news()
     assert broken.calls == 1 and "waiting for news ended" in caplog.text
