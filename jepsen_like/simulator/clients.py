@@ -40,6 +40,8 @@ class Clients:
     cuts: set[tuple[int, int]]
     producers_expire: bool = False
     """Brokers may forget a producer within a run."""
+    exceptions: bool = False
+    """Nodes meet some that nobody foresaw, and say so; what became of a batch is unknown then."""
 
     def latency(self) -> float:
         return self.rng.uniform(0.0002, 0.003)

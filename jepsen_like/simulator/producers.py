@@ -216,7 +216,8 @@ class IdempotentProducer(SimProducer):
         self._refusals += forgotten and send is self._queue[0][1]
         if sent_in != self._round or self.stopped:
             return
-        if forgotten and self._may_be_forgotten(answer):
+        unforeseen = answer.error == "internal_error" and self._clients.exceptions
+        if unforeseen or (forgotten and self._may_be_forgotten(answer)):
             self._begin_anew()
             return
         behind = answer.error in ("unknown_topic", "unknown_partition")

@@ -158,6 +158,7 @@ class SimulatedWorld:
         clients = self.clients = Clients(
             self.heap, self.nodes, clients_rng, self.history, self.truth, self.network.cuts
         )
+        clients.exceptions = any(fault.kind == "exceptions" for fault in schedule.faults)
         clients.producers_expire = schedule.producer_expiration_ms < schedule.seconds * 1000
         self.operations = self.operations_kind(seed, self.heap, self.trace, self.nodes, clients)
         self.faults = ClusterFaults(self)
