@@ -336,15 +336,16 @@ async def test_deadlines_are_kept_after_a_turn_that_failed(
     producer = Producer(cluster.bootstrap, linger_ms=0, delivery_timeout_ms=500)
     in_flight = producer.send("t", b"a")
     await cluster.until(lambda: cluster.nodes[1].produces)
-    failed: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: failed.append(context))
+    failed = asyncio.Event()
+    asyncio.get_running_loop().set_exception_handler(lambda *_: failed.set())
 
     def pump() -> None:
         raise RuntimeError("a bug of ours")
 
     with monkeypatch.context() as patch:
         patch.setattr(producer._started(), "pump", pump)
-        await cluster.until(lambda: failed)
+        async with asyncio.timeout(5):
+            await failed.wait()
     with pytest.raises(RetriableError) as error:
         async with asyncio.timeout(5):
             await in_flight
