@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 import structlog
 from aiohttp import web
 
-from raftlog.errors import RetriableError
+from raftlog.errors import RaftlogError, RetriableError
 
 from .hosts import HostPolicy
 from .limits import OFFLOAD_BYTES, Limits
@@ -169,8 +169,10 @@ class ApiContext:
 
     def _write_done(self, task: asyncio.Task[Any]) -> None:
         self._writes.discard(task)
-        if not task.cancelled():
-            task.exception()  # Retrieved: when the client has left there is nobody to tell.
+        error = None if task.cancelled() else task.exception()
+        # Retrieved: when the client has left there is nobody to tell. But for a bug there is the node itself.
+        if error is not None and not isinstance(error, RaftlogError):
+            task.get_loop().call_exception_handler({"message": "a write broke", "exception": error, "task": task})
 
     def stop_taking_requests(self) -> None:
         """Further requests are told to go elsewhere, long polls end; the others have a little time."""

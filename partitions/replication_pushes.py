@@ -316,6 +316,10 @@ class Pusher:
             # The replica went offline and told its followers; or this part of the log is damaged.
             self._refuse(slot)
             return None
+        except Exception as error:  # noqa: BLE001  judged as one that a worker met; the other slots go on
+            slot.driver.on_load_failed(error)
+            self._refuse(slot)
+            return None
         return self._load(slot, piece) if piece.load is not None else self._from_where_it_is(slot, piece)
 
     def _from_where_it_is(self, slot: FollowerSlot, piece: LogSlice) -> LogSlice | None:

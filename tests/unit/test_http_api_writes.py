@@ -42,3 +42,24 @@ async def test_a_write_that_is_never_done_is_given_up(context: ApiContext) -> No
         await context.finish(write(), 0.01)
     assert late.value.code == "request_timed_out"
     await context.close()
+
+
+async def test_a_bug_in_a_write_whose_client_has_left_is_heard(context: ApiContext) -> None:
+    heard: list[BaseException | None] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: heard.append(told.get("exception")))
+    go_on, broken = asyncio.Event(), ZeroDivisionError("a bug")
+
+    async def write(error: Exception) -> None:
+        await go_on.wait()
+        raise error
+
+    for error in (broken, RetriableError("overloaded", "nobody needs to know")):
+        request = asyncio.ensure_future(context.finish(write(error), 10.0))
+        await asyncio.sleep(0)
+        request.cancel()
+        await asyncio.wait([request])
+    go_on.set()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await context.close()
+    assert heard == [broken]

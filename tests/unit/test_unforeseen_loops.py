@@ -199,6 +199,31 @@ def test_a_read_that_breaks_is_its_replicas_alone(monkeypatch: pytest.MonkeyPatc
     assert cluster.members[0].manager.resets.resets == 1
 
 
+def test_a_push_that_breaks_is_its_replicas_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S4: followers of other partitions miss nothing of what the same message had for them."""
+    cluster = ReplicationCluster(partitions=2)
+    cluster.settle()
+    read, broken = PartitionDriver.read, list[str]()
+
+    def breaks_once(driver: PartitionDriver, *args: Any, **how: Any) -> Any:
+        if driver.topic_partition == tp(1) and not broken:
+            broken.append(driver.name)
+            raise Bug("read")
+        return read(driver, *args, **how)
+
+    monkeypatch.setattr(PartitionDriver, "read", breaks_once)
+    for partition in range(2):
+        cluster.produce(0, partition)
+    cluster.settle()
+    assert broken
+    assert cluster.members[0].manager.resets.resets == 1
+    cluster.produce(0, 0)
+    cluster.settle()
+    assert [member.manager.drivers[tp(0)].log.log_end_offset for member in cluster.members.values()] == [2] * len(
+        cluster.members
+    )
+
+
 @pytest.mark.parametrize("name", ["readable_end", "timestamp_search"])
 def test_a_search_that_breaks_is_answered(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     cluster = ReplicationCluster(partitions=1)
