@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import Any
 
 from .client_schedule import MEMBER_OPERATIONS, draw
 from .cluster_schedule import ClusterSchedule, Operation
@@ -20,7 +21,9 @@ from .library_node import LibraryNode
 from .liveness import LIVENESS_SECONDS
 from .quorum_dialing import endpoint_of
 from .run import LOOK_EVERY, SimulatedWorld, Verdict, run_world
-from .topic_lives import NAMES, LivesTruth, TopicLives
+from .topic_lives import INPUTS, OUTPUT, LivesTruth, TopicLives
+from .transformed_truth import TransformedTruth
+from .transformers import TransformerApplication
 from .violation import Violation
 from .virtual_clients import (
     Application,
@@ -34,6 +37,8 @@ from .virtual_loop import VirtualLoop
 BEGIN_AT = 2.0
 PRODUCERS = 2
 MEMBERS = 3
+TRANSFORMERS = ("transformer", None)
+"""Transactional ids of those that transform in transactions, in odd seeds."""
 LOOK_SECONDS = 0.25
 CLIENTS_LIVENESS_SECONDS = 2 * LIVENESS_SECONDS
 """Records may be delivered or given up, and lost members' sessions ended, only some time after the cluster is well."""
@@ -49,18 +54,32 @@ class ClientWorld(SimulatedWorld):
 
     node_kind = LibraryNode
     operations_kind = TopicLives
+    operations: TopicLives
 
     def __init__(self, schedule: ClusterSchedule) -> None:
         self._loops: dict[object, VirtualLoop] = {}
         self._applications: list[Application] = []
         super().__init__(schedule)
-        assert isinstance(self.operations, TopicLives)
         self.lives = LivesTruth(self.truth, self.operations.made)
         self._bootstrap = ",".join(str(endpoint_of(node.node_id)) for node in self.nodes)
         self._begun = 0
-        self.producers = [self._make(ProducerApplication, f"p{n}", topics=NAMES) for n in range(PRODUCERS)]
-        self.readers = [self._make(ReaderApplication, f"r{n}", topic=name) for n, name in enumerate(NAMES)]
-        self.members = [self._make(MemberApplication, f"m{n}", topics=NAMES) for n in range(MEMBERS)]
+        names = (*INPUTS, OUTPUT) if schedule.seed % 2 else INPUTS
+        self.operations.names = names
+        self.transformed = TransformedTruth(self.lives, OUTPUT)
+        self.lives.committed_shown = self.transformed.shown
+        self.producers = [self._make(ProducerApplication, f"p{n}", topics=INPUTS) for n in range(PRODUCERS)]
+        self.readers = [self._make(ReaderApplication, f"r{n}", topic=name) for n, name in enumerate(names)]
+        self._places: list[tuple[type[Application], str, dict[str, Any]]] = [
+            (MemberApplication, f"m{n}", {"topics": INPUTS}) for n in range(MEMBERS)
+        ]
+        if OUTPUT in names:
+            common = {"topics": INPUTS, "output": OUTPUT, "transformed": self.transformed}
+            self._places += [
+                (TransformerApplication, f"t{n}", common | {"transactional_id": name})
+                for n, name in enumerate(TRANSFORMERS)
+            ]
+        self.members = [self._make(kind, name, **more) for kind, name, more in self._places]
+        """Whoever is in a group, by its place."""
         for application in list(self._applications):
             self.heap.schedule(BEGIN_AT + 0.1 * self._begun, application.start)
         self._look_later()
@@ -69,6 +88,8 @@ class ClientWorld(SimulatedWorld):
         super().start(node)
         if node.running and node.loop is not None:
             self._loops[node.life] = node.loop
+            assert node.broker is not None
+            node.broker.view.subscribe(lambda index, events: self.transformed.applied(index, events))
 
     def _make(self, kind: type[Application], name: str, **more: object) -> Application:
         self._begun += 1
@@ -95,6 +116,7 @@ class ClientWorld(SimulatedWorld):
 
     def _look_later(self) -> None:
         self.lives.look()
+        self.transformed.look()
         self.heap.schedule(LOOK_SECONDS, self._look_later)
 
     # --- Processes ---------------------------------------------------------------------------------------------------
@@ -109,9 +131,9 @@ class ClientWorld(SimulatedWorld):
             life = rng.choice(self._applications).life
             life.paused_until = max(life.paused_until, self.heap.now + rng.uniform(*HANG_SECONDS))
         else:
-            place = rng.randrange(MEMBERS)
+            place = rng.randrange(len(self.members))
             member = self.members[place]
-            assert isinstance(member, MemberApplication)
+            assert isinstance(member, MemberApplication | TransformerApplication)
             if operation.kind == "member_leaves":
                 member.leaves = True
             else:
@@ -123,7 +145,8 @@ class ClientWorld(SimulatedWorld):
 
     def _replace(self, place: int, member: Application) -> None:
         if self.members[place] is member:
-            self.members[place] = self._make(MemberApplication, f"m{place}", topics=NAMES)
+            kind, name, more = self._places[place]
+            self.members[place] = self._make(kind, name, **more)
             self.members[place].start()
 
     # --- The end -----------------------------------------------------------------------------------------------------
@@ -155,6 +178,8 @@ class ClientWorld(SimulatedWorld):
     def _require_progress(self, healed: float) -> None:
         for application in self._applications:
             application.life.paused_until = 0.0
+        if OUTPUT in self.operations.names:  # else transformers have nowhere to write, and stay where they are
+            self.operations.have(random.Random(f"{self.seed}/clients/output"), OUTPUT)
         super()._require_progress(healed)
         for producer in self.producers:  # what is to be there is there by now
             producer.stopping = True
@@ -172,6 +197,8 @@ class ClientWorld(SimulatedWorld):
 
     def _missing(self) -> list[str]:
         found = [line for application in self._applications if application.life.alive for line in application.missing]
+        if len(self.members) > MEMBERS:
+            found += self.transformed.missing()
         return found + self.lives.missing()
 
     def checks(self) -> dict[str, int]:

@@ -5,6 +5,8 @@ far more often than any user does it, members crash, leave and hang. In two of t
 and again: a node is cut off from the others, but not from clients, a topic becomes another one meanwhile, and answers
 of some leader get lost, so that clients ask for descriptions and may ask the node that is behind.
 
+In odd seeds there is a third name, and members that transform records in transactions.
+
 What is *not* here: what an operation does (`topic_lives.py`, `client_run.py`).
 """
 
@@ -27,7 +29,8 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
     """The schedule of a seed."""
     base = cluster_schedule.draw(seed, seconds, faulty=faulty)
     rng = random.Random(f"{seed}/clients/schedule")
-    operations, faults = _operations(rng, seconds), [one for one in base.faults if one.kind not in LEFT_OUT]
+    operations = _operations(rng, seconds, 3 if seed % 2 else 2)
+    faults = [one for one in base.faults if one.kind not in LEFT_OUT]
     if faulty and rng.random() < 2 / 3:
         told_faults, told_operations = _stories(rng, base, seconds)
         if rng.random() < 0.5:
@@ -43,8 +46,8 @@ def draw(seed: int, seconds: float, *, faulty: bool = True) -> ClusterSchedule:
     )
 
 
-def _operations(rng: random.Random, seconds: float) -> list[Operation]:
-    operations = [Operation(CREATE_AT, "create", rng.randrange(1 << 30)) for _ in range(2)]
+def _operations(rng: random.Random, seconds: float, names: int) -> list[Operation]:
+    operations = [Operation(CREATE_AT, "create", rng.randrange(1 << 30)) for _ in range(names)]
     for kinds, means in ((OPERATIONS, (2.0, 4.0, 8.0)), (MEMBER_OPERATIONS, (4.0, 10.0))):
         at, mean = SETTLE_SECONDS, rng.choice(means)
         while True:

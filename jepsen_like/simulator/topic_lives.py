@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,9 @@ from .live_topic import LiveTopic
 from .producers import ProducerPlan
 from .violation import Violation
 
-NAMES = ("alpha", "beta")
+INPUTS = ("alpha", "beta")
+OUTPUT = "gamma"
+NAMES = (*INPUTS, OUTPUT)
 SEGMENT_BYTES = "65536"
 PARTITIONS = (1, 2, 3)
 NOBODY = ProducerPlan(in_flight=1, pause=1.0, careless=False, acks=-1, keys=0)
@@ -40,6 +42,7 @@ class TopicLives(ClusterOperations):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
+        self.names: tuple[str, ...] = INPUTS
         self.made: dict[TopicId, str] = {}
         """Every life by its name, also of those that nobody saw alive for long."""
 
@@ -50,13 +53,19 @@ class TopicLives(ClusterOperations):
 
     def _create(self, rng: random.Random) -> bool:
         taken = {topic.name for topic in self.topics.values()}
-        free = [name for name in NAMES if name not in taken]
-        if not free:
-            return False
+        free = [name for name in self.names if name not in taken]
+        if free:
+            self._make_named(rng, free[0])
+        return bool(free)
+
+    def have(self, rng: random.Random, name: str) -> None:
+        """Make a topic of this name, unless there is one."""
+        if all(topic.name != name for topic in self.topics.values()):
+            self._make_named(rng, name)
+
+    def _make_named(self, rng: random.Random, name: str) -> None:
         configs = (("segment.bytes", SEGMENT_BYTES),)
-        factor = min(3, len(self._nodes))
-        self._make(rng, free[0], NOBODY, factor, configs, rng.choice(PARTITIONS))
-        return True
+        self._make(rng, name, NOBODY, min(3, len(self._nodes)), configs, rng.choice(PARTITIONS))
 
     def _recreate(self, rng: random.Random) -> bool:
         """As any cluster's, with as many partitions as chance says."""
@@ -100,6 +109,9 @@ class LivesTruth:
     _last: dict[tuple[TopicPartition, str], int] = field(default_factory=dict)
     """The number of a producer's last record there."""
 
+    committed_shown: Callable[[TopicPartition, int, bytes | None], None] | None = None
+    """Is told what readers of the output are shown."""
+
     # --- What clients say --------------------------------------------------------------------------------------------
 
     def acknowledged(self, topic: str, partition: int, offset: int, value: bytes) -> None:
@@ -110,6 +122,8 @@ class LivesTruth:
         """A reader that reads this life was shown this record (S3)."""
         self.counts["shown"] += 1
         self._check("S3", f"reader {reader} was shown", topic_id, partition, offset, value)
+        if self.committed_shown is not None and self.made[TopicId(topic_id)] == OUTPUT:
+            self.committed_shown(TopicPartition(TopicId(topic_id), partition), offset, value)
 
     def handed_out(self, member: str, topic_id: bytes, partition: int, offset: int, value: bytes | None) -> None:
         """A member to which this life is assigned was handed this record (S8)."""
@@ -157,7 +171,8 @@ class LivesTruth:
         self.learn()
         found = []
         for topic_partition, known in self.truth.partitions.items():
-            if topic_partition.topic_id not in self.truth.rules.topics:
+            known_topic = self.truth.rules.topics.get(topic_partition.topic_id)
+            if known_topic is None or known_topic.name == OUTPUT:
                 continue
             had = self._handed_out.get(topic_partition, set())
             lacking = [offset for offset in known.log.records if offset not in had]

@@ -146,7 +146,9 @@ class ProducerApplication(Application):
             self.truth.counts[f"close {error.code}"] += 1
 
     def _living(self) -> list[tuple[str, int]]:
-        return [(name, number) for name, count in self.truth.living() for number in range(count)]
+        return [
+            (name, number) for name, count in self.truth.living() if name in self._topics for number in range(count)
+        ]
 
     async def _ask(self, producer: Producer, topic: str, value: bytes, partition: int) -> Any:
         try:

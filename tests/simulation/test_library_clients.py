@@ -1,5 +1,5 @@
 """Simulated clusters whose clients are the library's, under topics that are deleted and made again under their names
-(S1, S3, S8, S10)."""
+(S1, S3, S8, S10, S13)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,19 @@ SOON = 20.0
 """Virtual seconds into its seed: a bug that shows itself by then is looked for whenever the suite runs."""
 NAMES = [bug.name for bug in LIVES_BUGS]
 KNOWN = load_detections()
-COUNTED = ("acknowledged", "shown", "handed out", "told gone", "lives", "send unknown_topic", "send outcome_unknown")
+COUNTED = (
+    "acknowledged",
+    "shown",
+    "handed out",
+    "told gone",
+    "lives",
+    "send unknown_topic",
+    "send outcome_unknown",
+    "transactions committed",
+    "transactions unknown_topic",
+    "transactions unknown_partition",
+    "transactions stale_generation",
+)
 """What must have happened to some client, or the seeds show nothing."""
 
 
