@@ -20,7 +20,7 @@ import msgspec
 
 from metadata.quorum_node import QuorumIdentity, prepare_quorum
 from raftlog.disk import LocalDisk
-from raftlog.errors import InvalidRequest
+from raftlog.errors import DiskError, InvalidRequest
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Disk
 
@@ -190,6 +190,11 @@ def begin_start(disk: Disk, folder: str) -> NodeIdentity:
     )
 
 
-def mark_clean_shutdown(disk: Disk) -> None:
-    """Everything was fsynced and closed in order: the next start may trust what it finds."""
-    disk.replace(CLEAN_SHUTDOWN_FILE, b"")
+def mark_clean_shutdown(disk: Disk) -> bool:
+    """Tell the next start that everything was fsynced and closed in order; False where the disk does not take the mark,
+    for want of room or of descriptors, say: then the next start checks what it finds, as after a crash."""
+    try:
+        disk.replace(CLEAN_SHUTDOWN_FILE, b"")
+    except DiskError:
+        return False
+    return True

@@ -392,9 +392,7 @@ class Node:
         self.broker.room_watch.close()
         await asyncio.to_thread(self._log_worker.close)
         await asyncio.to_thread(self._worker.close)
-        clean = clean and self._recovered and self._fatal is None
-        if clean:
-            mark_clean_shutdown(self._disk)
+        clean = clean and self._recovered and self._fatal is None and mark_clean_shutdown(self._disk)
         self._log.info("stopped", clean=clean)
         self._lock.close()
 

@@ -17,7 +17,7 @@ from raftlog.broker.identity import (
     mark_clean_shutdown,
 )
 from raftlog.disk import LocalDisk
-from raftlog.errors import InvalidRequest
+from raftlog.errors import DiskError, DiskFailed, DiskFull, InvalidRequest, ResourceShortage
 from raftlog.model import Endpoint
 
 VOTERS = {0: Endpoint("127.0.0.1", 9641)}
@@ -46,11 +46,23 @@ def test_starts_are_counted_and_the_marker_is_taken_away(folder: str) -> None:
     assert first.voters == VOTERS
     second = begin_start(disk, folder)
     assert (second.start_number, second.clean) == (2, False)
-    mark_clean_shutdown(disk)
+    assert mark_clean_shutdown(disk)
     third = begin_start(disk, folder)
     assert (third.start_number, third.clean) == (3, True)
     assert third.directory_id == first.directory_id
     assert not os.path.exists(os.path.join(folder, CLEAN_SHUTDOWN_FILE))
+
+
+@pytest.mark.parametrize("error", [ResourceShortage("too many open files"), DiskFull("no room"), DiskFailed("EIO")])
+def test_a_stop_whose_mark_cannot_be_written_is_none_that_a_start_trusts(folder: str, error: DiskError) -> None:
+    class Refusing(LocalDisk):
+        def replace(self, path: str, content: bytes) -> None:
+            raise error
+
+    disk = prepare(folder)
+    begin_start(disk, folder)
+    assert not mark_clean_shutdown(Refusing(folder))
+    assert not begin_start(disk, folder).clean
 
 
 def test_a_folder_is_prepared_once(folder: str) -> None:
