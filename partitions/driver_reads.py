@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from raftlog.errors import DiskFailed, DiskHindered, InvalidRequest, RaftlogError, RetriableError
+from raftlog.errors import DiskFailed, DiskHindered, InvalidRequest, RaftlogError, RetriableError, Unforeseen
 from raftlog.model import Offset
 
 from .aborted_ranges import AbortedRanges
@@ -110,6 +110,9 @@ class DriverReads(ABC):
             return LogSlice(offset, offset)
         try:
             return self.log.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch, by=by)
+        except Unforeseen as error:
+            self.throw_away(error)  # A job's, of which this read is the first to hear.
+            raise self.replica.not_leading() from None
         except DiskFailed as error:
             if self.log.failed is not None:
                 self.go_offline(str(error))

@@ -9,11 +9,12 @@ import pytest
 from partitions.driver import PartitionDriver
 from partitions.driver_requests import Produced
 from partitions.log_job import LogJob
+from partitions.log_slice import ReadBy
 from partitions.partition_view import TopicRemoved
 from partitions.producer_state import ProducerStates
 from partitions.replica_resets import FIRST_PAUSE_SECONDS, MOST_RESETS, WINDOW_SECONDS
 from raftlog.errors import RaftlogError, ResourceShortage, Unforeseen
-from raftlog.model import Acks
+from raftlog.model import Acks, Offset
 from raftlog.record_batch import encode
 from tests.support.replication_cluster import TOPIC, ReplicationCluster, tp
 
@@ -200,6 +201,21 @@ def test_an_event_that_hears_of_a_broken_job_first_resets_the_replica() -> None:
     assert code_of(answers) == "leadership_lost"
     assert cluster.members[0].manager.resets.resets == 1
     assert not any(event.startswith("INVARIANT") for event in events(cluster, 0))
+
+
+def test_a_follower_that_is_refused_for_a_broken_job_is_not_refused_for_ever() -> None:
+    """S10. A leader that nobody writes to hears of it by what its followers read."""
+    cluster = ReplicationCluster(brokers=2, minimum=1)
+    cluster.produce(0)
+    cluster.settle()
+    leader = driver(cluster)
+    leader.log.broke(Bug("half way"))
+    with pytest.raises(RaftlogError) as caught:
+        leader.read(Offset(0), leader.log.log_end_offset, 1000, min_one_batch=True, by=ReadBy.FOLLOWER_AGAIN)
+    assert caught.value.retriable
+    assert cluster.members[0].manager.driver(tp(0)) is None
+    passes(cluster, PAUSE)
+    assert driver(cluster).log.failed is None
 
 
 def test_a_replica_that_was_removed_meanwhile_does_not_come_back() -> None:
