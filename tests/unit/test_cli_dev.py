@@ -244,6 +244,10 @@ def test_a_stop_that_is_hurried_ends_although_a_node_does_not(folder: str) -> No
     cluster.start()
     try:
         cluster.pause_node(0)
+        process = cluster.nodes[0].process
+        assert process is not None
+        # Until then a process that is still starting may be ended by what asks it to stop.
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         stopping = threading.Thread(target=lambda: codes.update(cluster.stop()))
         stopping.start()
         cluster.hurry()
