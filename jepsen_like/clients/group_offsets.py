@@ -20,13 +20,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from raftlog.client import Admin, Consumer, GroupConsumer, GroupPartition
+from raftlog.client import Admin, GroupConsumer, GroupPartition
 from raftlog.client.admin_groups import SoughtOffset
 from raftlog.client.api import HttpApi
 from raftlog.client.group_api import GroupApi
 from raftlog.errors import RaftlogError
 
-from .log import HEARTBEAT_MS, SESSION_MS, split
+from .log import split
+from .members import subscribed
 from .messages import CertainlyNot, OutcomeUnknown, Told, option
 from .process import ClientSettings
 
@@ -91,17 +92,13 @@ class GroupOffsetsClient:
     async def _poll(self) -> Told:
         """What it was given and lost is told in any case: it happened, whatever else did not."""
         if self._member is None:
-            self._member = Consumer.subscribe(
+            self._member = subscribed(
                 self._bootstrap,
                 self._group,
                 self._topics,
-                auto_offset_reset="earliest",
                 enable_auto_commit=False,
-                session_timeout_ms=SESSION_MS,
-                heartbeat_interval_ms=HEARTBEAT_MS,
                 on_assigned=self._on_assigned,
-                on_revoked=self._on_gone,
-                on_lost=self._on_gone,
+                on_gone=self._on_gone,
             )
         error = ""
         try:

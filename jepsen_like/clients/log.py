@@ -17,6 +17,7 @@ from raftlog.client import Consumer, ConsumerRecord, GroupConsumer, GroupPartiti
 from raftlog.errors import RaftlogError
 
 from .log_transactions import run_transaction
+from .members import subscribed
 from .messages import Told, option
 from .process import ClientSettings, outcome_of
 
@@ -26,8 +27,6 @@ ANSWER_SECONDS = 2.0
 """What is left of an operation's time when a record's delivery ends: so that its error says what became of it."""
 START_PART = 0.25
 """Of an operation's time: for finding one topic to read."""
-SESSION_MS, HEARTBEAT_MS = 6_000, 500
-"""A member that died is found out within a run."""
 
 Pairs = dict[str, list[list[int]]]
 """Key → offset and value of each record, in the order of reading."""
@@ -200,18 +199,14 @@ class LogClient:
             return
         await self._let_go()
         topics = sorted({split(key)[0] for key in keys})
-        self._member = Consumer.subscribe(
+        self._member = subscribed(
             list(self._settings.bootstrap),
             f"group-{self._settings.options['tag']}",
             topics,
-            auto_offset_reset="earliest",
             enable_auto_commit=not self._transactional,
             auto_commit_interval_ms=500,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
             on_assigned=self._moved,
-            on_revoked=self._moved,
-            on_lost=self._moved,
+            on_gone=self._moved,
         )
 
     async def _let_go(self) -> None:

@@ -24,7 +24,8 @@ from raftlog.client.group_api import GroupApi
 from raftlog.client.metadata import TopicDescription
 from raftlog.errors import InvalidRequest, RaftlogError
 
-from .log import HEARTBEAT_MS, SESSION_MS, encoded
+from .log import encoded
+from .members import subscribed
 from .messages import CertainlyNot, OutcomeUnknown, Told
 from .process import ClientSettings
 
@@ -119,17 +120,13 @@ class TopicLivesClient:
 
     def _subscribed(self) -> GroupConsumer:
         self._before = {}
-        return Consumer.subscribe(
+        return subscribed(
             self._bootstrap,
             self._group,
             self._names,
-            auto_offset_reset="earliest",
             enable_auto_commit=False,
-            session_timeout_ms=SESSION_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
             on_assigned=self._on_assigned,
-            on_revoked=self._on_gone,
-            on_lost=self._on_gone,
+            on_gone=self._on_gone,
         )
 
     async def _commit(self) -> Told:

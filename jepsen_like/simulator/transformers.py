@@ -20,15 +20,7 @@ from raftlog.model import TopicId, TopicPartition
 from .topic_lives import Acknowledged
 from .transformed_truth import TRANSFORMERS, Attempt, TransformedTruth
 from .violation import Violation
-from .virtual_clients import (
-    AGAIN_SECONDS,
-    DELIVERY_TIMEOUT_MS,
-    HEARTBEAT_MS,
-    REBALANCE_MS,
-    REQUEST_TIMEOUT_MS,
-    SESSION_TIMEOUT_MS,
-    Application,
-)
+from .virtual_clients import AGAIN_SECONDS, DELIVERY_TIMEOUT_MS, REQUEST_TIMEOUT_MS, Application
 
 TRANSACTION_MS = 8_000
 DECISION_SECONDS = 6.0
@@ -68,17 +60,7 @@ class TransformerApplication(Application):
             transactional_id=self._transactional_id,
             transaction_timeout_ms=TRANSACTION_MS,
         )
-        member = GroupConsumer(
-            self.bootstrap,
-            TRANSFORMERS,
-            self._topics,
-            client_id=self.name,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            rebalance_timeout_ms=REBALANCE_MS,
-        )
+        member = self.member(TRANSFORMERS, self._topics, enable_auto_commit=False)
         try:
             while not self.leaves:
                 records = await self._poll(member)

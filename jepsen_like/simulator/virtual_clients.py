@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -54,7 +55,7 @@ AGAIN_SECONDS = 0.3
 NEVER = 1_000_000
 
 
-class Application:
+class Application(ABC):
     """One process that uses the library."""
 
     def __init__(
@@ -88,8 +89,23 @@ class Application:
 
         self.heap.schedule(0.0, raise_it)
 
+    @abstractmethod
     async def run(self) -> None:
-        raise NotImplementedError
+        """What it does, to its end. What this raises ends the world."""
+
+    def member(self, group: str, topics: tuple[str, ...], **options: Any) -> GroupConsumer:
+        """One of a group, with timeouts that fit the length of a simulated run; `options` are `GroupConsumer`'s."""
+        return GroupConsumer(
+            self.bootstrap,
+            group,
+            topics,
+            client_id=self.name,
+            auto_offset_reset="earliest",
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            rebalance_timeout_ms=REBALANCE_MS,
+            **options,
+        )
 
     async def take(self, consumer: Consumer | GroupConsumer, most: int) -> list[ConsumerRecord]:
         """The next records. Raises as `poll` does."""
@@ -250,18 +266,7 @@ class MemberApplication(Application):
         self.leaves = False
 
     async def run(self) -> None:
-        member = GroupConsumer(
-            self.bootstrap,
-            GROUP,
-            self._topics,
-            client_id=self.name,
-            auto_offset_reset="earliest",
-            auto_commit_interval_ms=COMMIT_MS,
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            rebalance_timeout_ms=REBALANCE_MS,
-            isolation="read_committed",
-        )
+        member = self.member(GROUP, self._topics, auto_commit_interval_ms=COMMIT_MS, isolation="read_committed")
         try:
             while not self.leaves:
                 await self._poll(member)

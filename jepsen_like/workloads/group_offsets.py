@@ -25,7 +25,7 @@ from typing import Any
 
 from ..checkers import group_fencing, keyed, stats
 from ..clients.group_offsets import LONE, SOUGHT
-from ..clients.log import SESSION_MS
+from ..clients.members import SESSION_MS
 from ..clients.messages import option
 from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Limit, Wanted
 from ..history import Operation

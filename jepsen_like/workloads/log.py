@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..checkers import kafka, stats, transactions
-from ..clients.log import SESSION_MS
+from ..clients.members import SESSION_MS
 from ..clients.messages import option
 from ..generators import PENDING, Context, Drawn, EachWorker, Generator, Wanted
 from ..history import Operation

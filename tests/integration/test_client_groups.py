@@ -21,7 +21,7 @@ from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import TopicPartition
 from raftlog.record_batch import encode
 from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, eventually, running_api
+from tests.support.http_api_client import Api, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -40,12 +40,6 @@ async def broker() -> FakeBroker:
     for partition in range(4):
         made.logs[TopicPartition(topic.topic_id, partition)].append(encode([b"a"] * 10, base_timestamp_ms=0))
     return made
-
-
-@pytest.fixture
-async def api(broker: FakeBroker) -> AsyncIterator[Api]:
-    async with running_api(broker) as running:
-        yield running
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from raftlog.model import TopicPartition
 from raftlog.record_batch import encode
 from raftlog.wire import DeleteRecordsRequest, DeleteRecordsResponse
 from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, running_api
+from tests.support.http_api_client import Api
 
 pytestmark = pytest.mark.integration
 
@@ -30,12 +29,6 @@ async def broker() -> FakeBroker:
         for _ in range(3):
             log.append(encode([b"a", b"b"], base_timestamp_ms=0))
     return made
-
-
-@pytest.fixture
-async def api(broker: FakeBroker) -> AsyncIterator[Api]:
-    async with running_api(broker) as running:
-        yield running
 
 
 def starts(broker: FakeBroker) -> list[int]:

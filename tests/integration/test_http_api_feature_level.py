@@ -3,8 +3,6 @@ administrator's own part in front of a real image."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from metadata.commands import Command, CommandResult, Refused, SetFeatureLevel
@@ -14,23 +12,12 @@ from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId, FeatureLevelChange, QuorumStatus
 from raftlog.version import FEATURE_LEVEL
 from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, running_api
+from tests.support.http_api_client import Api
 from tests.support.metadata_cluster import Cluster
 
 pytestmark = pytest.mark.integration
 
 PATH = "/v1/cluster/feature-level"
-
-
-@pytest.fixture
-def broker() -> FakeBroker:
-    return FakeBroker()
-
-
-@pytest.fixture
-async def api(broker: FakeBroker) -> AsyncIterator[Api]:
-    async with running_api(broker) as running:
-        yield running
 
 
 async def test_the_level_is_raised_and_a_plan_changes_nothing(api: Api, broker: FakeBroker) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from raftlog.model import TopicPartition
 from raftlog.record_batch import encode
 from raftlog.wire import OffsetsRequest, OffsetsResponse
 from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, running_api
+from tests.support.http_api_client import Api
 
 pytestmark = pytest.mark.integration
 
@@ -28,12 +27,6 @@ async def broker() -> FakeBroker:
         for _ in range(5):
             made.logs[TopicPartition(topic.topic_id, partition)].append(encode([b"a", b"b"], base_timestamp_ms=0))
     return made
-
-
-@pytest.fixture
-async def api(broker: FakeBroker) -> AsyncIterator[Api]:
-    async with running_api(broker) as running:
-        yield running
 
 
 async def join(api: Api, **asked: Any) -> dict[str, Any]:

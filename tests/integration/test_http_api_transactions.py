@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -17,7 +16,7 @@ from raftlog.errors import RetriableError
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.transactions import TransactionKey
 from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, running_api
+from tests.support.http_api_client import Api
 
 pytestmark = pytest.mark.integration
 
@@ -30,12 +29,6 @@ async def broker() -> FakeBroker:
     made = FakeBroker()
     made.add_topic("t", 3)
     return made
-
-
-@pytest.fixture
-async def api(broker: FakeBroker) -> AsyncIterator[Api]:
-    async with running_api(broker) as running:
-        yield running
 
 
 def topic_id(broker: FakeBroker) -> str:

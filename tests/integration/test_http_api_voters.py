@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from raftlog import Admin
 from raftlog.client import admin as admin_module
 from raftlog.errors import InvalidRequest, RetriableError
 from tests.support.fake_broker import FakeBroker
-from tests.support.http_api_client import Api, running_api
+from tests.support.http_api_client import Api
 
 pytestmark = pytest.mark.integration
 
 PATH = "/v1/quorum/voters"
-
-
-@pytest.fixture
-def broker() -> FakeBroker:
-    return FakeBroker()
-
-
-@pytest.fixture
-async def api(broker: FakeBroker) -> AsyncIterator[Api]:
-    async with running_api(broker) as running:
-        yield running
 
 
 async def test_a_voter_is_added_and_removed_and_a_plan_changes_nothing(api: Api, broker: FakeBroker) -> None:
