@@ -14,6 +14,7 @@ import pytest
 
 from raftlog import Admin, Consumer, Producer
 from raftlog.cli.local_cluster import LocalCluster, LocalNode
+from raftlog.model import Endpoint
 from tests.support.cluster import PATIENCE_S, eventually, log_lines, running_cluster
 
 pytestmark = pytest.mark.integration
@@ -23,6 +24,7 @@ RECORDS = 24
 VALUE = 250_000
 ASKED = 2_000
 """Connections, far more than the limit allows."""
+AT_ONCE = 100
 
 
 @pytest.fixture(scope="module")
@@ -53,19 +55,24 @@ def open_files(node: LocalNode) -> int:
     return len(os.listdir(f"/proc/{pid_of(node)}/fd"))
 
 
+async def connect(one: socket.socket, endpoint: Endpoint) -> None:
+    one.setblocking(False)
+    with contextlib.suppress(ConnectionResetError):  # It was one too many, and is refused already.
+        await asyncio.get_running_loop().sock_connect(one, (endpoint.host, endpoint.port))
+
+
 @contextlib.asynccontextmanager
 async def idle_connections(node: LocalNode) -> AsyncIterator[list[socket.socket]]:
-    """To both listeners in turn, until the node takes no more."""
+    """To both listeners, a hundred at a time, more than the node keeps."""
     idle: list[socket.socket] = []
     try:
-        for number in range(ASKED):
-            one = socket.socket()
-            one.setblocking(False)
-            endpoint = node.data if number % 2 else node.api
-            one.connect_ex((endpoint.host, endpoint.port))
-            idle.append(one)
-            if number % 100 == 0:
-                await asyncio.sleep(0.02)
+        for _ in range(0, ASKED, AT_ONCE):
+            several = [socket.socket() for _ in range(AT_ONCE)]
+            idle += several
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.gather(
+                    *(connect(one, node.data if number % 2 else node.api) for number, one in enumerate(several))
+                )
         yield idle
     finally:
         for one in idle:

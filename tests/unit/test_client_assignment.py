@@ -49,6 +49,7 @@ def asked_for(cluster: FakeCluster) -> list[tuple[int, int]]:
 
     def on_fetch(request: FetchRequest) -> Fate:
         asked.extend((one.partition, one.offset) for one in request.partitions)
+        cluster.wake()
         return OK
 
     cluster.nodes[1].on_fetch = on_fetch
@@ -135,8 +136,7 @@ async def test_what_is_assigned_is_asked_for_while_the_leader_still_waits(
     async with Consumer(cluster.bootstrap, "t", [0], {0: 40}, max_wait_ms=30_000) as consumer:
         asked = asked_for(cluster)
         waiting = asyncio.create_task(consumer.poll(timeout=30.0))
+        await cluster.until(lambda: (0, 40) in asked)
         async with asyncio.timeout(5):
-            while (0, 40) not in asked:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
             consumer.assign({0: 40, 2: 39})
             assert [(record.partition, record.offset) for record in await waiting] == [(2, 39)]

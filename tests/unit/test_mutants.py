@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import select
 import subprocess
 import sys
 import threading
@@ -55,16 +57,17 @@ def test_a_mutated_file_is_never_read_from_old_bytecode(tree: Tree) -> None:
 
 
 def test_a_run_without_end_is_ended_with_all_that_it_began(tree: Tree, tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    child = f"import os, pathlib, time; pathlib.Path({str(begun)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    """Its child holds one end of a pipe for as long as it lives."""
+    alive = tmp_path / "alive"
+    os.mkfifo(alive)
+    child = f"import time; held = open({str(alive)!r}, 'w'); print('begun', file=held, flush=True); time.sleep(600)"
     program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    run = tree.python(["-c", program], 3.0)
-    assert run.status is None and 3.0 <= run.seconds < 60
-    ends = time.monotonic() + 30
-    stat = Path(f"/proc/{begun.read_text()}/stat")
-    while stat.exists() and ") Z " not in stat.read_text():  # a zombie is nobody's any more
-        assert time.monotonic() < ends
-        time.sleep(0.01)
+    with open(os.open(alive, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as told:
+        run = tree.python(["-c", program], 3.0)
+        assert run.status is None and 3.0 <= run.seconds < 60
+        for expected in (b"begun\n", b""):
+            assert select.select([told], [], [], 30)[0], "nothing more is said, and the pipe is held"
+            assert told.read(100) == expected
 
 
 def test_a_tree_that_is_stopped_from_another_thread_ends_at_once_and_runs_nothing_more(tree: Tree) -> None:

@@ -8,7 +8,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +31,7 @@ from jepsen_like.nemeses import descriptors, steps
 from jepsen_like.nemeses.descriptors import Crowding, LogsSince, RunningOut
 from jepsen_like.nemeses.injection import FaultNotMade
 from raftlog.model import Endpoint
+from tests.support.http_api_client import eventually
 
 PATIENCE_S = 30.0
 HOST = "127.0.0.1"
@@ -56,7 +56,7 @@ while True:
         except OSError as error:
             told = {{"event": "no descriptor for a connection", "error": error.errno}}
             print(json.dumps(told), file=sys.stderr, flush=True)
-            time.sleep(0.02)
+            time.sleep(0.02)  # It rests, as a node does: the connection is still there to be taken.
             continue
         kept[which].append(accepted)
         if len(kept[which]) > {MOST}:
@@ -275,8 +275,13 @@ async def test_connections_that_never_came_about_were_not_ended() -> None:
         nobody = Endpoint(HOST, closed.getsockname()[1])
         idle = IdleConnections((nobody,), 3)
         await idle.begin()
-        await asyncio.sleep(0.05)
-        idle.look()
+        first = set(idle._open[nobody])
+
+        def all_are_dialled_again() -> bool:
+            idle.look()
+            return first.isdisjoint(idle._open[nobody])
+
+        await eventually(all_are_dialled_again)
         await idle.end()
         await idle.end()
     assert idle.ended == {nobody: 0} and idle.overloaded == {nobody: 0}
@@ -292,7 +297,8 @@ def test_both_leave_one_anothers_processes_and_clocks_alone() -> None:
 
 
 async def until_said(nodes: Any) -> None:
-    await until(lambda: b"no descriptor" in nodes.node.log.read_bytes(), "the process says that it has none")
+    """The process has said that it has none."""
+    await eventually(lambda: b"no descriptor" in nodes.node.log.read_bytes(), patience_s=PATIENCE_S)
 
 
 async def until_answered(endpoint: Endpoint) -> None:
@@ -301,10 +307,3 @@ async def until_answered(endpoint: Endpoint) -> None:
         reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         with contextlib.closing(writer):
             assert b"overloaded" in await reader.read()
-
-
-async def until(holds: Any, what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.01)
