@@ -40,6 +40,8 @@ TAKEN_SECONDS = 10.0
 take."""
 POLL_SECONDS = 0.02
 LOOK_SECONDS = 0.3
+LOOKS = 5
+"""So many in a row find numbers that are free: a listener has rested twice meanwhile, and taken none of them."""
 NO_DESCRIPTOR = "no descriptor for a connection"
 OFFLINE = "replica offline"
 
@@ -76,8 +78,9 @@ def _event(line: bytes) -> object:
 
 
 class RunningOut:
-    """`steps.FewDescriptors`. A connection of a node's takes two descriptors: where one is left that no connection can
-    be taken with, its limit is lowered to that."""
+    """`steps.FewDescriptors`. A connection to a node's data listener takes two descriptors, and the listener accepts as
+    many at once as there are numbers left: none of them gets its second then, and all are closed. Where numbers stay
+    free by that the node's limit is lowered to the first of them."""
 
     def __init__(self, step: steps.FewDescriptors, cluster: NodeCluster) -> None:
         self._step = step
@@ -101,14 +104,18 @@ class RunningOut:
         self._lowering = asyncio.create_task(self._lower())
 
     async def _lower(self) -> None:
+        left = dict.fromkeys(self._before, 0)
+        """Node → how many looks in a row have found numbers that are free."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             for node, (pid, _) in self._before.items():
                 with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # It ended, which is told.
                     taken = open_numbers(pid)
-                    if free_below(self._limits[node], taken) == 1:
+                    left[node] = left[node] + 1 if free_below(self._limits[node], taken) else 0
+                    if left[node] == LOOKS:
                         self._limits[node] = limit_leaving(0, taken)
                         set_soft_limit(pid, self._limits[node])
+                        left[node] = 0
 
     async def prove(self) -> Evidence:
         """All numbers are taken at the same moment: a node opens and closes some all the time, where it can."""

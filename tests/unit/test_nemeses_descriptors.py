@@ -181,17 +181,18 @@ async def test_one_that_has_some_left_proves_nothing(nodes: Any, monkeypatch: py
         await fault.heal()
 
 
-async def test_the_last_one_is_taken_away_where_no_connection_can_be_taken_with_it(
-    nodes: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("left", [1, 2, 5])
+async def test_the_last_ones_are_taken_away_where_no_connection_takes_them(
+    nodes: Any, monkeypatch: pytest.MonkeyPatch, left: int
 ) -> None:
-    monkeypatch.setattr(descriptors, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(descriptors, "MORE_THAN_SPARE", -2)  # One to each listener.
+    monkeypatch.setattr(descriptors, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(descriptors, "MORE_THAN_SPARE", -1 - left)  # One to each listener.
     pid, before = nodes.pid("n1"), soft_limit(nodes.pid("n1"))
-    free = limit_leaving(3, open_numbers(pid))
-    fault = RunningOut(steps.FewDescriptors(("n1",), "one", 3), nodes)
+    first = limit_leaving(2 + left, open_numbers(pid))
+    fault = RunningOut(steps.FewDescriptors(("n1",), "one", 2 + left), nodes)
     await fault.begin()
     try:
-        assert (await fault.prove())["limits"]["n1"] == soft_limit(pid) == free - 1
+        assert (await fault.prove())["limits"]["n1"] == soft_limit(pid) < first
     finally:
         await fault.heal()
     assert soft_limit(pid) == before
