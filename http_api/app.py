@@ -127,8 +127,9 @@ async def start_api(
     most_connections: Callable[[], int | None] = lambda: None,
     on_short: Callable[[OSError], None] = lambda error: None,
 ) -> tuple[web.AppRunner, int]:
-    """Listen; port 0 picks a free one. Returns what to `cleanup()` and the port. `most_connections`: how many there may
-    be now, where that is less than the limits say; `on_short` is told when accepting rests for want of a descriptor.
+    """Listen; port 0 picks a free one. Returns the runner to `cleanup()` and the port. `most_connections`: the number
+    allowed now, where that is less than the limits say; `on_short` is called with the error of each `accept` that found
+    no descriptor or memory, after which accepting pauses.
 
     Raises `OSError` when it cannot listen.
     """

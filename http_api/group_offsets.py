@@ -118,8 +118,8 @@ async def seek(request: web.Request) -> web.StreamResponse:
 
 
 async def _carry_out(context: ApiContext, name: str, epoch: int, plan: list[_Planned]) -> None:
-    """In parts, since a command has room for so many. Raises as `reset`, and `RetriableError` (`outcome_unknown`) where
-    a part fails after others: an error that says that nothing was done would be none about those."""
+    """Set the planned offsets in parts, since a command has room for so many. Raises as `reset`, and `RetriableError`
+    (`outcome_unknown`) where a part fails after others: its own error, that nothing was done, is not true of those."""
     for first in range(0, len(plan), MAX_OFFSETS_PER_REQUEST):
         part = plan[first : first + MAX_OFFSETS_PER_REQUEST]
         offsets = [WantedOffset(one.topic_partition, one.new_offset) for one in part]
@@ -129,8 +129,8 @@ async def _carry_out(context: ApiContext, name: str, epoch: int, plan: list[_Pla
         except RaftlogError as error:
             if not first:
                 raise
-            done = f"{first} of {len(plan)} offsets of group {name!r} are set, and then: {error.detail}; plan anew"
-            raise RetriableError("outcome_unknown", done) from None
+            done = f"{first} of {len(plan)} offsets of group {name!r} are set, then a part failed"
+            raise RetriableError("outcome_unknown", f"{done}: {error.detail}; make a new plan") from None
         created = context.service.view.groups.group(name)
         epoch = created.epoch if created is not None else epoch
 
@@ -192,15 +192,15 @@ async def _as_planned(
     for partition, row in rows.items():
         where, held = f"{row.topic}/{row.partition}", ranges.get(partition)
         if context.service.view.partition(partition) is None:
-            raise InvalidRequest("unknown_partition", f"{where} is gone: plan anew")
+            raise InvalidRequest("unknown_partition", f"{where} is gone: make a new plan")
         if held is None:
             raise RetriableError("leader_not_available", f"nobody leads {where} now")
         current = committed[partition].offset if partition in committed else None
         if current != row.offset:
-            detail = f"{where}: {current} is committed, it was planned where it was {row.offset}: plan anew"
+            detail = f"{where}: {current} is committed, but the plan was made at {row.offset}: make a new one"
             raise InvalidRequest("offset_moved", detail)
         if not held.start <= row.new_offset <= held.end:
-            detail = f"{where}: {row.new_offset} is not between {held.start} and {held.end} any more: plan anew"
+            detail = f"{where}: {row.new_offset} is not between {held.start} and {held.end} any more: make a new plan"
             raise InvalidRequest("offset_out_of_range", detail)
         plan.append(_Planned(partition, current, row.new_offset, held))
     return plan
@@ -250,8 +250,8 @@ async def _find(context: ApiContext, queries: list[OffsetQuery], isolation: int)
 
 
 async def _wanted(context: ApiContext, asked: Sequence[OffsetToCommit]) -> list[WantedOffset]:
-    """Raises `InvalidRequest`. A name is that of the topic which the quorum knows by it now (S7): this node may still
-    know one that was deleted."""
+    """The offsets to commit, by topic id. A name means the topic that the quorum knows by it now (S7): this node may
+    still know a deleted one. Raises `InvalidRequest`."""
     named = next((one.topic for one in asked if one.topic_id is None), None)
     if named is not None:
         await context.catch_up(f"topic {named!r}")

@@ -181,7 +181,7 @@ def worst(errors: list[RaftlogError]) -> RaftlogError:
 
 
 def partly(errors: list[RaftlogError], parts: int) -> dict[str, Any]:
-    """Members for a request of so many parts of which these failed: the worst error's word, that nothing happened, is
-    none about the other parts."""
+    """Members of the problem document for a request with `parts` parts, of which those with `errors` failed. The worst
+    error alone may say that nothing was applied, which would not be true of the other parts."""
     certain = len(errors) == parts and all(error.applied is Applied.NO for error in errors)
     return {} if certain else {"applied": Applied.UNKNOWN.value}

@@ -108,7 +108,7 @@ class TestSeek:
         assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["3", "9"]
 
     def test_what_was_shown_is_done_and_nothing_else(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        """While somebody reads the plan, the group commits: it is refused, not planned anew."""
+        """While somebody reads the plan, the group commits: it is refused, and no new plan is made."""
         commit(api, 4, 6)
 
         def meanwhile(*_: object, **__: object) -> bool:
@@ -117,7 +117,7 @@ class TestSeek:
 
         monkeypatch.setattr("raftlog.cli.group.click.confirm", meanwhile)
         result = group(api, "seek", "g", "--shift-by", "-1")
-        assert result.code == 1 and "5 is committed, it was planned where it was 4" in result.stderr
+        assert result.code == 1 and "5 is committed, but the plan was made at 4" in result.stderr
         assert [row[3] for row in group(api, "describe", "g").table("GROUP")[1:]] == ["5", "6"]
 
     def test_usage(self, api: Api) -> None:
