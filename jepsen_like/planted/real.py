@@ -111,8 +111,9 @@ HUNTS: Mapping[str, Hunt] = {
     "answers_are_not_remembered": Hunt("topics", "slow-kill", _SLOW_ANSWERS, rounds=FEW, processes=12),
     # What rots.
     "recovery_without_checksums": Hunt("log", "power-rot-each", _AT_ONCE, rounds=3),
-    # What a full disk needs.
+    # What a full disk needs, and what it leaves.
     "retention_has_no_room": Hunt("log", "disk-full", _A_WHILE, rounds=0, seconds=30.0),
+    "a_disk_that_was_short_stays_short": Hunt("log", "disk-full", _A_WHILE, rounds=0, seconds=30.0),
     # What is short for a while: long enough for a segment to be begun. Only a start would heal it, and none is made.
     "a_shortage_takes_replicas_offline": Hunt(
         "log", "descriptors", {"hold": [6, 8], "quiet": [1, 3]}, rounds=0, seconds=30.0
@@ -236,7 +237,6 @@ NOT_HERE: Mapping[str, str] = {
     "the_quorum_has_no_room": _FULL,
     "a_start_has_no_room": _FULL,
     "the_ballast_is_filled_once": _NOT_HUNTED_YET,
-    "a_disk_that_was_short_stays_short": _NOT_HUNTED_YET,
     "a_full_disk_keeps_its_leaderships": "writes that have to be taken while a disk is full; it may heal before that",
     "a_repeated_initialisation_fences": "an initialisation whose answer is lost while its client lives on",
 }
