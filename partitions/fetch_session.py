@@ -32,6 +32,7 @@ from raftlog.ports import Part, Scheduler, Timer, Worker
 from raftlog.wire import MAX_PARTITIONS_PER_REQUEST
 from raftlog.wire_sessions import FetchedSlot, SessionFetchRequest, SlotToFetch
 
+from .fetch_doubts import FetchDoubts
 from .fetch_reads import READS_A_TURN, PartitionRead, Replicas, load_cold, look, read_partition
 from .turns import in_turns
 
@@ -91,6 +92,7 @@ class FetchSession:
         replicas: Replicas,
         scheduler: Scheduler,
         worker: Worker,
+        doubts: FetchDoubts,
         *,
         committed: bool,
         left: Callable[[int], None],
@@ -103,6 +105,7 @@ class FetchSession:
         self._replicas = replicas
         self._scheduler = scheduler
         self._worker = worker
+        self._doubts = doubts
         self._committed = committed
         self._left = left
         self._named: deque[SlotToFetch | int] = deque()
@@ -295,7 +298,7 @@ class FetchSession:
             self._partial[slot] = None
 
     def _take(self, poll: Poll, reads: Sequence[tuple[Slot, PartitionRead]]) -> None:
-        """These slots are over; load what is cold, then answer."""
+        """These slots are over; settle what is in doubt, load what is cold, then answer."""
         del self._polls[poll]
         if poll.timer is not None:
             poll.timer.cancel()
@@ -303,6 +306,10 @@ class FetchSession:
             del self._ready[slot]
             del self._slots[slot.asked.slot]
         self._left(len(reads))
+        found = [read for _, read in reads]
+        self._doubts.settle(found, lambda: self._load(poll, reads), committed=self._committed)
+
+    def _load(self, poll: Poll, reads: Sequence[tuple[Slot, PartitionRead]]) -> None:
         load_cold(self._worker, self._scheduler, [read for _, read in reads], lambda: self._finish(poll, reads))
 
     def _finish(self, poll: Poll, reads: Sequence[tuple[Slot, PartitionRead]]) -> None:

@@ -15,6 +15,7 @@ from raftlog.errors import RaftlogError, RetriableError
 from raftlog.ports import Clock, Scheduler, Worker
 from raftlog.wire_sessions import SessionFetchRequest
 
+from .fetch_doubts import FetchDoubts
 from .fetch_reads import Replicas
 from .fetch_session import FetchSession, SessionDone
 
@@ -28,11 +29,14 @@ UNUSED_SECONDS = 60.0
 class FetchSessions:
     """See the module. Belongs to the broker's one thread."""
 
-    def __init__(self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker) -> None:
+    def __init__(
+        self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker, doubts: FetchDoubts
+    ) -> None:
         self._replicas = replicas
         self._clock = clock
         self._scheduler = scheduler
         self._worker = worker
+        self._doubts = doubts
         self._sessions: dict[FetchSession, None] = {}
         """The one that rested longest first."""
         self._slots = 0
@@ -95,6 +99,7 @@ class FetchSessions:
             self._replicas,
             self._scheduler,
             self._worker,
+            self._doubts,
             committed=request.isolation == 1,
             left=self._went,
         )

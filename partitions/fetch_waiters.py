@@ -3,7 +3,8 @@
     1. Read every partition as far as this reader may see (`fetch_reads.py`). Enough bytes, or an error: answer.
     2. Otherwise let everything go again and wait: for a moved high watermark, without which no last stable offset moves
        (or the end of a leadership), in any of them, or for the deadline. Then read once more.
-    3. What is not in memory is loaded by a worker before the answer; the loop never waits for the disk.
+    3. Before the answer a position beyond the end is confirmed (`fetch_doubts.py`), and a worker loads what is not in
+       memory; the loop never waits for the disk.
 
 A poll may name ten thousand partitions, so that reading them, answering and leaving take several turns of the loop.
 At the end of each turn it waits at the partitions that it has read: what comes there while it reads the others has all
@@ -27,6 +28,7 @@ from raftlog.model import TopicId, TopicPartition
 from raftlog.ports import Clock, FileRegion, Part, Scheduler, Timer, Worker
 from raftlog.wire import FetchedPartition, FetchPartition
 
+from .fetch_doubts import CatchUp, FetchDoubts
 from .fetch_reads import READS_A_TURN, PartitionRead, Replicas, load_cold, read_partition
 from .fetch_sessions import FetchSessions
 from .turns import in_turns
@@ -54,8 +56,11 @@ class Cancellable(Protocol):
 class FetchWaiters:
     """All long polls of a broker, and beside them its fetch sessions."""
 
-    def __init__(self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker) -> None:
-        self.sessions = FetchSessions(replicas, clock, scheduler, worker)
+    def __init__(
+        self, replicas: Replicas, clock: Clock, scheduler: Scheduler, worker: Worker, catch_up: CatchUp
+    ) -> None:
+        self.doubts = FetchDoubts(replicas, scheduler, catch_up)
+        self.sessions = FetchSessions(replicas, clock, scheduler, worker, self.doubts)
         self.replicas = replicas
         self.scheduler = scheduler
         self.worker = worker
@@ -95,6 +100,7 @@ class FetchWaiters:
 
     def close(self) -> None:
         """Every waiting poll is answered with what there is."""
+        self.doubts.close()
         self.sessions.close()
         for poll in list(self._waiting):
             poll.on_deadline()
@@ -250,8 +256,11 @@ class LongPoll:
         self._run(self._assemble(PartitionRead(asked, error=error) for asked in self._partitions))
 
     def _answer(self, reads: Sequence[PartitionRead]) -> None:
-        """Load what is cold, then call back."""
+        """Settle what is in doubt, load what is cold, then call back."""
         self._looking, self._answering = False, True
+        self._owner.doubts.settle(reads, lambda: self._load(reads), committed=self._committed)
+
+    def _load(self, reads: Sequence[PartitionRead]) -> None:
         owner = self._owner
         load_cold(owner.worker, owner.scheduler, reads, lambda: self._run(self._assemble(reads)))
 

@@ -28,6 +28,7 @@ from .driver import PartitionDriver
 from .driver_ports import Logger, Surroundings, TransactionPorts
 from .driver_requests import Produced
 from .effects import Fate, IsrProposal
+from .fetch_doubts import CatchUp, own_word_counts
 from .fetch_waiters import Cancellable, FetchWaiters
 from .log_writer import LogWriter
 from .offset_search import not_found, search_offset
@@ -72,10 +73,11 @@ class PartitionManager:
         on_replica_offline: Callable[[TopicPartition, str], None] | None = None,
         report_loss: ReportLoss | None = None,
         transactions: TransactionPorts | None = None,
+        catch_up: CatchUp = own_word_counts,
     ) -> None:
-        """`cluster_clock` stamps records and makes them old. `log_worker` writes and fsyncs, so that no read of a cold
-        file ever waits in front of an acknowledgement; `worker` does all else that blocks. `on_replica_offline` is told
-        when a replica was taken out of service, and again whenever it is elected all the same."""
+        """`cluster_clock` stamps records and makes them old. `log_worker` writes and fsyncs, so no read of a cold file
+        ever waits in front of an acknowledgement; `worker` does all else that blocks. `on_replica_offline` hears of a
+        replica taken out of service, and if it is elected all the same. `catch_up` confirms leaders to readers."""
         self._node_id = node_id
         self._clock, self._cluster_clock, self._random = clock, cluster_clock, random
         self._scheduler, self._worker = scheduler, worker
@@ -96,10 +98,9 @@ class PartitionManager:
             self._drivers, scheduler, worker, logger, self._shelf, report_loss, self._place_late, on_replica_offline
         )
         self.resets = ReplicaResets(node_id, clock, logger, self._shelf, self._drivers, self._ticks, on_replica_offline)
-        self.compactor = Compactor(
-            scheduler, worker, self._writer, cluster_clock, logger, lambda: list(self._drivers.values())
-        )
-        self.fetches = FetchWaiters(self, clock, scheduler, worker)
+        drivers = self._drivers
+        self.compactor = Compactor(scheduler, worker, self._writer, cluster_clock, logger, lambda: [*drivers.values()])
+        self.fetches = FetchWaiters(self, clock, scheduler, worker, catch_up)
         self.transactions = TransactionLooks(transactions or TransactionPorts(), scheduler, self._drivers)
         self._server = ReplicationServer(
             node_id=node_id,

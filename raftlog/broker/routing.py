@@ -88,7 +88,7 @@ class Router:
         self.own_problems: Callable[[], Sequence[str]] = tuple
         """What is wrong with this node and can be seen here only."""
         self._leaders = Leaders(broker.view)
-        self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self.catch_up)
+        self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders)
         self._deletions = DeletionRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self.offsets)
         self._producer_ids = range(0)
         self._producer_ids_lock = asyncio.Lock()

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 
 import msgspec
 
-from raftlog.errors import NotLeader, RaftlogError, RetriableError
+from raftlog.errors import NotLeader, RaftlogError
 from raftlog.model import BrokerId
 from raftlog.ports import FileRegion, Part
 from raftlog.wire import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
@@ -37,11 +37,8 @@ class FetchRouter:
         local: LocalRequests,
         forwarder: Forwarder,
         leaders: Leaders,
-        catch_up: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`catch_up` brings this node's view to all that the quorum has decided by now; false where it cannot."""
         self._node_id = node_id
-        self._catch_up = catch_up
         self._local = local
         self._forwarder = forwarder
         self._leaders = leaders
@@ -68,39 +65,18 @@ class FetchRouter:
                     await self._poll_each(request, left_ms)
                     continue
             try:
-                answer = await self._settled(request, response, patience)
+                again = await self._asks_again(response, patience)
             except BaseException:
                 release(parts)
                 raise
-            if answer is not None:
-                return answer, parts
+            if not again:
+                return response, parts
             release(parts)
 
-    async def _settled(self, request: FetchRequest, response: FetchResponse, patience: float) -> FetchResponse | None:
-        """The answer as the client gets it; None where everybody is to be asked again, because a leader moved."""
+    async def _asks_again(self, response: FetchResponse, patience: float) -> bool:
+        """Whether everybody is to be asked once more, because a leader moved."""
         moved = any(p.error in ASKS_ELSEWHERE for p in response.partitions)
-        if moved and await self._leaders.retry_before(patience):
-            return None
-        return await self._confirmed(request, response)
-
-    async def _confirmed(self, request: FetchRequest, response: FetchResponse) -> FetchResponse:
-        """Nobody is told that a position is not in the log on the word of a leader that may have been deposed: its end
-        may lie below what its successor has committed, and readers start over when they hear that (KIP-320)."""
-        doubted = [
-            position
-            for position, (asked, answer) in enumerate(zip(request.partitions, response.partitions, strict=True))
-            if answer.error == "offset_out_of_range" and asked.offset > answer.high_watermark
-        ]
-        if not doubted:
-            return response
-        caught_up = await self._catch_up()
-        answers = list(response.partitions)
-        for position in doubted:
-            asked, answer = request.partitions[position], answers[position]
-            if not caught_up or self._leaders.epoch_of(asked.topic_id, asked.partition) != answer.leader_epoch:
-                error = RetriableError("leader_not_available", "the leader changed or cannot be confirmed: ask again")
-                answers[position] = failed(asked, error)
-        return FetchResponse(response.correlation_id, answers)
+        return moved and await self._leaders.retry_before(patience)
 
     async def _ask_all(
         self, request: FetchRequest, max_wait_ms: int, min_bytes: int

@@ -15,7 +15,7 @@ import msgspec
 
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from raftlog.model import NO_BROKER, NO_EPOCH, BrokerId, LeaderEpoch, TopicId, TopicPartition
+from raftlog.model import NO_BROKER, BrokerId, TopicId, TopicPartition
 from raftlog.wire import (
     DeletedPartition,
     DeleteRecordsPartition,
@@ -74,11 +74,6 @@ class Leaders:
         """The leader, or `NO_BROKER`."""
         record = self._view.partition(TopicPartition(TopicId(topic_id), partition))
         return NO_BROKER if record is None else record.leader
-
-    def epoch_of(self, topic_id: bytes, partition: int) -> LeaderEpoch:
-        """The leader's epoch, or `NO_EPOCH`."""
-        record = self._view.partition(TopicPartition(TopicId(topic_id), partition))
-        return NO_EPOCH if record is None else record.leader_epoch
 
     def has_heard_of(self, topic_id: bytes, partition: int) -> bool:
         """Whether there is such a partition, by this node's view."""

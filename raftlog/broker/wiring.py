@@ -52,6 +52,7 @@ from metadata.view import (
 from partitions import effects
 from partitions.disk_room import DiskRoom
 from partitions.driver_ports import TransactionPorts
+from partitions.fetch_doubts import PATIENCE_SECONDS
 from partitions.manager import Dialer, Logger, MetadataChange, PartitionManager
 from partitions.manager import TopicRemoved as TopicIsGone
 from partitions.producer_state import ProducerBounds
@@ -86,6 +87,8 @@ class Quorum(Protocol):
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None: ...
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
+
+    def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
 
 
 class Broker:
@@ -146,6 +149,7 @@ class Broker:
             on_replica_offline=self._offline_leaders.on_offline,
             report_loss=self._report_loss,
             transactions=TransactionPorts(self.view.transactions, self.reports.markers_written, self.reports.overdue),
+            catch_up=self._catch_up,
         )
         self.manager.room = self.room
         self.local = LocalRequests(self.manager, scheduler)
@@ -266,6 +270,21 @@ class Broker:
         self.manager.check_invariants()
 
     # --- Inside ---
+
+    def _catch_up(self, done: Callable[[bool], None]) -> None:
+        """Call back once view and partitions have all that the quorum has decided by now (S7); false where it does not
+        answer."""
+        if self._quorum is None:
+            done(False)
+            return
+
+        def answered(outcome: Outcome) -> None:
+            if outcome.fate is Fate.APPLIED:
+                self.when_view_reaches(outcome.index, lambda: done(True))
+            else:
+                done(False)
+
+        self._quorum.read_barrier(answered, timeout=PATIENCE_SECONDS)
 
     def _room_reports(self, scheduler: Scheduler) -> RoomReports:
         here, view, room = self.identity.node_id, self.view, self.room

@@ -181,6 +181,8 @@ class ReplicationCluster:
         self.members: dict[int, Member] = {}
         self.cache_bytes = cache_bytes
         self.minimum = minimum
+        self.catch_up: Callable[[int, Callable[[bool], None]], None] = lambda number, done: done(True)
+        """How a broker of this number asks the quorum for all that was decided."""
         self.replicas = tuple(BrokerId(number) for number in range(brokers))
         self.topic = TopicRecord(TOPIC, "orders", partitions, brokers, tuple(sorted(configs.items())))
         self.records: dict[int, PartitionRecord] = {
@@ -237,6 +239,7 @@ class ReplicationCluster:
             fetch_cache_bytes=self.cache_bytes,
             on_replica_offline=lambda tp, reason: member.offline.append((tp, reason)),
             report_loss=(lambda *report: member.losses.append(report)) if self.repairs else None,
+            catch_up=lambda done: self.catch_up(number, done),
             transactions=TransactionPorts(
                 decisions,
                 lambda tp, keys: member.markers.extend((tp, one) for one in keys),
@@ -255,12 +258,14 @@ class ReplicationCluster:
             if isinstance(change, PartitionRecord):
                 self.records[change.topic_partition.partition] = change
 
-    def elect(self, leader: int, *, partition: int = 0, isr: Sequence[int] | None = None) -> PartitionRecord:
+    def elect(
+        self, leader: int, *, partition: int = 0, isr: Sequence[int] | None = None, to: Sequence[int] | None = None
+    ) -> PartitionRecord:
         old = self.records[partition]
         members = old.isr if isr is None else tuple(map(BrokerId, isr))
         epoch, partition_epoch = old.leader_epoch + 1, old.partition_epoch + 1
         record = self._record(partition, leader, epoch, partition_epoch, members)
-        self.tell(record)
+        self.tell(record, to=to)
         return record
 
     def set_isr(self, *isr: int, partition: int = 0) -> None:

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from msgspec.structs import replace as replace_struct
 
 from metadata.commands import Command, Done
@@ -372,24 +371,6 @@ async def test_a_leader_that_takes_no_polls_is_not_asked_without_end(here: Here,
     response, _ = await router_of(view, here, others, quorum).fetch(request)
     assert [p.error for p in response.partitions] == ["", ""]
     assert len(others.asked) < 60, "some ten rounds of two leaders, asked twice"
-
-
-async def test_nobody_hears_of_an_end_that_the_quorum_does_not_confirm(here: Here, quorum: Quorum) -> None:
-    """KIP-320: the leader that said so may have been deposed."""
-    here.error = "offset_out_of_range"
-    view = view_of(HERE)
-    router = router_of(view, here, Others(), quorum)
-    confirmed, _ = await router.fetch(fetch_request(0, offset=11))
-    assert [p.error for p in confirmed.partitions] == ["offset_out_of_range"] and quorum.barriers == 1
-
-    def elect() -> None:
-        record = view.partition(TopicPartition(TOPIC, 0))
-        assert record is not None
-        view.on_events(view.index + 1, [PartitionChanged(replace(record, leader_epoch=LeaderEpoch(4)))])
-
-    quorum.before_barrier = elect
-    doubted, _ = await router.fetch(fetch_request(0, offset=11))
-    assert [p.error for p in doubted.partitions] == ["leader_not_available"]
 
 
 # --- Forwarding -------------------------------------------------------------------------------------------------------

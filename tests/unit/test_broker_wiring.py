@@ -33,11 +33,16 @@ class OwnQuorum:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self.barriers: list[Any] = []
 
     def register(self, command: Any, done: Any) -> None:
         result = self._cluster.do(command)
         assert isinstance(result, Registered)
         done(Outcome(Fate.APPLIED, index=self._cluster.image.index, result=result))
+
+    def read_barrier(self, done: Any, *, timeout: float) -> None:
+        assert 0 < timeout <= 5
+        self.barriers.append(done)
 
 
 class NoDialer:
@@ -92,6 +97,24 @@ def test_a_broker_that_takes_its_place_by_half_stops(monkeypatch: pytest.MonkeyP
 
 def follow(cluster: Cluster, broker: Broker) -> None:
     broker.on_events(cluster.image.index, cluster.events)
+
+
+def test_partitions_have_caught_up_when_the_view_is_where_the_quorum_says() -> None:
+    """S7: what confirms a leader to readers who are beyond its end."""
+    cluster, broker, _ = loaded()
+    told: list[bool] = []
+    broker._catch_up(told.append)
+    assert told == [False], "it is not part of a quorum yet"
+    quorum = OwnQuorum(cluster)
+    broker.register(quorum, HERE, HERE, lambda: None)  # type: ignore[arg-type]
+    broker._catch_up(told.append)
+    quorum.barriers.pop()(Outcome(Fate.UNKNOWN, index=0, result=None))
+    assert told == [False, False]
+    broker._catch_up(told.append)
+    quorum.barriers.pop()(Outcome(Fate.APPLIED, index=cluster.image.index, result=None))
+    assert told == [False, False], "its view is behind"
+    follow(cluster, broker)
+    assert told == [False, False, True]
 
 
 def test_a_process_whose_broker_was_unregistered_stops(registered: tuple[Cluster, Broker, list[BaseException]]) -> None:
