@@ -58,8 +58,8 @@ class CodecThreads:
             return work(*args, **kwargs)
         if self._under_way >= self._most:
             raise RetriableError("overloaded", "too many large bodies wait to be parsed or encoded")
+        future = self._pool.submit(work, *args, **kwargs)  # raises where no thread can be started
         self._under_way += 1
-        future = self._pool.submit(work, *args, **kwargs)
         loop = asyncio.get_running_loop()
         # Counted until the thread is done with it, not until the request is: a cancelled request frees no thread.
         future.add_done_callback(lambda _: _call_soon(loop, self._done))

@@ -12,6 +12,7 @@ What is *not* here: when this way is taken (`transport.py`), whom the API asks (
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from raftlog.wire import CONTENT_TYPE, ErrorResponse, Request, Response, decode_
 from .api import HttpApi
 
 CONGESTED_BYTES = 1 * MIB
+
+logger = logging.getLogger("raftlog.client")
 
 
 class _Sent(NamedTuple):
@@ -134,15 +137,18 @@ class ApiConnection:
         self._waiting_bytes -= sent.size
         error = RetriableError("connection_lost", "the client is closed") if sent.task.cancelled() else None
         failed = error or sent.task.exception()
-        if not answer_expected:
-            pass  # nobody asked
-        elif failed is None:
-            answered(*sent.task.result())
-        elif isinstance(failed, RaftlogError):
-            lost(failed)
-        else:
-            lost(RetriableError("connection_lost", f"{type(failed).__name__}: {failed}"))
-        if congested_before and not self.congested:
-            self._on_drained()
-        if self._retired and not self._sent:
-            self._on_over(self)
+        if failed is not None and not isinstance(failed, RaftlogError):  # a bug: whoever asked is told of a loss only
+            logger.error("a request to node %d failed", self.node_id, exc_info=failed)
+            failed = RetriableError("connection_lost", f"{type(failed).__name__}: {failed}")
+        try:
+            if not answer_expected:
+                pass  # nobody asked
+            elif failed is None:
+                answered(*sent.task.result())
+            else:
+                lost(failed)
+        finally:  # whatever the receiver does: those who wait for room, or for the end, would wait for ever
+            if congested_before and not self.congested:
+                self._on_drained()
+            if self._retired and not self._sent:
+                self._on_over(self)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from raftlog.client.transport_http1 import ApiConnection
+from raftlog.client.transport_http1 import CONGESTED_BYTES, ApiConnection
 from raftlog.errors import CODES, Applied, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Endpoint
 from raftlog.ports import Buffer
@@ -131,3 +131,38 @@ async def test_much_that_waits_is_congestion_and_its_end_is_told() -> None:
     assert world.told == ["answered 0", "answered 1", "drained"] and not world.connection.congested
     world.connection.close("over")
     await turns()
+
+
+async def test_a_bug_in_a_request_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.ask()
+    await turns()
+    world.api.asked[0].set_exception(KeyError("nobody foresaw this one"))
+    await turns()
+    assert world.told == ["connection_lost"]
+    [logged] = [record for record in caplog.records if record.name == "raftlog.client"]
+    assert logged.exc_info is not None and logged.exc_info[0] is KeyError
+
+
+async def test_an_answer_that_breaks_its_receiver_leaves_the_end_to_be_told() -> None:
+    heard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context["exception"]))
+    world, bug = World(), KeyError("nobody foresaw this one")
+
+    def broken(response: Response, rest: memoryview) -> None:
+        raise bug
+
+    world.connection.request(
+        "/v1/fetch",
+        lambda number: OffsetsRequest(number, []),
+        [bytes(CONGESTED_BYTES)],
+        timeout=5.0,
+        answered=broken,
+        lost=lambda error: None,
+    )
+    await turns()
+    world.connection.retire()
+    world.answer(0)
+    await turns()
+    assert heard == [bug]
+    assert (world.told, world.over) == (["drained"], [world.connection])
