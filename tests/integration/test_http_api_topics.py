@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from http_api.cluster import OPENAPI
+from http_api.limits import PIECE_BYTES
 from http_api.service import Health
 from raftlog.errors import InvalidRequest, InvariantViolation, RetriableError
 from raftlog.record_batch import encode
@@ -315,3 +316,13 @@ async def test_answers_carry_safe_headers(api: Api) -> None:
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["Cache-Control"] == "no-store"
         assert headers["Server"] == "raftlog"
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+async def test_a_long_list_goes_out_in_pieces(api: Api, encoding: str) -> None:
+    names = [f"topic-{number:04}-{'x' * 200}" for number in range(1_000)]
+    for name in names:
+        api.broker.add_topic(name, 1)
+    answer = await api.get("/v1/topics", headers={"Accept-Encoding": encoding})
+    assert [topic["name"] for topic in answer.document["topics"] if topic["name"] in set(names)] == names
+    assert (int(answer.headers["Content-Length"]) > PIECE_BYTES) is (encoding == "identity")

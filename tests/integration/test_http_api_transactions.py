@@ -260,6 +260,13 @@ async def test_positions_are_listed_and_removed_where_they_stand(api: Api) -> No
     assert [one["name"] for one in (await api.get("/v1/positions")).document["positions"]] == ["q/0", "q/1"]
 
 
+async def test_a_long_list_of_positions_is_compressed_for_those_who_take_it(api: Api) -> None:
+    many = [{"name": f"many/{n}", "current": -1, "new": n} for n in range(100)]
+    assert (await api.post(f"{T}/commit", {"positions": many})).status == 200
+    packed = await api.get("/v1/positions?prefix=many", headers={"Accept-Encoding": "gzip"})
+    assert packed.headers["Content-Encoding"] == "gzip" and len(packed.document["positions"]) == 100
+
+
 async def test_what_is_told_of_large_transactions_is_bounded(
     api: Api, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,16 @@ def test_no_partition_could_go_to_a_subscriber_with_two_less(
                 assert partition.topic_id not in topics or len(targets[other]) + 2 > len(target), (member, other)
 
 
+def test_the_most_loaded_member_gives_first_where_subscriptions_differ() -> None:
+    """Another order would move one partition more."""
+    small, large = TOPICS[:2]
+    wanted = {"a": frozenset({small, large}), "b": frozenset({small, large}), "c": frozenset({large})}
+    a = frozenset({TopicPartition(large, 0), TopicPartition(large, 2)})
+    b = frozenset({TopicPartition(small, 0), TopicPartition(large, 1), TopicPartition(large, 3)})
+    targets = assign_uniform(wanted, {small: 1, large: 4}, {"a": a, "b": b})
+    assert targets["a"] == a and targets["b"] < b and len(targets["c"]) == 1
+
+
 def test_range_gives_consecutive_partitions_and_joins_topics() -> None:
     two = dict.fromkeys("abc", frozenset(TOPICS[:2]))
     targets = assign_range(two, {TOPICS[0]: 7, TOPICS[1]: 7}, NOBODY)

@@ -17,7 +17,7 @@ from metadata.quorum_configuration import Configuration, Voter
 from metadata.quorum_pace import FOLLOWED_HEARTBEATS, HEARTBEAT_LATE, LOOK_AT_LEAST, TICK_SECONDS
 from metadata.quorum_thread import QuorumThread
 from metadata.quorum_thread_dialing import Dialing
-from metadata.quorum_thread_streams import DialedStream
+from metadata.quorum_thread_streams import AcceptedStreams, DialedStream, StreamLink
 from raftlog.clock import ManualClock
 from raftlog.config import TimingConfig
 from raftlog.http2.limits import Http2Limits
@@ -231,6 +231,7 @@ class FakeStream:
         self.loop = asyncio.get_running_loop()
         self.connection = self
         self.closed = asyncio.Event()
+        self.peer_node = 2
 
     def close(self, reason: str) -> None:
         self.closed.set()
@@ -250,6 +251,29 @@ async def test_a_peer_that_takes_a_stream_and_does_not_answer_the_hello_is_diale
     assert not answering.closed.is_set()
     for stream in (silent, answering):
         dialed.on_closed(stream, "over")  # type: ignore[arg-type]
+
+
+async def test_a_handler_hears_which_stream_a_peer_opened_and_closed() -> None:
+    heard: list[tuple[str, object]] = []
+
+    class Ears:
+        def on_opened(self, link: object) -> None:
+            heard.append(("opened", link))
+
+        def on_message(self, link: object, message: memoryview) -> None:
+            heard.append((bytes(message).decode(), link))
+
+        def on_closed(self, link: object) -> None:
+            heard.append(("closed", link))
+
+    streams = AcceptedStreams(Ears(), asyncio.get_running_loop(), lambda call: call())  # type: ignore[arg-type]
+    stream = FakeStream()
+    accepted = streams.accept(stream)  # type: ignore[arg-type]
+    accepted.on_message(stream, memoryview(b"hello"))  # type: ignore[arg-type]
+    accepted.on_closed(stream, "over")  # type: ignore[arg-type]
+    assert [what for what, _ in heard] == ["opened", "hello", "closed"]
+    (link,) = {link for _, link in heard}
+    assert isinstance(link, StreamLink) and link.peer == BrokerId(2)
 
 
 # --- The end ---------------------------------------------------------------------------------------------------------

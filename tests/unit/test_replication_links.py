@@ -289,6 +289,15 @@ def test_who_says_nothing_is_dropped_after_a_while() -> None:
     assert not link.open
 
 
+def test_a_link_that_is_dropped_is_gone_at_once() -> None:
+    """Its last frames may be under way still, and nobody is there for them."""
+    cluster = ReplicationCluster()
+    leader = cluster.members[0].manager
+    assert any(line.startswith("from 1@1 slots=1") for line in leader.status())
+    cluster.tell(broker(1, 2), to=[0])
+    assert not any(line.startswith("from ") for line in leader.status())
+
+
 def test_a_follower_that_dials_again_replaces_its_old_link() -> None:
     cluster = ReplicationCluster()
     old = cluster.members[1].links[0]
