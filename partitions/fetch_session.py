@@ -208,9 +208,17 @@ class FetchSession:
         self._serve()
 
     def _serve(self) -> None:
-        """One turn's worth of looking and answering."""
+        """One turn's worth of looking and answering. After an exception that nobody foresaw a slot may be in no place,
+        and would starve: the session closes, and its client names everything anew."""
         if self.closed:
             return
+        try:
+            self._serve_turn()
+        except Exception:
+            self.close()
+            raise
+
+    def _serve_turn(self) -> None:
         for _ in range(min(len(self._named), TAKEN_A_TURN)):
             self._take_in(self._named.popleft())
         for slot in self._partial:

@@ -187,10 +187,22 @@ class LongPoll:
             self._run(self._look())
 
     def _run(self, steps: Iterator[None]) -> None:
-        """Until the end of the first step now, the others in later turns of the loop."""
-        for _ in steps:
-            self._owner.scheduler.call_soon(lambda: self._run(steps))
-            return
+        """Until the end of the first step now, the others in later turns of the loop. An exception that nobody foresaw,
+        which the loop reports, is the answer."""
+        try:
+            for _ in steps:
+                self._owner.scheduler.call_soon(lambda: self._run(steps))
+                return
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def _fail(self, error: Exception) -> None:
+        done = self._done
+        self.cancel()
+        if done is not None:
+            told = RetriableError("offset_not_available", f"an error that nobody foresaw: {error!r}")
+            done([PartitionRead(asked, error=told).answer() for asked in self._partitions], [])
 
     def _look(self) -> Iterator[None]:
         """Read every partition in the order asked; then answer, or wait."""

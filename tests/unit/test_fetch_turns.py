@@ -11,7 +11,8 @@ from partitions import fetch_reads, fetch_session, fetch_waiters, turns
 from partitions.fetch_reads import PartitionRead
 from raftlog.errors import RetriableError
 from raftlog.ports import FileRegion
-from tests.support.replication_cluster import Fetch, ReplicationCluster, tp
+from raftlog.wire import FetchPartition
+from tests.support.replication_cluster import TOPIC, Fetch, ReplicationCluster, tp
 from tests.support.session_reader import SessionReader
 
 PARTITIONS = 7
@@ -214,3 +215,54 @@ def test_who_names_more_than_can_be_taken_in_is_refused(monkeypatch: pytest.Monk
     reader.close()
     assert reader.sessions.slots == 0
     cluster.settle()
+
+
+class Bug(Exception):
+    """Nobody foresaw it."""
+
+
+def break_reads(monkeypatch: pytest.MonkeyPatch, partition: int) -> list[int]:
+    """Reading this partition raises; how often it did is in the list."""
+    read_partition, raised = fetch_reads.read_partition, list[int]()
+
+    def read(replicas: Any, asked: Any, room: int, **options: Any) -> PartitionRead:
+        if asked.partition == partition:
+            raised.append(partition)
+            raise Bug
+        return read_partition(replicas, asked, room, **options)
+
+    monkeypatch.setattr(fetch_waiters, "read_partition", read)
+    monkeypatch.setattr(fetch_session, "read_partition", read)
+    return raised
+
+
+@pytest.mark.parametrize("turn", ["the first", "a later one"])
+def test_a_poll_that_meets_a_bug_is_answered(turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = CountedCluster(PARTITIONS)
+    monkeypatch.setattr(fetch_waiters, "READS_A_TURN", 100 if turn == "the first" else 2)
+    raised = break_reads(monkeypatch, PARTITIONS - 1)
+    fetch = Fetch()
+    asked = [FetchPartition(TOPIC, partition, 0, 1 << 20) for partition in range(PARTITIONS)]
+    with pytest.raises(Bug):
+        cluster.members[0].manager.fetch(asked, fetch.done, min_bytes=1, max_bytes=1 << 20, max_wait_ms=10_000)
+        cluster.settle()
+    assert raised == [PARTITIONS - 1] and fetch.errors == ["offset_not_available"] * PARTITIONS
+    cluster.settle()
+    assert cluster.waiters() == [0] * PARTITIONS and len(cluster.members[0].manager.fetches) == 0
+
+
+def test_a_session_that_meets_a_bug_closes_and_its_polls_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that is in no place any more would never be answered."""
+    cluster = CountedCluster(PARTITIONS)
+    reader = SessionReader(cluster)
+    waiting = reader.poll({1: (0, 0), 2: (1, 0)}, wait_ms=10_000)
+    break_reads(monkeypatch, 1)
+    cluster.produce(0, 1)
+    with pytest.raises(Bug):
+        cluster.settle()
+    assert waiting.slots == []
+    with pytest.raises(RetriableError) as refused:
+        reader.poll()
+    assert refused.value.code == "unknown_fetch_session"
+    cluster.settle()
+    assert cluster.waiters() == [0] * PARTITIONS and reader.sessions.slots == 0
