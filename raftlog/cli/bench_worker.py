@@ -98,9 +98,9 @@ async def serve(lines: asyncio.StreamReader, tell: Tell) -> None:
     work = asyncio.create_task(_work(worker_for(job), orders, tell))
     listening = asyncio.create_task(_listen(lines, orders))
     try:
-        await asyncio.wait((work, listening), return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            work.result()
+        ended, _ = await asyncio.wait((work, listening), return_when=asyncio.FIRST_COMPLETED)
+        for task in ended:
+            task.result()
     finally:
         for task in (work, listening):
             task.cancel()

@@ -308,6 +308,9 @@ class ConnectionShell(ConnectionOutput):
             await self._loop.connect_accepted_socket(lambda: self, sock)
         except OSError as error:
             self._failed_to_arrive(sock, str(error))
+        except Exception as error:  # a bug: those who use the connection would wait for a word of it
+            self._failed_to_arrive(sock, repr(error))
+            raise
         finally:
             self._attaching = None
 

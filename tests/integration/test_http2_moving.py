@@ -139,3 +139,22 @@ async def test_a_loop_that_has_stopped_costs_only_its_connections() -> None:
         connection.open_stream("/there", {}, handler).send([b"x"])
         assert "peer closed" in await handler.reason() or "lost" in handler.closed.result()
         await until(lambda: server.listener.connection_count == 0)
+
+
+async def test_a_bug_on_the_way_to_another_loop_ends_the_connection(
+    other_loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[BaseException | None] = []
+    other_loop.set_exception_handler(lambda _, context: heard.append(context.get("exception")))
+
+    async def broken(*_: Any, **__: Any) -> None:
+        raise KeyError("nobody foresaw this one")
+
+    monkeypatch.setattr(other_loop, "connect_accepted_socket", broken)
+    async with Server(loop_for_path={"/there": other_loop}) as server:
+        connection, handler = await server.dial(), Recorder()
+        connection.open_stream("/there", {}, handler).send([b"x"])
+        assert "closed the connection" in await handler.reason()
+        await until(lambda: server.listener.connection_count == 0)
+    await until(lambda: bool(heard))
+    assert isinstance(heard[0], KeyError)

@@ -10,7 +10,9 @@ from collections.abc import AsyncIterator
 import msgspec
 import pytest
 
+from raftlog import Producer
 from raftlog.cli.bench_histogram import Histogram
+from raftlog.cli.bench_latency import LatencyWorker
 from raftlog.cli.bench_messages import (
     ConsumeJob,
     Failed,
@@ -295,3 +297,28 @@ class TestLimits:
         totals.add([Passed(5, 50, 20.0, 21.0)], ended=21.5)
         assert (totals.records, totals.bytes, totals.passes) == (25, 250, 2)
         assert totals.seconds == pytest.approx(4.0 + 1.5)
+
+
+class TestBugs:
+    async def test_an_order_that_cannot_be_read_ends_a_child_with_an_error(self, cluster: FakeCluster) -> None:
+        lines, reports = asyncio.StreamReader(), asyncio.Queue[Report]()
+        lines.feed_data(msgspec.json.encode(ProduceJob(cluster.bootstrap, "t", 10, 50)) + b"\nno order\n")
+        with pytest.raises(msgspec.DecodeError):
+            async with asyncio.timeout(PATIENCE_S):
+                await serve(lines, reports.put_nowait)
+
+    async def test_a_bug_in_a_paced_send_ends_the_pass(
+        self, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_: object, **__: object) -> None:
+            raise KeyError("nobody foresaw this one")
+
+        worker = LatencyWorker(LatencyJob(cluster.bootstrap, "t", rate=200.0))
+        try:
+            await worker.prepare()
+            monkeypatch.setattr(Producer, "send", broken)
+            with pytest.raises(KeyError, match="nobody foresaw"):
+                async with asyncio.timeout(PATIENCE_S):
+                    await worker.run(Go(records=20))
+        finally:
+            await worker.close()
