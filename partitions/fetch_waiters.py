@@ -221,7 +221,11 @@ class LongPoll:
                     self._release(reads)
                     return
             room = self._max_bytes - total
-            read = read_partition(self._owner.replicas, asked, room, first=total == 0, committed=self._committed)
+            try:
+                read = read_partition(self._owner.replicas, asked, room, first=total == 0, committed=self._committed)
+            except Exception:
+                self._release(reads)
+                raise
             reads.append(read)
             work += read.work
             if read.error is not None:

@@ -221,33 +221,37 @@ class Bug(Exception):
     """Nobody foresaw it."""
 
 
-def break_reads(monkeypatch: pytest.MonkeyPatch, partition: int) -> list[int]:
-    """Reading this partition raises; how often it did is in the list."""
-    read_partition, raised = fetch_reads.read_partition, list[int]()
+def break_reads(monkeypatch: pytest.MonkeyPatch, partition: int) -> list[PartitionRead]:
+    """Reading this partition raises; what the others gave is in the list."""
+    read_partition, given = fetch_reads.read_partition, list[PartitionRead]()
 
     def read(replicas: Any, asked: Any, room: int, **options: Any) -> PartitionRead:
         if asked.partition == partition:
-            raised.append(partition)
             raise Bug
-        return read_partition(replicas, asked, room, **options)
+        given.append(read_partition(replicas, asked, room, **options))
+        return given[-1]
 
     monkeypatch.setattr(fetch_waiters, "read_partition", read)
     monkeypatch.setattr(fetch_session, "read_partition", read)
-    return raised
+    return given
 
 
 @pytest.mark.parametrize("turn", ["the first", "a later one"])
 def test_a_poll_that_meets_a_bug_is_answered(turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = CountedCluster(PARTITIONS)
     monkeypatch.setattr(fetch_waiters, "READS_A_TURN", 100 if turn == "the first" else 2)
-    raised = break_reads(monkeypatch, PARTITIONS - 1)
+    for partition in range(PARTITIONS):
+        cluster.produce(0, partition)
+    cluster.settle()
+    given = break_reads(monkeypatch, PARTITIONS - 1)
     fetch = Fetch()
     asked = [FetchPartition(TOPIC, partition, 0, 1 << 20) for partition in range(PARTITIONS)]
     with pytest.raises(Bug):
         cluster.members[0].manager.fetch(asked, fetch.done, min_bytes=1, max_bytes=1 << 20, max_wait_ms=10_000)
         cluster.settle()
-    assert raised == [PARTITIONS - 1] and fetch.errors == ["offset_not_available"] * PARTITIONS
+    assert fetch.errors == ["offset_not_available"] * PARTITIONS
     cluster.settle()
+    assert len(given) == PARTITIONS - 1 and not any(read.piece and read.piece.parts for read in given), "released"
     assert cluster.waiters() == [0] * PARTITIONS and len(cluster.members[0].manager.fetches) == 0
 
 
