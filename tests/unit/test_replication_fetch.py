@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from partitions import fetch_waiters
@@ -92,6 +94,34 @@ def test_cold_data_is_loaded_before_the_answer() -> None:
     dropped.handle.cancel()
     cluster.settle()
     assert dropped.answers is None
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(MemoryError(), "offset_not_available"), (RuntimeError("can't start new thread"), "replica_not_available")],
+)
+def test_a_worker_that_takes_no_load_is_answered_for(
+    error: Exception, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S10: a poll whose cold data nobody can load is not left to wait; the other partition is answered as ever."""
+    cluster = ReplicationCluster(2, cache_bytes=0)
+    for partition in (0, 1):
+        cluster.produce(0, partition)
+    cluster.settle()
+    leader = cluster.members[0]
+    submit, refused = leader.worker.submit, [error]
+
+    def refuse_once(work: Any, done: Any) -> None:
+        if refused:
+            raise refused.pop()
+        submit(work, done)
+
+    monkeypatch.setattr(leader.worker, "submit", refuse_once)
+    leader.disk.cold = True
+    fetch = cluster.fetch(0, 0, 0, max_bytes=2 * MIB)
+    cluster.settle()
+    assert fetch.errors == [code, ""]
+    assert fetch.records == 1
 
 
 def test_waiting_polls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,21 @@ def test_a_broker_without_a_place_in_the_cluster_answers_nothing() -> None:
     assert code(cluster.produce(2)) == "not_leader"
 
 
+def test_a_partition_that_is_heard_of_before_its_topic_waits_for_it() -> None:
+    """No replica can be opened without its topic's settings."""
+    cluster = ReplicationCluster()
+    late = TopicId(b"a-topic-told-now")
+    partition = TopicPartition(late, 0)
+    manager = cluster.members[0].manager
+    manager.on_metadata([msgspec.structs.replace(cluster.records[0], topic_partition=partition)])
+    cluster.settle()
+    assert partition not in manager.drivers
+    manager.on_metadata([replace(cluster.topic, topic_id=late, name="late")])
+    cluster.settle()
+    assert manager.drivers[partition].name == "late/0"
+    assert cluster.fetch(0, 0).errors == [""], "the others are served throughout"
+
+
 def test_a_process_whose_name_was_taken_stops_serving() -> None:
     cluster = ReplicationCluster()
     waiting = cluster.produce(0)
