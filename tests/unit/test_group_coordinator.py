@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from weakref import WeakSet
 
 import pytest
 
@@ -283,6 +284,29 @@ def test_removals_are_bounded_by_their_number(monkeypatch: pytest.MonkeyPatch) -
         removed.append(sum(isinstance(change, Fence) for change in world.turn()))
     assert [number for number in removed if number] == [3, 3, 1]
     assert not world.group().members
+
+
+def test_patterns_that_nobody_subscribes_to_any_more_are_not_kept_for_ever() -> None:
+    """A node may coordinate for months, and each pattern that it has met costs a compiled one."""
+    world, alive = World(), WeakSet[Callable[[str], bool]]()
+
+    def matcher(pattern: str) -> Callable[[str], bool]:
+        fits = starts_with(pattern)
+        alive.add(fits)
+        return fits
+
+    coordinator = Coordinator(world.view, matcher, world.term, offsets_retention_ms=WEEK_MS)
+    for generation in "ab":
+        patterns = [f"{generation}-{number}.*" for number in range(600)]
+        world.change(*[join(f"m-{number}", topics=(), pattern=one) for number, one in enumerate(patterns)])
+        coordinator.group_changed("readers")
+        (job,) = coordinator.jobs(world.now)
+        coordinator.assigned(job.group.group_id)
+    assert 0 < len(alive) <= 1_000, "of twelve hundred"
+    world.change(join("m-0", topics=(), pattern="o.*"))
+    coordinator.group_changed("readers")
+    (job,) = coordinator.jobs(world.now)
+    assert {member: topics for member, topics in job.subscriptions.items() if topics} == {"m-0": {TOPIC}}
 
 
 def test_with_nothing_to_do_it_need_not_be_called() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from metadata.commands import ENVELOPE_VERSION, AddPartitions, DeleteTopic, Envelope, GroupsChanged
 from metadata.groups.changes import (
     MAX_MEMBERS_PER_GROUP,
@@ -173,6 +175,21 @@ def test_what_cannot_join() -> None:
     cluster.change(join("a", instance="else"), refused="invalid_request")
     cluster.change(*[join(f"m-{number}") for number in range(MAX_MEMBERS_PER_GROUP - 2)])
     cluster.change(join("c"), refused="invalid_request")
+
+
+def test_groups_are_bounded_and_one_that_goes_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = GroupCluster()
+    monkeypatch.setattr("metadata.groups.image.MAX_GROUPS", 1)
+    cluster.change(join("a"))
+    cluster.change(join("b", group="others"), refused="invalid_request")
+    cluster.commit("", {0: 1}, group="others", refused="invalid_request")
+    cluster.change(join("b"))
+    assert sorted(cluster.group().members) == ["a", "b"], "a group that is there may grow"
+    for name in ("a", "b"):
+        cluster.change(Leave("readers", name, cluster.member(name).incarnation, NOW_MS))
+    cluster.change(Delete("readers"))
+    cluster.change(join("b", group="others"))
+    assert sorted(cluster.image.groups) == ["others"]
 
 
 # --- Commits (S8) ----------------------------------------------------------------------------------------------------
