@@ -13,6 +13,7 @@ from jepsen_like.simulator.disk import SimDisk
 from metadata.commands import Registered
 from metadata.commands_moves import UnregisterBroker
 from metadata.engine import Fate, Outcome
+from metadata.image import ClusterImage, diff
 from metadata.image_events import BrokerChanged, ThrottleChanged
 from raftlog.broker.health import health_of
 from raftlog.broker.identity import NodeIdentity
@@ -121,6 +122,19 @@ def test_a_process_whose_broker_was_unregistered_stops(registered: tuple[Cluster
     cluster, broker, fatal = registered
     cluster.do(UnregisterBroker(OWN, broker.incarnation))
     follow(cluster, broker)
+    (error,) = fatal
+    assert "was unregistered by an operator" in str(error)
+    assert broker.view.broker(OWN) is None
+
+
+def test_a_process_that_reads_in_a_snapshot_that_its_broker_was_unregistered_stops_too(
+    registered: tuple[Cluster, Broker, list[BaseException]],
+) -> None:
+    """The log entry is gone: a node that was away for long gets a snapshot in its place."""
+    cluster, broker, fatal = registered
+    before = ClusterImage.from_snapshot(cluster.image.snapshot())
+    cluster.do(UnregisterBroker(OWN, broker.incarnation))
+    broker.on_events(cluster.image.index, diff(before, ClusterImage.from_snapshot(cluster.image.snapshot())))
     (error,) = fatal
     assert "was unregistered by an operator" in str(error)
     assert broker.view.broker(OWN) is None

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from metadata.commands import Done, Refused, encode_result
-from metadata.engine import Fate, Outcome
+from metadata.engine import Fate, Lost, Outcome
+from metadata.quorum_lanes import Lanes
 from metadata.quorum_proposals import ANSWER_AFTER, RETRY_AFTER, Proposals
 from metadata.quorum_protocol import Propose, Proposed
 from metadata.quorum_questions import Barriers
@@ -114,6 +115,29 @@ def test_the_own_engine_is_used_by_the_leader_itself() -> None:
     assert len(way.submitted) == 1 and way.sent == []
     way.pump(5.0, ME, True)
     assert [outcome.fate for outcome in way.outcomes] == [Fate.UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    ("certain", "expected"),
+    [
+        (True, Outcome(Fate.REFUSED, detail="no outcome in time: this node does not lead the quorum")),
+        (False, Outcome(Fate.UNKNOWN, detail="no outcome in time: this node no longer leads the quorum")),
+    ],
+    ids=["never appended", "cut away"],
+)
+def test_a_leader_that_lost_a_proposal_says_whether_it_had_entered_the_log(certain: bool, expected: Outcome) -> None:
+    """S7: what was appended may still be decided, by another leader whose log has it, and is not called refused."""
+    entered: list[int] = []
+    lanes = Lanes(lambda command, token: entered.append(token))
+    outcomes: list[Outcome] = []
+    proposals = Proposals(ME, 100, lanes.submit, lambda peer, frame: None)
+    proposals.add(b"command", urgent=False, deadline=5.0, done=outcomes.append)
+    proposals.pump(0.0, ME, True)
+    lanes.drain()
+    lanes.lost(Lost(entered.pop(), certain))
+    proposals.pump(5.0, NO_BROKER, False)
+    proposals.finish()
+    assert outcomes == [expected]
 
 
 def test_a_forgotten_answer_is_unknown() -> None:
