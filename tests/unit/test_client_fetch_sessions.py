@@ -97,6 +97,18 @@ async def test_what_was_sought_away_from_is_dropped_and_never_handed_out(cluster
         assert await read(consumer, 1) == [(1, 10)]
 
 
+async def test_what_is_read_no_more_is_dropped_at_its_leader(cluster: FakeCluster) -> None:
+    """A slot that nobody waits for would hold room at the broker, and be answered for nothing."""
+    cluster.create_topic("t", partitions=2)
+    node = cluster.nodes[1]
+    async with Consumer(cluster.bootstrap, "t", max_wait_ms=20) as consumer:
+        await cluster.until(lambda: node.fetching.asked)
+        (slot,) = (slot.slot for request in node.fetching.asked for slot in request.added if slot.partition == 1)
+        consumer.assign({0: 0})
+        await cluster.until(lambda: any(request.dropped for request in node.fetching.asked))
+        assert [number for request in node.fetching.asked for number in request.dropped] == [slot]
+
+
 async def test_a_leader_that_moves_takes_its_partitions_along(cluster: FakeCluster) -> None:
     async with FakeCluster(nodes=2) as two:
         topic = two.create_topic("t", partitions=4)
