@@ -283,6 +283,25 @@ async def test_nothing_is_unknown_of_what_never_left(cluster: FakeCluster) -> No
     assert (owner.told, lane.requests) == (["connection_lost"], 0)
 
 
+@pytest.mark.parametrize(("size", "threads"), [(lanes.INLINE_COMPRESSION_BYTES // 2, 0), (100_000, 1)])
+async def test_only_what_takes_long_to_compress_is_given_to_a_thread(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, size: int, threads: int
+) -> None:
+    cluster.create_topic("t")
+    loop, given = asyncio.get_running_loop(), list[Any]()
+    run_in_executor = loop.run_in_executor
+
+    def counted(pool: Any, work: Any, *arguments: Any) -> Any:
+        given.append(work)
+        return run_in_executor(pool, work, *arguments)
+
+    async with Producer(cluster.bootstrap, linger_ms=0, compression="gzip") as producer:
+        await producer.prepare("t")
+        monkeypatch.setattr(loop, "run_in_executor", counted)
+        assert (await producer.send("t", bytes(size))).base_offset == 0
+        assert len(given) == threads
+
+
 async def test_without_a_thread_to_compress_in_the_loop_compresses(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,11 @@ class Leader:
         self._done.pop()(Proposed(Fate.APPLIED, self.cluster.image.index, result))
         self.scheduler.run()
 
+    def answer_without_effect(self) -> None:
+        """Everything in it was refused."""
+        self._done.pop()(Proposed(Fate.APPLIED, self.cluster.image.index))
+        self.scheduler.run()
+
     def lose(self, fate: Fate = Fate.UNKNOWN) -> None:
         self._done.pop()(Proposed(fate, detail="lost"))
         self.scheduler.run()
@@ -96,6 +101,21 @@ def test_one_whose_effect_is_seen_before_its_answer_is_not_tried_again() -> None
     leader.lose()
     leader.scheduler.advance(1.0)
     assert len(leader.commands) == 1 and leader.reports.waiting == 0
+
+
+def test_what_was_refused_is_looked_at_again_after_a_pause_whatever_else_was_taken() -> None:
+    """At once it would be refused again, and again."""
+    leader = Leader()
+    one = leader.committed(0, 1)
+    for number in (0, 1):
+        leader.reports.markers_written(tp(number), [one])
+    leader.scheduler.run()
+    assert leader.sizes == [[1, 1]]
+    leader.cluster.mark(1, one)
+    leader.answer_without_effect()
+    assert len(leader.commands) == 1
+    leader.scheduler.advance(transaction_reports.PAUSE_SECONDS)
+    assert leader.sizes == [[1, 1], [1]]
 
 
 def test_a_leadership_that_is_over_reports_nothing() -> None:
