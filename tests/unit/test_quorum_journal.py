@@ -145,16 +145,31 @@ def test_the_bytes_are_those_of_format_3() -> None:
     assert entry.hex() == "8a524c4a01000000000000030000000000000005000000000000012c2523688524b8123878797a"
 
 
-def test_a_journal_of_format_1_is_read_and_has_the_initial_voters() -> None:
+def with_header(version: int) -> SimDisk:
+    """A disk with a journal that has nothing but its header, as that format version wrote it."""
     header = msgspec.msgpack.encode(
-        [1, IDENTITY.cluster_id, IDENTITY.node_id, IDENTITY.directory_id, sorted(IDENTITY.voters), 1, 0, 3, -1]
+        [version, IDENTITY.cluster_id, IDENTITY.node_id, IDENTITY.directory_id, sorted(IDENTITY.voters), 1, 0, 3, -1]
     )
     disk = SimDisk()
     disk.make_directory("quorum")
     disk.replace(FIRST, b"".join(bytes(part) for part in fmt.encode(fmt.Kind.HEADER, header, sequence=0, synced=0)))
-    journal = Journal(disk, IDENTITY)
+    return disk
+
+
+def test_a_journal_of_format_1_is_read_and_has_the_initial_voters() -> None:
+    journal = Journal(with_header(1), IDENTITY)
     assert journal.term == 3
     assert journal.configurations == [(1, Configuration.initial(IDENTITY.voters))]
+
+
+@pytest.mark.parametrize("version", [0, fmt.FORMAT_VERSION + 1])
+def test_a_journal_of_a_format_that_is_not_known_is_refused_and_left_as_it_is(version: int) -> None:
+    """As after a downgrade: what it says may mean something else, so nothing is cut, voted or appended (S9)."""
+    disk = with_header(version)
+    before = disk.read(FIRST)
+    with pytest.raises(InvariantViolation, match=f"has format {version}, this raftlog knows {fmt.FORMAT_VERSION}"):
+        Journal(disk, IDENTITY)
+    assert disk.list("quorum") == [FIRST.removeprefix("quorum/")] and disk.read(FIRST) == before
 
 
 # --- Who it belongs to -----------------------------------------------------------------------------------------------
