@@ -3,6 +3,7 @@
     --kind KIND --seed N --seeds COUNT    seeds one after the other; quorum, groups, cluster, transactions or clients
     shard --kind KIND --from A --to B --results FILE    a long range, over many sittings
     shards --results FILE...        what such files have, of the code that is here now
+    traces --kind KIND --from A --to B --out FILE [--against FILE]      trace hashes, kept and compared
     shrink --kind KIND --seed N --out FILE      the smallest schedule by which a seed still fails
     replay FILE...                  saved schedules
 
@@ -23,8 +24,9 @@ from .seeds import RUNNERS, Verdict
 from .shard import Shard, run_shard, summarize
 from .shard_code import ROOTS, commit_of_this_tree, same_code
 from .shrink import Shrinker
+from .traces import compare, read_traces, run_traces
 
-COMMANDS = ("seeds", "shard", "shards", "shrink", "replay")
+COMMANDS = ("seeds", "shard", "shards", "traces", "shrink", "replay")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,6 +67,13 @@ def _parser() -> argparse.ArgumentParser:
     shards = commands.add_parser("shards", help="add up the results of shards that still count")
     shards.add_argument("--results", nargs="+", required=True, help="files that `shard` wrote")
     shards.set_defaults(run=_shards)
+    traces = commands.add_parser("traces", help="keep the trace hashes of a range of seeds, and compare them")
+    _common(traces, kind="cluster")
+    traces.add_argument("--from", dest="first", type=int, required=True, help="the first seed")
+    traces.add_argument("--to", dest="last", type=int, required=True, help="the last seed")
+    traces.add_argument("--out", required=True, help="append a JSON line a seed to this file; its seeds are not run")
+    traces.add_argument("--against", default="", help="such a file of the code before: exit code 1 if a hash differs")
+    traces.set_defaults(run=_traces)
     shrinking = commands.add_parser("shrink", help="make a failing seed's schedule small, and save it")
     shrinking.add_argument("--kind", choices=sorted(RUNNERS), default="quorum", help="default quorum")
     shrinking.add_argument("--seed", type=int, required=True)
@@ -155,6 +164,20 @@ def _shards(arguments: argparse.Namespace) -> int:
         for seed, violation in sorted(summary.violations.items()):
             _say(f"  seed {seed}: {violation.splitlines()[0]}")
     return 1 if any(summary.violations for summary in summaries) else 0
+
+
+def _traces(arguments: argparse.Namespace) -> int:
+    kind, first, last, seconds = arguments.kind, arguments.first, arguments.last, arguments.seconds
+    before = read_traces(arguments.against) if arguments.against else None
+    for seed, trace in run_traces(kind, first, last, seconds, arguments.out):
+        known = None if before is None else before.get((kind, seed, seconds))
+        _say(f"{kind} {seed}: {trace}{'' if known is None else ', the same' if known == trace else f', was {known}'}")
+    if before is None:
+        return 0
+    wanted = {(kind, seed, seconds) for seed in range(first, last + 1)}
+    found = compare(before, read_traces(arguments.out), wanted.__contains__)
+    _say(found)
+    return 0 if found.same else 1
 
 
 def _shrink(arguments: argparse.Namespace) -> int:
