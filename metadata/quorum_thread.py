@@ -26,7 +26,7 @@ import structlog
 from raftlog.config import MIB, TimingConfig
 from raftlog.errors import InvariantViolation, RaftlogError, RemoteProtocolError
 from raftlog.http2.limits import Http2Limits
-from raftlog.http2.stream import StreamAcceptor
+from raftlog.http2.protocol import StreamAcceptor
 from raftlog.http2.tls import DialTls
 from raftlog.model import NO_BROKER, BrokerId, Endpoint, QuorumStatus
 from raftlog.ports import Clock, Disk, Random

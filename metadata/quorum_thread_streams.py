@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from raftlog.errors import InvalidRequest, RemoteProtocolError
-from raftlog.http2.stream import Http2Stream, StreamHandler
+from raftlog.http2.protocol import Http2Stream, StreamHandler
 from raftlog.model import BrokerId
 from raftlog.ports import LinkHandler, Part
 

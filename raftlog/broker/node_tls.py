@@ -25,7 +25,7 @@ from raftlog.config import TlsConfig
 from raftlog.errors import InvalidRequest
 from raftlog.http2 import Http2Stream, StreamAcceptor
 from raftlog.http2.limits import RateLimit
-from raftlog.http2.stream import StreamHandler
+from raftlog.http2.protocol import StreamHandler
 from raftlog.http2.tls import DialTls
 from raftlog.model import BrokerId
 from raftlog.ports import Clock

@@ -26,8 +26,7 @@ from raftlog.config import MIB
 from raftlog.errors import RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.http2.dialer import connect
 from raftlog.http2.limits import Http2Limits
-from raftlog.http2.protocol import Http2Connection
-from raftlog.http2.stream import Http2Stream
+from raftlog.http2.protocol import Http2Connection, Http2Stream
 from raftlog.http2.tls import DialTls
 from raftlog.http2.tls_door import PLAIN_REFUSED
 from raftlog.model import Endpoint

@@ -35,8 +35,7 @@ from __future__ import annotations
 from .dialer import ReconnectingDialer, connect
 from .limits import Http2Limits
 from .listener import Http2Listener
-from .protocol import Http2Connection
-from .stream import Http2Stream, StreamAcceptor, StreamHandler
+from .protocol import Http2Connection, Http2Stream, StreamAcceptor, StreamHandler
 
 __all__ = [
     "Http2Connection",

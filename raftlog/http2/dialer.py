@@ -11,8 +11,7 @@ import structlog
 from ..errors import RaftlogError, RetriableError, is_shortage
 from ..ports import Random
 from .limits import Http2Limits
-from .protocol import Http2Connection
-from .stream import Http2Stream, StreamHandler
+from .protocol import Http2Connection, Http2Stream, StreamHandler
 from .tls import CUT_SHORT, DialTls, explain
 
 SHORTEST_DELAY_S = 0.1
@@ -55,7 +54,7 @@ async def connect(
     try:
         async with asyncio.timeout(limits.connect_timeout_s):
             await loop.create_connection(
-                lambda: connection,
+                lambda: connection.protocol,
                 host,
                 port,
                 ssl=tls.context() if tls else None,

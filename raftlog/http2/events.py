@@ -1,4 +1,4 @@
-"""What the sans-I/O core tells its shell. `stream` is the core's own record; the shell hangs its object on `owner`."""
+"""What the sans-I/O core tells its shell. `stream` is the core's own record."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 
 from ..paced_server import PacedServer
 from .limits import Http2Limits
-from .protocol import TLS_REFUSED, Http2Connection
-from .stream import StreamAcceptor
+from .protocol import TLS_REFUSED, Http2Connection, StreamAcceptor
 from .tls import ContextSource, source_of
 from .tls_door import TlsDoor
 
@@ -66,7 +65,7 @@ class Http2Listener:
         """Listen; returns the port, which is a free one where `port` is 0. Raises `OSError`."""
         assert self._loop is None, "started twice"
         loop = self._loop = asyncio.get_running_loop()
-        protocol = self._door.protocol if self._door else lambda: self._new_connection(loop)
+        protocol = self._door.protocol if self._door else lambda: self._new_connection(loop).protocol
         self._server = PacedServer(protocol, backlog=BACKLOG, on_short=self._on_short)
         await self._server.listen(host, port)
         return int(self._server.sockets[0].getsockname()[1])

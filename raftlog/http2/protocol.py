@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from ..errors import InvalidRequest, InvariantViolation, RaftlogError, RemoteProtocolError
 from ..ports import Part
@@ -30,9 +31,7 @@ from .events import (
 )
 from .frames import DETAIL_HEADER, ERROR_HEADER, ErrorCode
 from .limits import Http2Limits
-from .output import Phase
-from .shell import TURN_S, ConnectionShell
-from .stream import Http2Stream, StreamAcceptor, StreamHandler
+from .shell import ConnectionShell
 from .streams import StreamState
 
 TLS_REFUSED = "the peer speaks TLS and this listener does not: give this node the [tls] settings that its peers have"
@@ -45,7 +44,24 @@ NOT_HTTP2_ANSWER = (
 )
 
 
-class Http2Connection(ConnectionShell):
+class StreamHandler(Protocol):
+    """What the user of a stream is told, on the connection's loop. No call may block."""
+
+    def on_message(self, stream: Http2Stream, message: memoryview) -> None:
+        """One whole message, without its prefix; the bytes are the handler's to keep. A `RaftlogError` raised here
+        resets the stream; a `RemoteProtocolError` closes the connection."""
+        ...
+
+    def on_ended(self, stream: Http2Stream) -> None:
+        """The peer sends nothing more. Our side stays open until `end` or `reset`."""
+        ...
+
+    def on_closed(self, stream: Http2Stream, reason: str) -> None:
+        """Nothing flows any more. Called once, and last; `reason` is "ended" when both sides ended on purpose."""
+        ...
+
+
+class Http2Connection:
     """A connection, of either side. All calls belong to the thread of its loop; none blocks."""
 
     def __init__(
@@ -62,8 +78,20 @@ class Http2Connection(ConnectionShell):
     ) -> None:
         """A listener's connection has acceptors, a dialer's an authority. `on_connected` is called when there is a
         transport, once. `listener_loop`: to which the acceptors belong, apart from those of `loop_for_path`."""
-        core = ConnectionCore(client=acceptors is None, limits=limits, now=loop.time())
-        super().__init__(loop, core, limits)
+        self._core = ConnectionCore(client=acceptors is None, limits=limits, now=loop.time())
+        self._shell = ConnectionShell(
+            loop,
+            self._core,
+            limits,
+            on_connected=self._connected,
+            on_event=self._on_event,
+            on_drained=self._drained,
+            on_lost=self._lost,
+        )
+        self._streams: dict[int, Http2Stream] = {}
+        """By their ids: those that have a handler, or are about to get one, and were not told that they are closed."""
+        self.on_drained: Callable[[], None] | None = None
+        """Called in a later turn when most of what had to wait was taken by the kernel."""
         self.on_closed = on_closed
         """Called once, after every stream's `on_closed`."""
         self.on_ready: Callable[[], None] | None = None
@@ -83,9 +111,57 @@ class Http2Connection(ConnectionShell):
     # --- For users ---------------------------------------------------------------------------------------------------
 
     @property
+    def protocol(self) -> asyncio.BufferedProtocol:
+        """What the loop is handed to serve this connection."""
+        return self._shell
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Whose thread all calls belong to."""
+        return self._shell.loop
+
+    @property
+    def closed(self) -> bool:
+        """No stream can be opened, and nothing will be received."""
+        return self._shell.closed
+
+    @property
+    def can_move(self) -> bool:
+        """TLS state is bound to its loop's transport: such a connection stays where it is."""
+        return self._shell.can_move
+
+    @property
+    def peer_address(self) -> str:
+        """`host:port` of the other end, for people; empty until there is a transport."""
+        return self._shell.peer_address
+
+    @property
+    def peer_said(self) -> str:
+        """In its GOAWAY."""
+        return self._shell.peer_said
+
+    @property
+    def queued_bytes(self) -> int:
+        """Everything that waits to be sent, of all streams."""
+        return self._shell.queued_bytes
+
+    @property
     def stream_count(self) -> int:
         """Streams that are open at least one way."""
         return len(self._core.streams)
+
+    def get_extra_info(self, name: str) -> Any:
+        """As the transport's: `peername`, `ssl_object`, `peercert`."""
+        return self._shell.get_extra_info(name)
+
+    def pause_reading(self) -> None:
+        """Look at nothing from this peer until `resume_reading`: what holds back a peer that sends too much. Not for
+        long, since its PINGs go unanswered meanwhile."""
+        self._shell.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See `pause_reading`."""
+        self._shell.resume_reading()
 
     def open_stream(
         self,
@@ -104,12 +180,12 @@ class Http2Connection(ConnectionShell):
         try:
             state = self._core.open_stream(path, self._authority, scheme, fields.items())
         except InvalidRequest:  # HPACK's state is lost with it, and so the connection
-            self._flush()
+            self._shell.flush()
             raise
         stream = Http2Stream(self, state, path, fields)
         stream.handler, stream.on_accepted = handler, on_accepted
-        state.owner = stream
-        self._flush()
+        self._streams[state.id] = stream
+        self._shell.flush()
         return stream
 
     def go_away(self, reason: str = "shutting down") -> None:
@@ -119,14 +195,18 @@ class Http2Connection(ConnectionShell):
             self._core.go_away(ErrorCode.NO_ERROR, reason)
         else:
             self._core.fail(ErrorCode.NO_ERROR, reason)
-        self._flush()
+        self._shell.flush()
 
     def close(self, reason: str = "closed by us") -> None:
         """Say GOAWAY and close; what is queued is given up. Every stream's `on_closed` follows, then the connection's.
         Closing twice does nothing."""
         self._muted = True
         self._core.fail(ErrorCode.NO_ERROR, reason)
-        self._flush()
+        self._shell.flush()
+
+    def abort(self, reason: str) -> None:
+        """Drop the connection without a word."""
+        self._shell.abort(reason)
 
     async def wait_closed(self) -> None:
         """Until the sockets are closed and everybody was told; after `close` at most `linger_s` and a little."""
@@ -135,57 +215,29 @@ class Http2Connection(ConnectionShell):
     async def give_up(self, reason: str) -> None:
         """Drop the connection, or what there is of it, and wait until that is done."""
         self.abort(reason)
-        if self._transport is not None:
+        if self._shell.attached:
             await self._gone.wait()
 
     def send(self, state: StreamState, parts: Sequence[Part]) -> None:
         """See `Http2Stream.send`."""
         self._core.send(state, parts)
-        self._flush()
+        self._shell.flush()
 
     def end_stream(self, state: StreamState) -> None:
         """See `Http2Stream.end`."""
         self._core.end(state)
-        self._flush()
+        self._shell.flush()
 
     def reset_stream(self, state: StreamState, code: ErrorCode) -> None:
         """See `Http2Stream.reset`."""
         self._core.reset(state, code, "reset by us")
-        self._flush()
+        self._shell.flush()
 
     def __str__(self) -> str:
         direction = "to" if self._core.client else "from"
         return f"http2 {direction} {self.peer_address or self._authority} streams={self.stream_count}"
 
     # --- Events ------------------------------------------------------------------------------------------------------
-
-    def _dispatch(self) -> None:
-        events, clock = self._core.events, self._loop.time
-        if self._dispatching or (self._transport is None and self._phase is not Phase.CLOSED):
-            return  # or: it is between two loops
-        if not events:
-            self._close_if_finished()
-        self._dispatching = True
-        turn_ends = 0.0
-        try:
-            while events and self._move_to is None:
-                event = events.popleft()
-                if type(event) is MessageReceived:
-                    self._on_message(event)
-                else:
-                    self._on_event(event)
-                if events:
-                    now = clock()
-                    turn_ends = turn_ends or now + TURN_S
-                    if now > turn_ends and self._phase is not Phase.CLOSED:
-                        return  # `_handled` sees that there is more
-        except BaseException as error:
-            self.abort(f"a handler failed: {error!r}")
-            raise
-        finally:
-            self._dispatching = False
-            if events and self._phase is Phase.CLOSED:
-                self._wake()  # a handler raised; the others are told all the same
 
     def _connected(self) -> None:
         told, self._on_connected = self._on_connected, None
@@ -197,9 +249,37 @@ class Http2Connection(ConnectionShell):
         if self.on_closed is not None:
             self.on_closed(self, reason)
 
+    def _drained(self) -> None:
+        if self.on_drained is not None:
+            self.on_drained()
+
+    def _on_event(self, event: Event) -> None:
+        if isinstance(event, MessageReceived):
+            self._on_message(event)
+        elif isinstance(event, RequestReceived):
+            self._on_request(event)
+        elif isinstance(event, (StreamEnded, StreamClosed, ResponseReceived)):
+            self._on_stream_event(event)
+        elif isinstance(event, PeerReady):
+            if self.on_ready is not None:
+                self.on_ready()
+        elif isinstance(event, GoAwayReceived):
+            self._shell.peer_said = event.reason
+            if self.on_goaway is not None:
+                self.on_goaway(self, event.reason)
+            self._shell.close_if_finished()
+        elif isinstance(event, NotHttp2):
+            tls = event.first_bytes[0] == _HANDSHAKE_RECORD
+            # To TLS this is a wrong version number: the usual sign that the other end speaks in the clear.
+            if tls or event.first_bytes[:1].isalpha():
+                self._shell.say_plain(NOT_HTTP2_ANSWER)
+            self._shell.close_gently(TLS_REFUSED if tls else "the peer does not speak HTTP/2")
+        elif isinstance(event, ConnectionFailed):
+            self._shell.close_gently(event.reason)
+
     def _on_message(self, event: MessageReceived) -> None:
-        stream = event.stream.owner
-        if not isinstance(stream, Http2Stream) or stream.handler is None or stream.muted or self._muted:
+        stream = self._streams.get(event.stream.id)
+        if stream is None or stream.handler is None or stream.muted or self._muted:
             return  # refused, or given up by us meanwhile
         try:
             stream.handler.on_message(stream, event.message)
@@ -210,34 +290,13 @@ class Http2Connection(ConnectionShell):
         except RaftlogError as error:
             self._core.reset(event.stream, ErrorCode.INTERNAL_ERROR, str(error))
 
-    def _on_event(self, event: Event) -> None:
-        if isinstance(event, RequestReceived):
-            self._on_request(event)
-        elif isinstance(event, (StreamEnded, StreamClosed, ResponseReceived)):
-            self._on_stream_event(event)
-        elif isinstance(event, PeerReady):
-            if self.on_ready is not None:
-                self.on_ready()
-        elif isinstance(event, GoAwayReceived):
-            self.peer_said = event.reason
-            if self.on_goaway is not None:
-                self.on_goaway(self, event.reason)
-            self._close_if_finished()
-        elif isinstance(event, NotHttp2):
-            tls = event.first_bytes[0] == _HANDSHAKE_RECORD
-            # To TLS this is a wrong version number: the usual sign that the other end speaks in the clear.
-            if (tls or event.first_bytes[:1].isalpha()) and self._writer is not None:
-                self._writer.extend([NOT_HTTP2_ANSWER])
-                self._writer.flush()
-            self._close_gently(TLS_REFUSED if tls else "the peer does not speak HTTP/2")
-        elif isinstance(event, ConnectionFailed):
-            self._close_gently(event.reason)
-
     def _on_stream_event(self, event: StreamEnded | StreamClosed | ResponseReceived) -> None:
-        stream = event.stream.owner
         if isinstance(event, StreamClosed):
-            self._close_if_finished()
-        if not isinstance(stream, Http2Stream) or stream.handler is None:
+            self._shell.close_if_finished()
+            stream = self._streams.pop(event.stream.id, None)
+        else:
+            stream = self._streams.get(event.stream.id)
+        if stream is None or stream.handler is None:
             return
         if isinstance(event, StreamEnded):
             stream.handler.on_ended(stream)
@@ -249,26 +308,18 @@ class Http2Connection(ConnectionShell):
             if event.status == 200 and stream.on_accepted is not None:
                 stream.on_accepted(stream)
 
-    def _close_if_finished(self) -> None:
-        """After a GOAWAY of either side, the connection goes with its last stream, once all of that is sent."""
-        core = self._core
-        if core.closing and not (core.streams or core.failed or core.outbox.output or self.queued_bytes):
-            if self.peer_said:
-                self._reason = self._reason or f"the peer went away: {self.peer_said}"
-            core.fail(ErrorCode.NO_ERROR, "the last stream ended")
-
     # --- Requests ----------------------------------------------------------------------------------------------------
 
     def _on_request(self, event: RequestReceived) -> None:
         path = event.path.partition("?")[0]
         first, self._first_request = self._first_request, False
         home = self._loop_for_path.get(path)
-        if first and home not in (None, self._loop) and self.can_move:
+        if first and home not in (None, self.loop) and self.can_move:
             self._core.events.appendleft(event)
-            self._move_to = home
+            self._shell.move_to(home)
             return
         acceptor = self._acceptors.get(path)
-        if self._loop is not self._listener_loop and home is not self._loop:
+        if self.loop is not self._listener_loop and home is not self.loop:
             # Its acceptor belongs to another thread.
             detail = f"{path[:200]} is not served on a connection that began with another path"
             self._core.refuse(event.stream, 421, detail, _told("not_found", detail))
@@ -290,8 +341,78 @@ class Http2Connection(ConnectionShell):
         except RaftlogError as error:
             self._core.refuse(event.stream, error.status, str(error), _told(error.code, error.detail))
             return
-        event.stream.owner = stream
+        self._streams[event.stream.id] = stream
         self._core.respond(event.stream)
+
+
+class Http2Stream:
+    """One stream, of either side. All calls belong to the thread of the connection's loop; none blocks."""
+
+    __slots__ = ("_connection", "_headers", "_path", "_state", "handler", "muted", "on_accepted", "peer_node", "status")
+
+    def __init__(self, connection: Http2Connection, state: StreamState, path: str, headers: Mapping[str, str]) -> None:
+        self._connection = connection
+        self._state = state
+        self._path = path
+        self._headers = headers
+        self.handler: StreamHandler | None = None
+        self.muted = False
+        """We reset it: messages that had arrived before are not handed on."""
+        self.peer_node = -1
+        """Id of the node that the peer's certificate proves it to be; -1 where nobody has asked for one."""
+        self.status: int | None = None
+        """Of the peer's response, on a stream that we opened, once it is known."""
+        self.on_accepted: Callable[[Http2Stream], None] | None = None
+
+    @property
+    def path(self) -> str:
+        """Of the request, query included."""
+        return self._path
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The request's header fields, names in lower case, pseudo fields left out."""
+        return self._headers
+
+    @property
+    def connection(self) -> Http2Connection:
+        return self._connection
+
+    @property
+    def closed(self) -> bool:
+        """`on_closed` was called or is about to be: what is sent now is dropped."""
+        return self._state.closed
+
+    @property
+    def queued_bytes(self) -> int:
+        """Waiting in this stream's queue, for a window or for its turn. See also `Http2Connection.queued_bytes`."""
+        return self._state.queued_bytes
+
+    def send(self, parts: Sequence[Part]) -> None:
+        """Queue one message made of these parts. Buffers must not change until they are sent, and are not copied
+        unless small; file regions go by `sendfile`. Every region is released once, whatever happens.
+
+        A message on a closed or ended stream is dropped. Raises `InvalidRequest` (`body_too_large`) for a message
+        that is longer than the peer takes.
+        """
+        self._connection.send(self._state, parts)
+
+    def end(self) -> None:
+        """Nothing more will be sent; what is queued still is."""
+        self._connection.end_stream(self._state)
+
+    def reset(self, code: int = ErrorCode.CANCEL) -> None:
+        """End both ways at once; what is queued is given up. `on_closed` follows."""
+        self.muted = True
+        self._connection.reset_stream(self._state, ErrorCode(code))
+
+    def __str__(self) -> str:
+        return f"{self._connection} stream {self._state.id} {self._path}"
+
+
+StreamAcceptor: TypeAlias = Callable[[Http2Stream], StreamHandler]
+"""Called with a stream that a peer opened; a `RaftlogError` refuses it, with its code's HTTP status. Messages may be
+sent once it has returned: the response's headers go first."""
 
 
 def _told(code: str, detail: str = "") -> list[tuple[str, str]]:

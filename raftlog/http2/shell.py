@@ -1,10 +1,15 @@
-"""The asyncio half of one HTTP/2 connection: reading, timers, closing, and moving to another loop.
+"""The asyncio half of one HTTP/2 connection: reading, writing, timers, closing, and moving to another loop.
 
 Reading is asyncio's (`BufferedProtocol`, into buffers that the core names); writing is `SocketWriter`'s on a plain
-connection and `TransportWriter`'s under TLS, at the end of each event (`output.py`).
+connection and `TransportWriter`'s under TLS.
 
 What arrived in one read is handled in slices (`TURN_S`, `receiving.WORK`), and nothing more is read before that is
 done: thousands of tiny frames do not hold the loop.
+
+What is sent in one event of the loop, be it what this connection received, another one or a worker's result, goes out
+together at its end (`raftlog/loop_events.py`): one system call. What is sent outside of events goes out in the loop's
+next turn. The writer holds about `HIGH_WATER_BYTES` of frames, the rest waits in the core's per-stream queues: so a
+PING's answer and another stream's message overtake bulk, and a reset stream's queue need not be sent.
 
 Closing: the last output (a GOAWAY) is sent, then the sending direction is shut, then input is read and ignored until
 the peer closes or `linger_s` is over; closing at once would make the kernel send a RST that overtakes the GOAWAY.
@@ -12,40 +17,85 @@ the peer closes or `linger_s` is over; closing at once would make the kernel sen
 Moving: the old loop stops and forgets the connection completely before the new loop hears of it, so only one thread
 ever touches it.
 
-What is *not* here: what bytes mean (`connection.py`), streams and their handlers (`protocol.py`).
+What is *not* here: what bytes mean (`connection.py`), what the frames are (`sending.py`), system calls
+(`raftlog/zero_copy.py`), streams and their handlers (`protocol.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import socket
+from collections.abc import Callable
 from typing import Any
 
-from ..loop_events import events_of
+from ..loop_events import LoopEvents, events_of
 from ..ports import Part
 from ..zero_copy import SocketWriter, duplicate_socket
 from .connection import ConnectionCore
+from .events import Event
+from .frames import ErrorCode
 from .limits import Http2Limits
 from .messages import release_regions
-from .output import ConnectionOutput, Phase
 from .tls import TransportWriter, speaks_h2
 
+HIGH_WATER_BYTES = 1024 * 1024
 TURN_S = 0.01
 """After so long the loop's other callbacks have their turn; one call of a handler's may take longer."""
 SHORTEST_TICK_S = 0.01
 
 
-class ConnectionShell(ConnectionOutput):
-    """Moves bytes between a transport and a `ConnectionCore`. Subclasses handle the core's events in `_dispatch`."""
+class Phase(enum.Enum):
+    """How far closing has come."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, core: ConnectionCore, limits: Http2Limits) -> None:
-        super().__init__(loop, core, limits)
+    OPEN = enum.auto()
+    FLUSHING = enum.auto()
+    """The last output is on its way."""
+    LINGERING = enum.auto()
+    """All is said; the peer's end is awaited."""
+    CLOSED = enum.auto()
+
+
+class ConnectionShell(asyncio.BufferedProtocol):
+    """Moves bytes between a transport and a `ConnectionCore`, and hands the core's events to `on_event`, one by one."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        core: ConnectionCore,
+        limits: Http2Limits,
+        *,
+        on_connected: Callable[[], None],
+        on_event: Callable[[Event], None],
+        on_drained: Callable[[], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """`on_connected`: there is a transport now, at first, and again on another loop. `on_drained` is called in a
+        later turn when most of what had to wait was taken by the kernel. `on_lost`: the connection is over; called
+        once, with the reason."""
+        self._loop = loop
+        self._core = core
+        self._limits = limits
+        self._on_connected = on_connected
+        self._on_event = on_event
+        self._on_drained = on_drained
+        self._on_lost = on_lost
         self.peer_address = ""
-        self._aborted = False
-        self._reason = ""
         self.peer_said = ""
         """In its GOAWAY."""
+        self._aborted = False
+        self._reason = ""
+        self._phase = Phase.OPEN
         self._transport: asyncio.Transport | None = None
+        self._writer: SocketWriter | TransportWriter | None = None
+        self._events = events_of(loop)
+        self._dispatching = False
+        """Events of the core are being handled, by `_dispatch`."""
+        self._flush_due = False
+        """Output waits for the end of this event."""
+        self._wake_due = False
+        self._behind = False
+        """Something had to wait, and `on_drained` is owed."""
         self._timer: asyncio.TimerHandle | None = None
         self._reading = True
         """As the transport was told last."""
@@ -59,19 +109,6 @@ class ConnectionShell(ConnectionOutput):
         self._moved_parts: list[Part] = []
         self._attaching: asyncio.Task[None] | None = None
 
-    # --- For subclasses ----------------------------------------------------------------------------------------------
-
-    def _dispatch(self) -> None:
-        """Handle the core's events."""
-        raise NotImplementedError
-
-    def _connected(self) -> None:
-        """There is a transport now: at first, and again on another loop."""
-
-    def _lost(self, reason: str) -> None:
-        """The connection is over; called once."""
-        raise NotImplementedError
-
     # --- For users ---------------------------------------------------------------------------------------------------
 
     @property
@@ -83,6 +120,16 @@ class ConnectionShell(ConnectionOutput):
     def loop(self) -> asyncio.AbstractEventLoop:
         """Whose thread all calls belong to."""
         return self._loop
+
+    @property
+    def queued_bytes(self) -> int:
+        """Everything that waits to be sent, of all streams."""
+        return self._core.outbox.queued_bytes + (self._writer.backlog if self._writer else 0)
+
+    @property
+    def attached(self) -> bool:
+        """There is a transport, or was one that is not told to be gone."""
+        return self._transport is not None
 
     def get_extra_info(self, name: str) -> Any:
         """As the transport's: `peername`, `ssl_object`, `peercert`."""
@@ -106,6 +153,22 @@ class ConnectionShell(ConnectionOutput):
         self._abandon()
         if self._transport is not None:
             self._transport.abort()
+
+    def flush(self) -> None:
+        """After a call of the user's: send at the end of this event. Events of ours wait for the next turn."""
+        if self._core.events and not self._dispatching:
+            self._wake()
+        if self._core.outbox.room <= 0:
+            self._write()  # what waits for the end of an event is bounded, too
+        elif not self._flush_due:
+            self._flush_due = True
+            self._events.at_end(self._flush_now)
+
+    def say_plain(self, answer: bytes) -> None:
+        """Send bytes that are not HTTP/2, to a peer that speaks something else."""
+        if self._writer is not None:
+            self._writer.extend([answer])
+            self._writer.flush()
 
     # --- asyncio's side ----------------------------------------------------------------------------------------------
 
@@ -131,7 +194,7 @@ class ConnectionShell(ConnectionOutput):
         self._writer.extend(self._moved_parts)
         self._moved_parts = []
         self._writer.flush()
-        self._connected()
+        self._on_connected()
         self._progress_at = self._loop.time()
         self._set_timer(self._progress_at)
         self._dispatch()
@@ -174,7 +237,7 @@ class ConnectionShell(ConnectionOutput):
         try:
             self._dispatch()
         finally:
-            self._lost(self._reason)
+            self._on_lost(self._reason)
 
     # --- Turns of the loop --------------------------------------------------------------------------------------------
 
@@ -193,6 +256,30 @@ class ConnectionShell(ConnectionOutput):
                 self._handled()
         finally:
             events.end()
+
+    def _dispatch(self) -> None:
+        events, clock, on_event = self._core.events, self._loop.time, self._on_event
+        if self._dispatching or (self._transport is None and self._phase is not Phase.CLOSED):
+            return  # or: it is between two loops
+        if not events:
+            self.close_if_finished()
+        self._dispatching = True
+        turn_ends = 0.0
+        try:
+            while events and self._move_to is None:
+                on_event(events.popleft())
+                if events:
+                    now = clock()
+                    turn_ends = turn_ends or now + TURN_S
+                    if now > turn_ends and self._phase is not Phase.CLOSED:
+                        return  # `_handled` sees that there is more
+        except BaseException as error:
+            self.abort(f"a handler failed: {error!r}")
+            raise
+        finally:
+            self._dispatching = False
+            if events and self._phase is Phase.CLOSED:
+                self._wake()  # a handler raised; the others are told all the same
 
     def _handled(self) -> None:
         """Events were handled, for now: answer, and go on reading if those were all."""
@@ -217,6 +304,67 @@ class ConnectionShell(ConnectionOutput):
         else:
             transport.pause_reading()
 
+    # --- Writing -----------------------------------------------------------------------------------------------------
+
+    def _flush_later(self) -> None:
+        if not self._flush_due:
+            self._flush_due = True
+            self._events.at_end(self._flush_now)
+
+    def _flush_now(self, events: LoopEvents) -> None:
+        if events is self._events:  # else the connection has left that loop
+            self._flush_due = False
+            self._write()
+
+    def _wake(self) -> None:
+        if not self._wake_due:
+            self._wake_due = True
+            self._loop.call_soon(self._on_turn, self._loop)
+
+    def _write(self) -> None:
+        writer, core = self._writer, self._core
+        if writer is None:
+            return
+        outbox = core.outbox
+        if outbox.output and not (outbox.queued_bytes or writer.backlog):
+            if parts := core.take_output(HIGH_WATER_BYTES):
+                writer.send(parts)
+            if writer.backlog or self._behind or core.closing:
+                self._refill()
+        elif outbox.output or outbox.queued_bytes:
+            self._refill()
+            writer.flush()
+        if writer.backlog or outbox.queued_bytes:
+            if writer.backlog + outbox.queued_bytes > self._limits.max_queued_bytes:
+                self.abort(f"the peer reads too slowly: {self.queued_bytes} bytes wait for it")
+                return
+            if (pieces := writer.pieces + outbox.queued_messages) > self._limits.max_queued_pieces:
+                self.abort(f"the peer reads too slowly: {pieces} frames and messages wait for it")
+                return
+        if self._phase is Phase.FLUSHING and not writer.backlog:
+            self._said_all()
+
+    def _refill(self) -> None:
+        """Frames from the core into the writer, as far as the writer wants them. The writer calls this, too."""
+        writer, outbox = self._writer, self._core.outbox
+        assert writer is not None
+        room = HIGH_WATER_BYTES - writer.backlog
+        if outbox.output or (outbox.queued_bytes and room > 0):
+            writer.extend(self._core.take_output(room))
+            room = HIGH_WATER_BYTES - writer.backlog
+        outbox.room = room
+        if room <= 0 or outbox.queued_bytes:
+            self._behind = True
+        elif self._behind and room >= HIGH_WATER_BYTES // 2:
+            self._behind = False
+            self._loop.call_soon(self._tell_drained)
+        if room == HIGH_WATER_BYTES and (self._phase is Phase.FLUSHING or self._core.closing):
+            self._wake()
+
+    def _tell_drained(self) -> None:
+        if not self._behind:
+            self._on_drained()
+
     # --- Time --------------------------------------------------------------------------------------------------------
 
     def _on_tick(self) -> None:
@@ -225,7 +373,7 @@ class ConnectionShell(ConnectionOutput):
         self._core.on_time(now, reading=self._transport.is_reading())
         self._set_timer(now)
         if self._stalled(now):
-            self.abort(f"the peer took nothing for {self.limits.stall_timeout_s} s")
+            self.abort(f"the peer took nothing for {self._limits.stall_timeout_s} s")
         if self._core.events or self._core.behind or self._core.closing or self._core.outbox.output:
             self._wake()
 
@@ -233,7 +381,7 @@ class ConnectionShell(ConnectionOutput):
         """To the next deadline and not sooner: an idle node has dozens of connections, and each would wake it."""
         assert self._transport is not None
         due = self._core.next_time(now, reading=self._transport.is_reading())
-        watched = self.limits.stall_timeout_s / (4 if self.queued_bytes else 2)
+        watched = self._limits.stall_timeout_s / (4 if self.queued_bytes else 2)
         self._timer = self._loop.call_at(max(min(due, now + watched), now + SHORTEST_TICK_S), self._on_tick)
 
     def _stalled(self, now: float) -> bool:
@@ -246,7 +394,7 @@ class ConnectionShell(ConnectionOutput):
         progress = (self._core.outbox.framed_bytes, writer.total_sent if writer.backlog else 0) if waits else None
         if progress is None or progress != self._progress:
             self._progress, self._progress_at = progress, now
-        return now - self._progress_at >= self.limits.stall_timeout_s
+        return now - self._progress_at >= self._limits.stall_timeout_s
 
     def _abandon(self) -> None:
         """Nothing more can be sent."""
@@ -257,7 +405,7 @@ class ConnectionShell(ConnectionOutput):
 
     # --- Closing -----------------------------------------------------------------------------------------------------
 
-    def _close_gently(self, reason: str) -> None:
+    def close_gently(self, reason: str) -> None:
         """Send what is in the output, then close."""
         self._reason = self._reason or reason
         if self._phase is not Phase.OPEN:
@@ -265,9 +413,17 @@ class ConnectionShell(ConnectionOutput):
         self._phase = Phase.FLUSHING
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(self.limits.linger_s, self.abort, self._reason)
+        self._timer = self._loop.call_later(self._limits.linger_s, self.abort, self._reason)
         self.resume_reading()
         self._wake()
+
+    def close_if_finished(self) -> None:
+        """After a GOAWAY of either side, the connection goes with its last stream, once all of that is sent."""
+        core = self._core
+        if core.closing and not (core.streams or core.failed or core.outbox.output or self.queued_bytes):
+            if self.peer_said:
+                self._reason = self._reason or f"the peer went away: {self.peer_said}"
+            core.fail(ErrorCode.NO_ERROR, "the last stream ended")
 
     def _said_all(self) -> None:
         self._phase = Phase.LINGERING
@@ -283,6 +439,10 @@ class ConnectionShell(ConnectionOutput):
     def can_move(self) -> bool:
         """TLS state is bound to its loop's transport: such a connection stays where it is."""
         return isinstance(self._writer, SocketWriter)
+
+    def move_to(self, target: asyncio.AbstractEventLoop) -> None:
+        """Leave for that loop before another event is handled."""
+        self._move_to = target
 
     def _leave(self, target: asyncio.AbstractEventLoop) -> None:
         transport, writer = self._transport, self._writer

@@ -19,7 +19,7 @@ class QueuedMessage:
 
 
 class StreamState:
-    """One stream of a connection. The core writes it, the shell reads it and keeps its own object in `owner`.
+    """One stream of a connection. The core writes it, the shell reads it.
 
     Invariant: `queued_bytes` is the sum of `left` over `queue`.
     Invariant: `send_window` may be negative (RFC 9113 section 6.9.2: SETTINGS shrank it), then nothing is sent.
@@ -36,7 +36,6 @@ class StreamState:
         "id",
         "in_ring",
         "local_ended",
-        "owner",
         "peer_max_message_bytes",
         "queue",
         "queued_bytes",
@@ -51,7 +50,6 @@ class StreamState:
         self.assembler = assembler
         self.receive_window = receive_window
         self.send_window = send_window
-        self.owner: object = None
         self.early = bytearray()
         """Content that came before the request was answered: nobody knows yet whether it is messages."""
         self.early_end = False

@@ -132,7 +132,7 @@ class TlsDoor:
         """On the loop that is to serve it."""
         connection = self._new_connection(loop)
         await loop.connect_accepted_socket(
-            lambda: connection,
+            lambda: connection.protocol,
             sock,
             ssl=self._context(),
             ssl_handshake_timeout=self._limits.handshake_timeout_s,
@@ -143,7 +143,7 @@ class TlsDoor:
         """A GOAWAY that says why for HTTP/2, `protocol.py`'s answer for HTTP/1.1, nothing for others."""
         connection = self._new_connection(loop)
         connection.on_ready = lambda: connection.close(PLAIN_REFUSED)
-        await loop.connect_accepted_socket(lambda: connection, sock)
+        await loop.connect_accepted_socket(lambda: connection.protocol, sock)
 
 
 class _Accepted(asyncio.Protocol):

@@ -82,10 +82,10 @@ async def test_what_was_not_sent_yet_moves_along(other_loop: asyncio.AbstractEve
         writer.write(PREFACE + settings_frame())
         await until(lambda: server.listener.connection_count == 1)
         (connection,) = server.listener._connections
-        await until(lambda: connection._writer is not None and connection._writer.total_sent > 0)
-        assert connection._writer is not None
-        connection._writer.extend([raw_frame(6, 0, 0, b"waiting!")])  # as if the socket had been full
-        connection._flush_due = True
+        await until(lambda: connection._shell._writer is not None and connection._shell._writer.total_sent > 0)
+        assert connection._shell._writer is not None
+        connection._shell._writer.extend([raw_frame(6, 0, 0, b"waiting!")])  # as if the socket had been full
+        connection._shell._flush_due = True
         writer.write(HpackPeer().headers(1, HpackPeer().request("/there")))
         frames: list[Any] = []
         data = b""
@@ -99,14 +99,14 @@ async def test_what_was_not_sent_yet_moves_along(other_loop: asyncio.AbstractEve
 
 async def test_a_turn_of_the_old_loop_does_not_touch_a_connection_that_has_left() -> None:
     here, there = asyncio.get_running_loop(), asyncio.new_event_loop()
-    connection = Http2Connection(here, Http2Limits(), acceptors={})
-    connection._loop = there
-    events_here = connection._events
-    connection._events = events_of(there)
-    connection._wake_due = connection._flush_due = True
-    connection._on_turn(here)
-    connection._flush_now(events_here)
-    assert connection._wake_due and connection._flush_due
+    shell = Http2Connection(here, Http2Limits(), acceptors={})._shell
+    shell._loop = there
+    events_here = shell._events
+    shell._events = events_of(there)
+    shell._wake_due = shell._flush_due = True
+    shell._on_turn(here)
+    shell._flush_now(events_here)
+    assert shell._wake_due and shell._flush_due
     there.close()
 
 

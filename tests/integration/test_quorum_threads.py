@@ -32,7 +32,7 @@ from raftlog.errors import DiskDamaged, InvalidRequest
 from raftlog.http2.dialer import connect
 from raftlog.http2.limits import Http2Limits
 from raftlog.http2.listener import Http2Listener
-from raftlog.http2.stream import Http2Stream
+from raftlog.http2.protocol import Http2Stream
 from raftlog.http2.tls import DialTls, prepare
 from raftlog.model import BrokerId, DirectoryId, Endpoint, TopicId
 from tests.support.certificates import self_signed
