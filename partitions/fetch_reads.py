@@ -15,8 +15,7 @@ from typing import Protocol, TypeAlias
 from raftlog.errors import NotLeader, RaftlogError
 from raftlog.model import Offset, TopicId, TopicPartition
 from raftlog.ports import Scheduler, Worker
-from raftlog.wire import AbortedRange, FetchedPartition, FetchPartition
-from raftlog.wire_sessions import FetchedSlot, SlotToFetch
+from raftlog.wire import AbortedRange, FetchedPartition, FetchedSlot, FetchPartition, SlotToFetch
 
 from .aborted_ranges import AbortedRanges
 from .driver import PartitionDriver

@@ -1,4 +1,4 @@
-"""One fetch session (`raftlog/wire_sessions.py`): the slots that a consumer waits for, its long polls over all of them.
+"""One fetch session (`raftlog/wire.py`): the slots that a consumer waits for, its long polls over all of them.
 
 A slot is in one of these places:
 
@@ -29,8 +29,7 @@ from typing import TypeAlias
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler, Timer, Worker
-from raftlog.wire import MAX_PARTITIONS_PER_REQUEST
-from raftlog.wire_sessions import FetchedSlot, SessionFetchRequest, SlotToFetch
+from raftlog.wire import MAX_PARTITIONS_PER_REQUEST, FetchedSlot, SessionFetchRequest, SlotToFetch
 
 from .fetch_doubts import FetchDoubts
 from .fetch_reads import READS_A_TURN, PartitionRead, Replicas, load_cold, look, read_partition

@@ -13,7 +13,7 @@ from __future__ import annotations
 from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.ports import Clock, Scheduler, Worker
-from raftlog.wire_sessions import SessionFetchRequest
+from raftlog.wire import SessionFetchRequest
 
 from .fetch_doubts import FetchDoubts
 from .fetch_reads import Replicas

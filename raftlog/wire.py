@@ -10,6 +10,14 @@ repeats; answers to one stream's requests may come in any order.
 
 Every struct begins with its tag, which carries the version: fields are only ever appended, with defaults.
 
+Fetch sessions (KIP-227's idea) let a consumer of many partitions name only those that changed. A stream has at most one
+session, and the session goes with it. The client puts *slots* into it, each a partition and the offset to read on
+from, under a number that it never uses again. A slot whose batches (or whose error) were sent is over, and the client
+puts the partition in again when it wants more, in another slot; one that has nothing yet waits at the broker, for as
+long as it takes, and nobody names it again. Every request is a long poll over all slots of the session, whichever
+request they came with; several may be under way, and each is answered once. `fetch.1` does the same over every
+carrier, without a memory between requests.
+
 What is *not* here: JSON (`http_api/`), replication (`partitions/replication_protocol.py`), the quorum's frames.
 """
 
@@ -24,16 +32,18 @@ import msgspec
 from .config import MAX_REQUEST_HEAD_BYTES, MAX_WIRE_MESSAGE_BYTES
 from .errors import InvalidRequest, RemoteProtocolError
 from .ports import Buffer, Part, part_length
-from .wire_sessions import SessionFetchRequest, SessionFetchResponse
-from .wire_types import MAX_PARTITIONS_PER_REQUEST as MAX_PARTITIONS_PER_REQUEST
-from .wire_types import AbortedRange as AbortedRange
-from .wire_types import GroupName as GroupName
-from .wire_types import Natural as Natural
-from .wire_types import PartitionNumber as PartitionNumber
-from .wire_types import TopicIdBytes as TopicIdBytes
 
 CONTENT_TYPE = "application/vnd.raftlog.v1"
 """Media type of a message as an HTTP/1.1 body."""
+PRODUCE_PATH = "/v1/produce"
+FETCH_PATH = "/v1/fetch"
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+
+TopicIdBytes: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Natural: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+GroupName: TypeAlias = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
+PartitionNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 _HEAD_LENGTH = struct.Struct(">I")
 
@@ -108,6 +118,16 @@ class FetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="fetch.1"):
     forwarded: bool = False
 
 
+class AbortedRange(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Every transactional batch of this producer id and epoch whose base offset is in [first, end) is aborted: who
+    reads committed skips it. (Control batches are skipped by everybody.)"""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    end_offset: int
+
+
 class FetchedPartition(msgspec.Struct, array_like=True, frozen=True):
     """What one partition gave: `length` bytes of whole batches, of which the first may begin below the offset asked."""
 
@@ -131,6 +151,60 @@ class FetchResponse(msgspec.Struct, array_like=True, frozen=True, tag="fetched.1
 
     correlation_id: Natural
     partitions: list[FetchedPartition]
+
+
+class SlotToFetch(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Where to read on in one partition."""
+
+    slot: Natural
+    """Greater than all that this session has had."""
+    topic_id: TopicIdBytes
+    partition: PartitionNumber
+    offset: Natural
+    max_bytes: Natural
+    current_leader_epoch: int = -1
+    """-1: not checked. Otherwise a leader of another epoch refuses (KIP-320)."""
+
+
+class SessionFetchRequest(msgspec.Struct, array_like=True, frozen=True, tag="session_fetch.1"):
+    """A long poll over all slots of a session: answered when `min_bytes` are there, something failed, or time is up."""
+
+    correlation_id: Natural
+    session: Natural
+    """Chosen by the client; of those of one stream no two are the same."""
+    begins: bool
+    """It is a new one, in place of any that the stream had. Otherwise it must be the stream's, or the answer is
+    `unknown_fetch_session`, and nothing of the request is done."""
+    max_wait_ms: Natural
+    min_bytes: Natural
+    max_bytes: Natural
+    added: Annotated[list[SlotToFetch], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)] = []
+    dropped: Annotated[list[Natural], msgspec.Meta(max_length=MAX_PARTITIONS_PER_REQUEST)] = []
+    """Slots that are of no interest any more; those that are over already are passed over."""
+    isolation: Annotated[int, msgspec.Meta(ge=0, le=1)] = 0
+    """Of the session that begins, as in `fetch.1`."""
+
+
+class FetchedSlot(msgspec.Struct, array_like=True, frozen=True):
+    """What one slot gave. With batches or an error it is over; with neither it waits on, and its marks have moved."""
+
+    slot: Natural
+    error: str = ""
+    detail: str = ""
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+    leader_epoch: int = -1
+    length: Natural = 0
+    leader: int = -1
+    aborted: list[AbortedRange] = []
+
+
+class SessionFetchResponse(msgspec.Struct, array_like=True, frozen=True, tag="session_fetched.1"):
+    """The slots that have something to tell; the body holds their batches in that order."""
+
+    correlation_id: Natural
+    slots: list[FetchedSlot]
 
 
 class OffsetQuery(msgspec.Struct, array_like=True, frozen=True):

@@ -1,7 +1,7 @@
 """The HTTP/2 streams of native clients and forwarding brokers: messages of `raftlog/wire.py` in and out.
 
 `/v1/produce` and `/v1/fetch` answer for this broker's own partitions only: a native client knows the leaders, and is
-told by `not_leader` where it errs. A fetch may be one of a session (`raftlog/wire_sessions.py`), of which a stream has
+told by `not_leader` where it errs. A fetch may be one of a session (`raftlog/wire.py`), of which a stream has
 one at most. `/raftlog.forward` takes every kind of request from other brokers. Each stream has
 many requests in flight; produces are handed to the partitions in the order of arrival, answers go out as they come.
 
@@ -23,6 +23,8 @@ from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.http2 import Http2Stream, StreamAcceptor
 from raftlog.ports import Part
 from raftlog.wire import (
+    FETCH_PATH,
+    PRODUCE_PATH,
     DeleteRecordsRequest,
     ErrorResponse,
     FetchRequest,
@@ -34,18 +36,16 @@ from raftlog.wire import (
     ProduceResponse,
     Request,
     Response,
+    SessionFetchRequest,
+    SessionFetchResponse,
     decode_request,
     encode,
     split_body,
 )
-from raftlog.wire_sessions import SessionFetchRequest, SessionFetchResponse
 
 from .forwarding import FORWARD_PATH
 from .local import LocalRequests
 from .routing_fetch import release
-
-PRODUCE_PATH = "/v1/produce"
-FETCH_PATH = "/v1/fetch"
 
 MAX_REQUESTS_IN_FLIGHT = 4096
 """On one stream; more are refused as `overloaded`."""

@@ -34,10 +34,11 @@ from raftlog.wire import (
     ProduceResponse,
     Request,
     Response,
+    SessionFetchRequest,
+    SessionFetchResponse,
     decode_response,
     encode,
 )
-from raftlog.wire_sessions import SessionFetchRequest, SessionFetchResponse
 
 FORWARD_PATH = "/raftlog.forward"
 

@@ -36,8 +36,9 @@ from raftlog.wire import (
     ProducePartition,
     ProduceRequest,
     ProduceResponse,
+    SessionFetchRequest,
+    SessionFetchResponse,
 )
-from raftlog.wire_sessions import SessionFetchRequest, SessionFetchResponse
 
 BATCHES_A_TURN = 64
 """Handed to their partitions in one turn of the loop: each costs 50 to 200 microseconds, its check included."""

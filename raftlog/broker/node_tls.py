@@ -29,8 +29,8 @@ from raftlog.http2.protocol import StreamHandler
 from raftlog.http2.tls import DialTls
 from raftlog.model import BrokerId
 from raftlog.ports import Clock
+from raftlog.wire import FETCH_PATH, PRODUCE_PATH
 
-from .data_listener import FETCH_PATH, PRODUCE_PATH
 from .node_names import NodeNames
 from .tls_expiry import ExpiryLog
 from .tls_files import TlsFiles, load_tls_files, stamps_of

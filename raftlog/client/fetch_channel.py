@@ -1,6 +1,6 @@
 """One connection to a broker, as a fetcher asks it for batches.
 
-Over HTTP/2 in a session (`raftlog/wire_sessions.py`): every partition is named once, in a slot, and again only when it
+Over HTTP/2 in a session (`raftlog/wire.py`): every partition is named once, in a slot, and again only when it
 was answered; a long poll over any number of idle ones is some twenty bytes each way. By way of the API, or where the
 broker has no room for a session, every request names all of its partitions (`PlainChannel`).
 
@@ -20,19 +20,23 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from raftlog.errors import RaftlogError, RetriableError, error_from_code
 from raftlog.wire import (
+    FETCH_PATH,
     MAX_PARTITIONS_PER_REQUEST,
     ErrorResponse,
     FetchedPartition,
+    FetchedSlot,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     Request,
     Response,
+    SessionFetchRequest,
+    SessionFetchResponse,
+    SlotToFetch,
 )
-from raftlog.wire_sessions import FetchedSlot, SessionFetchRequest, SessionFetchResponse, SlotToFetch
 
 from .reader import PartitionReader
-from .transport import FETCH_PATH, Connection
+from .transport import Connection
 
 ANSWER_GRACE = 10.0
 """Seconds beyond the long poll after which the connection is given up."""

@@ -22,13 +22,21 @@ from raftlog.config import KIB
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
 from raftlog.model import Acks
 from raftlog.record_batch import ARROW_FROM, Codec, encode
-from raftlog.wire import ErrorResponse, ProducedPartition, ProducePartition, ProduceRequest, ProduceResponse, Response
+from raftlog.wire import (
+    PRODUCE_PATH,
+    ErrorResponse,
+    ProducedPartition,
+    ProducePartition,
+    ProduceRequest,
+    ProduceResponse,
+    Response,
+)
 
 from .accumulator_batch import Batch
 from .delivery import DeliveryFuture
 from .producer_settings import ProducerSettings
 from .sequencer import Sequencer
-from .transport import PRODUCE_PATH, Connection
+from .transport import Connection
 
 ANSWER_GRACE = 5.0
 """Seconds that a broker has beyond the timeout that the request names."""

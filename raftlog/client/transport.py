@@ -38,9 +38,6 @@ from .transport_http1 import ApiConnection
 
 logger = logging.getLogger("raftlog.client")
 
-PRODUCE_PATH = "/v1/produce"
-FETCH_PATH = "/v1/fetch"
-
 DIAL_BACKOFF_MIN = 0.02
 DIAL_BACKOFF_MAX = 0.5
 CONGESTED_BYTES = 1 * MIB

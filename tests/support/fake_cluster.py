@@ -34,11 +34,11 @@ from raftlog.wire import (
     ProducedPartition,
     ProduceRequest,
     ProduceResponse,
+    SessionFetchRequest,
     decode_request,
     encode,
     split_body,
 )
-from raftlog.wire_sessions import SessionFetchRequest
 
 from .fake_fetches import FakeFetches
 from .fake_transactions import FakeMarkers, FakeTransactions

@@ -12,12 +12,15 @@ from raftlog.wire import (
     AbortedRange,
     ErrorResponse,
     FetchedPartition,
+    FetchedSlot,
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    SessionFetchRequest,
+    SessionFetchResponse,
+    SlotToFetch,
     encode,
 )
-from raftlog.wire_sessions import FetchedSlot, SessionFetchRequest, SessionFetchResponse, SlotToFetch
 
 if TYPE_CHECKING:
     from .fake_cluster import FakeNode

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from partitions.fetch_session import FetchSession
 from raftlog.ports import Part
 from raftlog.record_batch import RecordBatch, split_batches
-from raftlog.wire_sessions import FetchedSlot, SessionFetchRequest, SlotToFetch
+from raftlog.wire import FetchedSlot, SessionFetchRequest, SlotToFetch
 
 from .replication_cluster import TOPIC, ReplicationCluster, bytes_of
 

@@ -13,8 +13,6 @@ VOCABULARY = (
     "raftlog.ports",
     "raftlog.config",
     "raftlog.wire",
-    "raftlog.wire_sessions",
-    "raftlog.wire_types",
     "raftlog.record_batch",
     "raftlog.record_batch_filter",
     "raftlog.record_header",

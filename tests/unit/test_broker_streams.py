@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from raftlog.broker import data_listener
-from raftlog.broker.data_listener import PRODUCE_PATH, RequestStream, data_acceptors
+from raftlog.broker.data_listener import RequestStream, data_acceptors
 from raftlog.wire import (
+    PRODUCE_PATH,
     ErrorResponse,
     ProducedPartition,
     ProducePartition,

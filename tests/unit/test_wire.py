@@ -24,6 +24,7 @@ from raftlog.wire import (
     DeleteRecordsResponse,
     ErrorResponse,
     FetchedPartition,
+    FetchedSlot,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -37,13 +38,15 @@ from raftlog.wire import (
     ProduceResponse,
     Request,
     Response,
+    SessionFetchRequest,
+    SessionFetchResponse,
+    SlotToFetch,
     decode_request,
     decode_response,
     encode,
     message_length,
     split_body,
 )
-from raftlog.wire_sessions import FetchedSlot, SessionFetchRequest, SessionFetchResponse, SlotToFetch
 
 TOPIC = bytes(range(16))
 ABORTED = AbortedRange(7, 3, 3, 8)
