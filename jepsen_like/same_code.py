@@ -1,8 +1,10 @@
 """Which results still count: those whose commit has the code that is here now, or is told to hold with it.
 
-A change of the code that a result judged voids the result, unless `still_holds.jsonl` beside this file names the commit
-of the change, what kinds of results outlive it, and why. Such a line is only believed of results that held: whatever
-was found is looked for again by the code that is here now.
+A change of the code that a result judged voids the result, unless `still_holds.jsonl` names the commit of the change,
+the kinds of results that outlive it, and why. A line may also name the last commit (`until`) of a series that moved
+and merged files, and the results' commits that counted when the series began (`results`): the paths of before are not
+those of now, so git cannot say it of them. Such lines are only believed of results that held: a violation is looked for
+again by the code that is here now.
 
 What is *not* here: which files a result judged (`product.py` of real clusters, `simulator/shard_code.py` of worlds).
 """
@@ -48,24 +50,33 @@ class SameCode:
     def _still_holds(self, commit: str) -> bool:
         """Whether each change of these files since then, up to the tree's own commit, is told to be harmless."""
         paths = self._paths()
-        ancestor, _ = _git(self._top, "merge-base", "--is-ancestor", commit, "HEAD")
-        status, changes = _git(self._top, "log", "--format=%H", f"{commit}..HEAD", "--", *paths)
+        changes, series = self._told()
+        since = next((until for until, results in reversed(series) if commit.startswith(results)), commit)
+        ancestor, _ = _git(self._top, "merge-base", "--is-ancestor", since, "HEAD")
+        status, found = _git(self._top, "log", "--format=%H", f"{since}..HEAD", "--", *paths)
         if ancestor != 0 or status != 0 or not is_here(self._top, "HEAD", paths):
             return False
-        told = self._told()
-        return all(any(change.startswith(one) for one in told) for change in changes.split())
+        return all(change.startswith(changes) for change in found.split())
 
-    def _told(self) -> list[str]:
-        """Commits after which results of this kind hold as before."""
+    def _told(self) -> tuple[tuple[str, ...], list[tuple[str, tuple[str, ...]]]]:
+        """Commits after which results of this kind hold as before; and series of commits, by the last of each, with the
+        commits whose results hold after it."""
         file = self._top / STILL_HOLDS
-        found = []
+        changes: list[str] = []
+        series: list[tuple[str, tuple[str, ...]]] = []
         for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
             one = json.loads(line)
-            if COMMIT.fullmatch(one["commit"]) is None or not one["why"].strip():
+            results = tuple(one.get("results", ()))
+            last = one["until" if "results" in one else "commit"]
+            if not all(map(COMMIT.fullmatch, (last, *results))) or not one["why"].strip():
                 raise ValueError(f"{file}: a line needs a commit and the reason why results hold after it: {line}")
-            if self._kind in one["kinds"]:
-                found.append(str(one["commit"]))
-        return found
+            if self._kind not in one["kinds"]:
+                continue
+            if "results" in one:
+                series.append((last, results))
+            else:
+                changes.append(last)
+        return tuple(changes), series
 
 
 def commit_of(top: Path, paths: Sequence[str]) -> str:

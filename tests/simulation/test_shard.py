@@ -132,6 +132,14 @@ def test_code_is_the_same_where_only_what_is_not_run_differs(
     assert not same_code("quorum")(first, True)
     git("commit", "-qam", "fourth")
     assert not same_code("quorum")(first, True)
+    # A series of commits that moved files names its last one, and the commits whose results counted when it began.
+    moved = {"until": commit_of_this_tree("quorum"), "results": [first], "kinds": ["quorum"], "why": "the same traces"}
+    write(STILL_HOLDS, json.dumps(moved) + "\n")
+    assert same_code("quorum")(first, True) and not same_code("quorum")(first, False)
+    assert not same_code("cluster")(first, True) and not same_code("quorum")("0123456789ab", True)
+    write("metadata/journal.py", "# fifth\n")
+    git("commit", "-qam", "fifth")
+    assert not same_code("quorum")(first, True)
     write(STILL_HOLDS, f"{why.replace('takes more than before', ' ')}\n")
     with pytest.raises(ValueError, match="the reason why"):
         same_code("quorum")(first, True)
