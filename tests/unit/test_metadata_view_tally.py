@@ -6,7 +6,7 @@ from random import Random
 
 from msgspec.structs import replace
 
-from metadata.view_tally import PartitionTally
+from metadata.view import PartitionTally
 from raftlog.model import (
     NO_BROKER,
     BrokerId,
