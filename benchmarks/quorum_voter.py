@@ -21,16 +21,10 @@ from typing import Any
 
 from measuring import cpu_seconds, resident_mb
 
-from metadata.commands import (
-    AlterIsr,
-    Command,
-    CreateTopic,
-    DeleteTopic,
-    GrantProducerIds,
-    IsrMember,
-    Refused,
-    RegisterBroker,
-)
+from metadata.command_envelope import Command
+from metadata.command_parts import IsrMember
+from metadata.command_results import Refused
+from metadata.commands import AlterIsr, CreateTopic, DeleteTopic, GrantProducerIds, RegisterBroker
 from metadata.engine import Fate, Outcome
 from metadata.groups.changes import ChangeGroups, Commit, OffsetToCommit
 from metadata.image_events import MetadataEvent, PartitionChanged, TopicChanged

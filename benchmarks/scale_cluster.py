@@ -18,7 +18,7 @@ from measuring import resident_mb
 from scale_commands import commit_of, group_commits, lift_limits, topics
 from scale_world import Stub, Voter, World, settle_memory
 
-from metadata.commands import Command
+from metadata.command_envelope import Command
 from metadata.engine import Fate, Outcome
 from metadata.groups.changes import ChangeGroups
 from metadata.image_events import MetadataEvent

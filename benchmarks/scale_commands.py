@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Iterator
 
 from metadata import image_topics
-from metadata.commands import MAX_ELECTIONS_PER_COMMAND, Command, CreateTopic, Election, ElectLeaders, RegisterBroker
+from metadata.command_envelope import Command
+from metadata.command_parts import Election
+from metadata.commands import MAX_ELECTIONS_PER_COMMAND, CreateTopic, ElectLeaders, RegisterBroker
 from metadata.groups import image as group_image
 from metadata.groups.changes import ChangeGroups, Commit, OffsetToCommit
 from metadata.image import ClusterImage

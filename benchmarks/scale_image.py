@@ -16,7 +16,8 @@ from typing import Any
 from measuring import resident_mb
 from scale_commands import GROUPS_A_COMMAND, elections, group_commits, lift_limits, registrations, topics
 
-from metadata.commands import Command, Envelope, FenceBroker, UnfenceBroker
+from metadata.command_envelope import Command, Envelope
+from metadata.commands import FenceBroker, UnfenceBroker
 from metadata.image import ClusterImage, diff_in_steps
 from metadata.view import ClusterView, TopicChanged
 from raftlog.model import BrokerId

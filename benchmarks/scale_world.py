@@ -26,7 +26,9 @@ import msgspec
 from jepsen_like.simulator.disk import Inode, SimDisk
 from metadata import quorum_messages as messages
 from metadata import quorum_protocol as protocol
-from metadata.commands import Command, RegisterBroker, Registered, decode_result, encode
+from metadata.command_envelope import Command, decode_result, encode
+from metadata.command_results import Registered
+from metadata.commands import RegisterBroker
 from metadata.engine import Outcome
 from metadata.image_events import MetadataEvent
 from metadata.quorum_messages import AppendReply

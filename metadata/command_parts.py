@@ -1,7 +1,7 @@
 """What commands are made of: bounded fields, and the small records that travel inside them.
 
 Every field is bounded here, so that whatever decodes may be applied, and bytes that no proposer can mean are refused
-before they enter the log. What is *not* here: the commands themselves (`commands.py`, `commands_moves.py`).
+before they enter the log.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated, NamedTuple, TypeAlias
 
 import msgspec
 
+from raftlog.errors import RemoteProtocolError
 from raftlog.model import (
     BrokerId,
     DirectoryId,
@@ -23,6 +24,7 @@ from raftlog.model import (
     TopicId,
     TopicPartition,
 )
+from raftlog.ports import Buffer
 
 TopicIdField: TypeAlias = Annotated[TopicId, msgspec.Meta(min_length=16, max_length=16)]
 DirectoryIdField: TypeAlias = Annotated[DirectoryId, msgspec.Meta(min_length=16, max_length=16)]
@@ -65,12 +67,26 @@ class Report(Part, frozen=True):
 
     @staticmethod
     def of(report: ReplicaReport) -> Report:
-        topic_id, partition = report.topic_partition.topic_id, report.topic_partition.partition
-        end = (report.last_epoch, report.stable_end_offset)
-        return Report(topic_id, partition, report.clean, *end, report.cut_or_quarantined)
+        return Report(
+            topic_id=report.topic_partition.topic_id,
+            partition=report.topic_partition.partition,
+            clean=report.clean,
+            last_epoch=report.last_epoch,
+            stable_end_offset=report.stable_end_offset,
+            cut_or_quarantined=report.cut_or_quarantined,
+        )
 
 
 _encoder = msgspec.msgpack.Encoder()
+_report_decoder = msgspec.msgpack.Decoder(Report)
+
+
+def decode_report(packed: Buffer) -> Report:
+    """One of a registration's. Raises `RemoteProtocolError`."""
+    try:
+        return _report_decoder.decode(packed)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"malformed report of a replica: {error}") from None
 
 
 class PackedReports(NamedTuple):

@@ -1,7 +1,4 @@
-"""The answers of the state machine to commands: what holds now, or why nothing changed.
-
-What is *not* here: which command is answered by which (each command says so), and how answers travel (`commands.py`).
-"""
+"""The answers of the state machine to commands: what holds now, or why nothing changed."""
 
 from __future__ import annotations
 

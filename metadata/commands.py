@@ -1,30 +1,18 @@
-"""What the quorum orders: commands, the envelope they travel in, and the answers of the state machine.
+"""Commands about brokers, topics, partitions and the cluster as a whole.
 
-A command is a request to change the agreed facts; nothing in it is true until `ClusterImage.apply` found it so. Every
-command therefore names what its proposer believed (incarnations, epochs, ids), and is refused by name where that is
-no longer the case. Randomness (topic ids) and choices (replicas, leaders) are made by the proposer and carried here,
+A command is a request to change the agreed facts; nothing in it is true until the image found it so when applying it.
+Every command therefore names what its proposer believed (incarnations, epochs, ids), and is refused by name where that
+is no longer the case. Randomness (topic ids) and choices (replicas, leaders) are made by the proposer and carried here,
 so that applying is deterministic.
-
-The envelope is a msgpack array: `[version, session or nil, term or nil, command]`.
-
-* `session` makes a retry exactly-once: the image remembers the answers of the last commands by (session id, sequence)
-  and gives the first answer again. A retry repeats all three of its fields.
-* `term` is set on what the controller decides by itself: such a command is refused when it ends up in a log entry of
-  another term, because its maker had been deposed by then.
-* A command is an array that begins with its tag, version included (`"alter_isr.1"`). **A command never gains a field**:
-  a node that ignored it would apply the same entry differently. A change is a new tag behind a new feature level.
-
-What is *not* here: what a command does (`image.py` and `image_*.py`), who may propose it, and how it travels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated
 
 import msgspec
 
-from raftlog.errors import InvalidRequest, RemoteProtocolError
 from raftlog.model import (
     NO_INCARNATION,
     BrokerId,
@@ -34,7 +22,6 @@ from raftlog.model import (
     ReplicaReport,
     TopicPartition,
 )
-from raftlog.ports import Buffer
 
 from .command_parts import (
     BrokerIdField,
@@ -50,91 +37,10 @@ from .command_parts import (
     PartitionEpochField,
     PartitionField,
     Report,
-    SessionIdField,
     TextField,
     TopicIdField,
+    decode_report,
 )
-from .command_results import (
-    CommandResult,
-    Done,
-    Elected,
-    GroupsChanged,
-    IsrAltered,
-    ProducerIdsGranted,
-    ReassignmentsAltered,
-    Refused,
-    RefusedChange,
-    Registered,
-    TransactionsChanged,
-)
-from .commands_losses import ReportLoss
-from .commands_moves import AlterReassignments, BeginMoves, ElectUnclean, ThrottleReassignments, UnregisterBroker
-from .commands_renewals import RenewLeadership
-from .commands_room import ReportRoom
-from .commands_time import AdvanceTime
-from .groups.changes import ChangeGroups
-from .groups.transaction_changes import ChangeTransactions
-
-__all__ = [
-    "COMMAND_TYPES",
-    "MAX_COMMAND_BYTES",
-    "MAX_ELECTIONS_PER_COMMAND",
-    "TAGS",
-    "AddPartitions",
-    "AdvanceTime",
-    "AlterIsr",
-    "AlterReassignments",
-    "AlterTopic",
-    "BeginMoves",
-    "ChangeGroups",
-    "ChangeTransactions",
-    "ClientSession",
-    "Command",
-    "CommandResult",
-    "CreateTopic",
-    "DeleteTopic",
-    "Done",
-    "ElectLeaders",
-    "ElectUnclean",
-    "Elected",
-    "Election",
-    "Envelope",
-    "FenceBroker",
-    "GrantProducerIds",
-    "GroupsChanged",
-    "IsrAltered",
-    "IsrMember",
-    "ListeningAt",
-    "NoOp",
-    "PackedReports",
-    "ProducerIdsGranted",
-    "ReassignmentsAltered",
-    "Refused",
-    "RefusedChange",
-    "RegisterBroker",
-    "Registered",
-    "RenewLeadership",
-    "ReplaceRegistration",
-    "Report",
-    "ReportLoss",
-    "ReportRoom",
-    "SetFeatureLevel",
-    "ThrottleReassignments",
-    "TransactionsChanged",
-    "UnfenceBroker",
-    "UnknownCommand",
-    "UnregisterBroker",
-    "decode",
-    "decode_report",
-    "decode_result",
-    "encode",
-    "encode_result",
-]
-
-ENVELOPE_VERSION = 1
-
-MAX_COMMAND_BYTES = 6 * 1024 * 1024
-"""The registration of a broker is the largest command: some 45 bytes a replica."""
 
 REGISTRATION_FEATURE_LEVEL = 5
 """From which on a registration names the one whose place it takes."""
@@ -142,15 +48,18 @@ REGISTRATION_FEATURE_LEVEL = 5
 MAX_ELECTIONS_PER_COMMAND = 512
 """One entry elects many partitions: a failover of thousands is a few entries, each of them small."""
 
+ROOM_FEATURE_LEVEL = 5
+"""From which `ReportRoom` is proposed at all."""
 
-_encoder = msgspec.msgpack.Encoder()
+TIME_FEATURE_LEVEL = 5
+"""From which `AdvanceTime` is proposed at all."""
 
+MAX_STEP_MS = 600_000
+"""Of one `AdvanceTime`, once there is a time: whoever proposes more is wrong about something."""
 
-class UnknownCommand(RemoteProtocolError):
-    """A well-formed command of a newer version: this node must stop, and says which version it met."""
-
-
-# --- Commands --------------------------------------------------------------------------------------------------------
+STAMP_LAG_MS = 60_000
+"""A step that is longer is a leap, and no stamp from before a leap is older than the leap itself. So a stamp, which has
+the time of the last step before it, lags by this at most: whatever expires is kept for so much longer."""
 
 
 class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
@@ -181,8 +90,16 @@ class RegisterBroker(Part, frozen=True, tag="register_broker.1"):
     ) -> RegisterBroker:
         """From the shared nouns."""
         packed = reports.packed if isinstance(reports, PackedReports) else PackedReports.of(reports).packed
-        dial = (ListeningAt(api.host, api.port), ListeningAt(data.host, data.port))
-        return RegisterBroker(broker_id, directory_id, start_number, *dial, rack, feature_level, packed)
+        return RegisterBroker(
+            broker_id=broker_id,
+            directory_id=directory_id,
+            start_number=start_number,
+            api=ListeningAt(api.host, api.port),
+            data=ListeningAt(data.host, data.port),
+            rack=rack,
+            feature_level=feature_level,
+            packed_reports=packed,
+        )
 
     @property
     def reports(self) -> tuple[Report, ...]:
@@ -226,6 +143,15 @@ class UnfenceBroker(Part, frozen=True, tag="unfence_broker.1"):
 
     broker_id: BrokerIdField
     incarnation: IncarnationField
+
+
+class ReportRoom(Part, frozen=True, tag="report_room.1"):
+    """This life of the broker takes no batches from clients (`short`), or takes them again. Answered by `Done`, also
+    where it was known."""
+
+    broker_id: BrokerIdField
+    incarnation: IncarnationField
+    short: bool
 
 
 class CreateTopic(Part, frozen=True, tag="create_topic.1"):
@@ -300,132 +226,18 @@ class SetFeatureLevel(Part, frozen=True, tag="set_feature_level.1"):
     level: NaturalField
 
 
+class AdvanceTime(Part, frozen=True, tag="advance_time.1"):
+    """The controller of `term` read `from_ms` in the image and moves the cluster's time to `to_ms`, which may be the
+    same. Answered by `Done`; refused in an entry of another term, and where the time is not what it was: so a copy that
+    comes late, or another controller's, changes nothing."""
+
+    term: NaturalField
+    from_ms: NaturalField
+    """0: there is no time yet; then `to_ms` is what a majority of the voters' wall clocks say."""
+    to_ms: NaturalField
+    agreed_ms: NaturalField
+    """What a majority of the voters' wall clocks say; 0 where no majority agrees."""
+
+
 class NoOp(Part, frozen=True, tag="no_op.1"):
     """Nothing: its index is a linearizable read's barrier (S7). Answered by `Done`."""
-
-
-Command: TypeAlias = (
-    RegisterBroker
-    | FenceBroker
-    | UnfenceBroker
-    | CreateTopic
-    | DeleteTopic
-    | AlterTopic
-    | AddPartitions
-    | ElectLeaders
-    | AlterIsr
-    | GrantProducerIds
-    | SetFeatureLevel
-    | NoOp
-    | AlterReassignments
-    | BeginMoves
-    | UnregisterBroker
-    | ElectUnclean
-    | ReportLoss
-    | RenewLeadership
-    | ChangeGroups
-    | ThrottleReassignments
-    | ChangeTransactions
-    | ReportRoom
-    | AdvanceTime
-    | ReplaceRegistration
-)
-
-
-# --- The envelope ----------------------------------------------------------------------------------------------------
-
-
-class ClientSession(Part, frozen=True):
-    """Who proposes, and which of its proposals this is; a retry repeats all three fields.
-
-    `applied_index` is how far the proposer's own view was before it first proposed this command: from it the image
-    knows whether an answer that it does not remember may be one that it has forgotten.
-    """
-
-    session_id: SessionIdField
-    sequence: NaturalField
-    applied_index: NaturalField
-
-
-class Envelope(Part, frozen=True):
-    """A command on its way through the log."""
-
-    version: NaturalField
-    session: ClientSession | None
-    term: NaturalField | None
-    command: Command
-
-
-_envelope_decoder = msgspec.msgpack.Decoder(Envelope)
-_result_decoder: msgspec.msgpack.Decoder[CommandResult] = msgspec.msgpack.Decoder(CommandResult)
-_report_decoder = msgspec.msgpack.Decoder(Report)
-_UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-
-
-def encode(command: Command, *, term: int | None = None, session: ClientSession | None = None) -> bytes:
-    """The command in its envelope. Raises `InvalidRequest` for what no node could decode: it must not enter the log."""
-    packed = _encoder.encode(Envelope(ENVELOPE_VERSION, session, term, command))
-    try:
-        if len(packed) > MAX_COMMAND_BYTES:
-            raise ValueError(f"{len(packed)} bytes are more than a command may have")
-        _envelope_decoder.decode(packed)
-    except _UNDECODABLE as error:
-        raise InvalidRequest("invalid_request", f"malformed command: {error}") from None
-    return packed
-
-
-def decode(packed: Buffer) -> Envelope:
-    """The envelope. Raises `UnknownCommand` for a newer version's, `RemoteProtocolError` for what is not one."""
-    try:
-        if memoryview(packed).nbytes > MAX_COMMAND_BYTES:
-            raise ValueError("more bytes than a command may have")
-        envelope = _envelope_decoder.decode(packed)
-        if envelope.version != ENVELOPE_VERSION:
-            raise ValueError(f"envelope version {envelope.version}")
-    except _UNDECODABLE as error:
-        newer = _newer_version(packed)
-        if newer:
-            raise UnknownCommand(f"{newer}; this node must be upgraded") from None
-        raise RemoteProtocolError(f"malformed command: {error}") from None
-    return envelope
-
-
-def decode_report(packed: Buffer) -> Report:
-    """One of a registration's. Raises `RemoteProtocolError`."""
-    try:
-        return _report_decoder.decode(packed)
-    except _UNDECODABLE as error:
-        raise RemoteProtocolError(f"malformed report of a replica: {error}") from None
-
-
-def _newer_version(packed: Buffer) -> str:
-    """What is newer than this code about bytes that did not decode; empty if they are merely wrong."""
-    try:
-        fields = msgspec.msgpack.decode(packed, type=list[Any])
-    except _UNDECODABLE:
-        return ""
-    match fields:
-        case [int(version), *_] if version > ENVELOPE_VERSION:
-            return f"an envelope of version {version}, newer than {ENVELOPE_VERSION}"
-        case [_, _, _, [str(tag), *_]] if tag not in TAGS:
-            return f"unknown command {tag[:64]!r}"
-    return ""
-
-
-def encode_result(result: CommandResult) -> bytes:
-    """The answer, to be sent to a proposer on another node or kept in a snapshot."""
-    return _encoder.encode(result)
-
-
-def decode_result(packed: Buffer) -> CommandResult:
-    """Raises `RemoteProtocolError`."""
-    try:
-        return _result_decoder.decode(packed)
-    except _UNDECODABLE as error:
-        raise RemoteProtocolError(f"malformed answer to a command: {error}") from None
-
-
-COMMAND_TYPES: tuple[type[msgspec.Struct], ...] = Command.__args__
-"""Every kind of command, for whoever must handle them all."""
-
-TAGS: frozenset[str] = frozenset(str(kind.__struct_config__.tag) for kind in COMMAND_TYPES)

@@ -1,11 +1,17 @@
-"""Commands that move replicas and leaderships because an operator asked: reassignments, removals, the last resort.
+"""Commands about single replicas and leaderships: what an operator asks for, and what a broker reports of its own.
 
 A reassignment (KIP-455) has two steps, so that any number may be asked for at once while few move data: first the
 record gets its target (`AlterReassignments`), later the controller lets the move begin (`BeginMoves`): the replicas to
 add are added and fetch. It completes by itself, in the command by which the last target replica is in sync and a
-target replica leads (`image_reassignments.py`).
+target replica leads.
 
-What is *not* here: what they do, and whom they are answered to (`commands.py` has envelope and answers).
+A registration tells what recovery found at a start; `ReportLoss` tells what was found since: damage on the disk. Only
+when it is accepted may the replica be cut back to what is good, because only then nobody counts on the rest (S6, S9).
+
+`RenewLeadership` is for a replica that led, was thrown away in the middle of it, and was opened again from its disk.
+What it had in memory and pushed to followers in that leader epoch is gone, so it must not lead in it any more: another
+batch would get the offset of one that a follower has (S4). The next epoch begins from what is on its disk, like after
+any election.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from raftlog.model import ReplicationThrottle, TopicPartition
 from .command_parts import (
     BrokerIdField,
     IncarnationField,
+    LeaderEpochField,
     Part,
     PartitionEpochField,
     PartitionField,
@@ -36,6 +43,9 @@ THROTTLE_FEATURE_LEVEL = 2
 REPLACEMENT_FEATURE_LEVEL = 4
 """From which on a target may take the place of one whose move has begun. The command is the same: by the level that the
 state machine is at, all nodes decide alike what it does."""
+
+RENEWAL_FEATURE_LEVEL = 5
+"""From which on `RenewLeadership` may be proposed."""
 
 RateField: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**62)]
 """Bytes a second."""
@@ -109,6 +119,36 @@ class ElectUnclean(Part, frozen=True, tag="elect_unclean.1"):
     candidate: BrokerIdField
     incarnation: IncarnationField
     partition_epoch: PartitionEpochField
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, self.partition)
+
+
+class ReportLoss(Part, frozen=True, tag="report_loss.1"):
+    """This life of the broker cannot vouch for its replica any more, found in this leader epoch. Answered by `Done`:
+    it leads no longer, left the ISR, and counts for nothing until it is added again, in a later leader epoch."""
+
+    topic_id: TopicIdField
+    partition: PartitionField
+    broker_id: BrokerIdField
+    incarnation: IncarnationField
+    leader_epoch: LeaderEpochField
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic_id, self.partition)
+
+
+class RenewLeadership(Part, frozen=True, tag="renew_leadership.1"):
+    """This life of the broker leads in this leader epoch, cannot go on in it, and could in the next one. Answered by
+    `Done`: it leads again, in that."""
+
+    topic_id: TopicIdField
+    partition: PartitionField
+    broker_id: BrokerIdField
+    incarnation: IncarnationField
+    leader_epoch: LeaderEpochField
 
     @property
     def topic_partition(self) -> TopicPartition:

@@ -25,15 +25,10 @@ from itertools import islice
 
 from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
 
-from .commands import (
-    MAX_ELECTIONS_PER_COMMAND,
-    BeginMoves,
-    Command,
-    Election,
-    ElectLeaders,
-    FenceBroker,
-    UnfenceBroker,
-)
+from .command_envelope import Command
+from .command_parts import Election
+from .commands import MAX_ELECTIONS_PER_COMMAND, ElectLeaders, FenceBroker, UnfenceBroker
+from .commands_moves import BeginMoves
 from .controller_moves import DEFAULT_IMBALANCE_PERCENT, Moves, PreferredLeaders
 from .image_elections import electable, is_live, members, recovery_winners
 from .image_state import ImageState

@@ -21,8 +21,8 @@ from typing import Protocol
 
 from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
 
-from .commands import BeginMoves, Election
-from .commands_moves import MAX_REASSIGNMENTS_PER_COMMAND, Move
+from .command_parts import Election
+from .commands_moves import MAX_REASSIGNMENTS_PER_COMMAND, BeginMoves, Move
 from .image_elections import electable, is_live
 from .image_reassignments import MAX_MOVES_UNDER_WAY
 from .image_state import ImageState

@@ -21,7 +21,8 @@ from typing import Protocol
 
 from raftlog.model import BrokerId, DirectoryId, Endpoint, QuorumStatus
 
-from .commands import Command, CommandResult
+from .command_envelope import Command
+from .command_results import CommandResult
 from .quorum_changes import QuorumFacts
 from .quorum_configuration import Configuration
 

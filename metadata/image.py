@@ -26,39 +26,37 @@ from raftlog.model import UNTHROTTLED, PartitionRecord, ProducerId
 from raftlog.ports import Buffer
 
 from . import image_brokers, image_invariants, image_partitions, image_reassignments, image_topics, snapshot
+from .command_envelope import Command, Envelope
+from .command_results import CommandResult, Done, ProducerIdsGranted, Refused
 from .commands import (
     AddPartitions,
     AdvanceTime,
     AlterIsr,
-    AlterReassignments,
     AlterTopic,
-    BeginMoves,
-    ChangeGroups,
-    ChangeTransactions,
-    Command,
-    CommandResult,
     CreateTopic,
     DeleteTopic,
-    Done,
     ElectLeaders,
-    ElectUnclean,
-    Envelope,
     FenceBroker,
     GrantProducerIds,
     NoOp,
-    ProducerIdsGranted,
-    Refused,
     RegisterBroker,
-    RenewLeadership,
-    ReportLoss,
     ReportRoom,
     SetFeatureLevel,
-    ThrottleReassignments,
     UnfenceBroker,
+)
+from .commands_moves import (
+    AlterReassignments,
+    BeginMoves,
+    ElectUnclean,
+    RenewLeadership,
+    ReportLoss,
+    ThrottleReassignments,
     UnregisterBroker,
 )
+from .groups.changes import ChangeGroups
 from .groups.image import change_groups, topic_removed
 from .groups.state import groups_diff
+from .groups.transaction_changes import ChangeTransactions
 from .groups.transaction_diff import transactions_diff
 from .groups.transaction_image import change_transactions, strike_topic
 from .image_events import (

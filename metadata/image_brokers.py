@@ -24,20 +24,9 @@ from raftlog.model import (
     TopicPartition,
 )
 
-from .commands import (
-    CommandResult,
-    Done,
-    FenceBroker,
-    Refused,
-    RegisterBroker,
-    Registered,
-    ReplaceRegistration,
-    Report,
-    ReportRoom,
-    UnfenceBroker,
-    decode_report,
-)
-from .commands_room import ROOM_FEATURE_LEVEL
+from .command_parts import Report, decode_report
+from .command_results import CommandResult, Done, Refused, Registered
+from .commands import ROOM_FEATURE_LEVEL, FenceBroker, RegisterBroker, ReplaceRegistration, ReportRoom, UnfenceBroker
 from .image_elections import RecoveryTicket
 from .image_events import INITIAL_FEATURE_LEVEL
 from .image_state import ImageState, Steps, slices

@@ -16,7 +16,7 @@ from __future__ import annotations
 from raftlog.model import NO_EPOCH, BrokerId, BrokerRecord, Offset, PartitionRecord
 
 from .command_results import CommandResult, Done, Refused
-from .commands_losses import ReportLoss
+from .commands_moves import ReportLoss
 from .image_brokers import isr_without
 from .image_elections import RecoveryTicket, is_live, members
 from .image_state import ImageState

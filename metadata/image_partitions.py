@@ -8,17 +8,10 @@ from __future__ import annotations
 
 from raftlog.model import Incarnation, PartitionEpoch, PartitionRecord
 
-from .commands import (
-    AlterIsr,
-    CommandResult,
-    Done,
-    Elected,
-    Election,
-    ElectLeaders,
-    IsrAltered,
-    Refused,
-    RenewLeadership,
-)
+from .command_parts import Election
+from .command_results import CommandResult, Done, Elected, IsrAltered, Refused
+from .commands import AlterIsr, ElectLeaders
+from .commands_moves import RenewLeadership
 from .image_elections import electable, recovery_winners
 from .image_reassignments import settle
 from .image_state import ImageState, Steps, slices

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from .command_envelope import ClientSession
 from .command_results import CommandResult, Refused
-from .commands import ClientSession
 
 MAX_ANSWERS = 16_384
 """More than one node may have in flight; some four megabytes."""

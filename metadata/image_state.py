@@ -32,7 +32,7 @@ from raftlog.model import (
     TopicRecord,
 )
 
-from .commands import CommandResult
+from .command_results import CommandResult
 from .groups.events import GroupEvent
 from .groups.state import GroupsState
 from .groups.transaction_events import ProducerIdsTaken, TransactionEvent

@@ -10,7 +10,7 @@ from __future__ import annotations
 from raftlog.model import ClusterTime
 
 from .command_results import CommandResult, Done, Refused
-from .commands_time import MAX_STEP_MS, STAMP_LAG_MS, TIME_FEATURE_LEVEL, AdvanceTime
+from .commands import MAX_STEP_MS, STAMP_LAG_MS, TIME_FEATURE_LEVEL, AdvanceTime
 from .image_state import ImageState
 
 

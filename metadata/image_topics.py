@@ -14,7 +14,8 @@ from raftlog.config import MAX_PARTITIONS_PER_TOPIC, TOPIC_CONFIG_NAMES, check_t
 from raftlog.errors import InvalidRequest
 from raftlog.model import BrokerId, LeaderEpoch, PartitionEpoch, PartitionRecord, TopicId, TopicPartition, TopicRecord
 
-from .commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, Done, Refused
+from .command_results import Done, Refused
+from .commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
 from .image_config import settled_config
 from .image_elections import is_live
 from .image_state import PARTITIONS_PER_STEP, ImageState, Steps

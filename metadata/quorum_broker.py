@@ -17,7 +17,9 @@ from collections.abc import Callable
 from raftlog.config import TimingConfig
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation
 
-from .commands import REGISTRATION_FEATURE_LEVEL, RegisterBroker, Registered, ReplaceRegistration, encode
+from .command_envelope import encode
+from .command_results import Registered
+from .commands import REGISTRATION_FEATURE_LEVEL, RegisterBroker, ReplaceRegistration
 from .engine import Fate, Outcome
 from .image import ClusterImage
 from .image_brokers import is_unused

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from raftlog.model import NO_TIME, BrokerId, Incarnation
 
-from .commands import Command, encode
+from .command_envelope import Command, encode
 from .controller import Controller
 from .engine import Outcome
 from .image import ClusterImage

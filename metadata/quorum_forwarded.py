@@ -15,7 +15,7 @@ from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId
 
 from . import quorum_protocol as protocol
-from .commands import decode, encode_result
+from .command_envelope import decode, encode_result
 from .engine import Fate, Outcome
 from .quorum_limits import QuorumLimits
 from .quorum_protocol import Propose, Proposed

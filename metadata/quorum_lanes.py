@@ -12,18 +12,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from .commands import (
-    AlterIsr,
-    Command,
-    CommandResult,
-    ElectLeaders,
-    FenceBroker,
-    NoOp,
-    RegisterBroker,
-    RenewLeadership,
-    ReportLoss,
-    UnfenceBroker,
-)
+from .command_envelope import Command
+from .command_results import CommandResult
+from .commands import AlterIsr, ElectLeaders, FenceBroker, NoOp, RegisterBroker, UnfenceBroker
+from .commands_moves import RenewLeadership, ReportLoss
 from .engine import Committed, Fate, InstalledSnapshot, Lost, Outcome
 
 OTHERS_PER_TICK = 500

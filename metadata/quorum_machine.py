@@ -20,7 +20,8 @@ from typing import TypeAlias
 
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 
-from .commands import CommandResult, decode
+from .command_envelope import decode
+from .command_results import CommandResult
 from .engine import Committed, InstalledSnapshot
 from .image import ClusterImage, diff_in_steps
 from .image_events import MetadataEvent

@@ -34,7 +34,8 @@ from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Incarnatio
 from raftlog.ports import Buffer, Clock, Disk, Random
 
 from . import quorum_protocol as protocol
-from .commands import ClientSession, Command, NoOp, RegisterBroker, encode
+from .command_envelope import ClientSession, Command, encode
+from .commands import NoOp, RegisterBroker
 from .engine import Outcome, Ready
 from .image import ClusterImage
 from .image_events import MetadataEvent

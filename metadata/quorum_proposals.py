@@ -22,7 +22,8 @@ from typing import TypeAlias
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import NO_BROKER, BrokerId
 
-from .commands import Refused, decode_result
+from .command_envelope import decode_result
+from .command_results import Refused
 from .engine import Fate, Outcome
 from .quorum_limits import QuorumLimits
 from .quorum_protocol import Propose, Proposed

@@ -20,19 +20,9 @@ from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, QuorumStatus
 from raftlog.ports import Buffer
 
-from .commands import (
-    MAX_COMMAND_BYTES,
-    AdvanceTime,
-    AlterIsr,
-    BeginMoves,
-    Command,
-    FenceBroker,
-    RegisterBroker,
-    RenewLeadership,
-    ReportLoss,
-    ReportRoom,
-    UnfenceBroker,
-)
+from .command_envelope import MAX_COMMAND_BYTES, Command
+from .commands import AdvanceTime, AlterIsr, FenceBroker, RegisterBroker, ReportRoom, UnfenceBroker
+from .commands_moves import BeginMoves, RenewLeadership, ReportLoss
 from .quorum_messages import MAX_ENGINE_MESSAGE_BYTES
 
 QUORUM_PATH = "/raftlog.quorum"

@@ -31,7 +31,8 @@ from raftlog.http2.tls import DialTls
 from raftlog.model import NO_BROKER, BrokerId, Endpoint, QuorumStatus
 from raftlog.ports import Clock, Disk, Random
 
-from .commands import Command, RegisterBroker
+from .command_envelope import Command
+from .commands import RegisterBroker
 from .engine import Fate, Outcome
 from .image_events import MetadataEvent
 from .quorum_changes import VoterChange

@@ -25,7 +25,7 @@ from raftlog.model import (
     TopicPartition,
 )
 
-from .commands import CommandResult
+from .command_results import CommandResult
 from .image_elections import RecoveryTicket
 from .image_sessions import Seen
 from .image_state import ImageState

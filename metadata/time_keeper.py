@@ -30,8 +30,8 @@ from dataclasses import dataclass
 
 from raftlog.model import BrokerId, ClusterTime
 
-from .commands import AdvanceTime, Command
-from .commands_time import MAX_STEP_MS, TIME_FEATURE_LEVEL
+from .command_envelope import Command
+from .commands import MAX_STEP_MS, TIME_FEATURE_LEVEL, AdvanceTime
 from .image_state import ImageState
 
 STEP_SECONDS = 10.0

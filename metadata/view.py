@@ -75,8 +75,8 @@ ViewListener: TypeAlias = Callable[[int, Sequence[MetadataEvent]], None]
 
 
 class PartitionTally:
-    """What is asked again and again of all partitions of a view, kept up to date with each change of one: health checks and
-    new topics must not look at a hundred thousand records. Read as you like; only the view writes.
+    """What is asked again and again of all partitions of a view, kept up to date with each change of one: health checks
+    and new topics must not look at a hundred thousand records. Read as you like; only the view writes.
 
     Invariant: a partition is in one of the three dictionaries at most, in the one of its worst trouble.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 from metadata import image
 from metadata.command_results import Done, Refused
-from metadata.commands_time import MAX_STEP_MS, AdvanceTime
+from metadata.commands import MAX_STEP_MS, AdvanceTime
 from metadata.groups import image as group_image
 from metadata.groups.coordinator import Coordinator
 from metadata.groups.records import in_order

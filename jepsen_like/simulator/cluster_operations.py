@@ -13,17 +13,10 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import count
 
-from metadata.commands import (
-    AddPartitions,
-    AlterReassignments,
-    AlterTopic,
-    Command,
-    CreateTopic,
-    DeleteTopic,
-    Election,
-    ElectLeaders,
-)
-from metadata.commands_moves import Reassignment
+from metadata.command_envelope import Command
+from metadata.command_parts import Election
+from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, ElectLeaders
+from metadata.commands_moves import AlterReassignments, Reassignment
 from metadata.engine import Outcome
 from raftlog.model import BrokerId, PartitionRecord, TopicId, TopicPartition
 from raftlog.wire import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse

@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from metadata.commands import GroupsChanged
+from metadata.command_results import GroupsChanged
 from metadata.engine import Fate, Outcome
 from metadata.groups.changes import Assign, ChangeGroups, Expire, Fence, GroupChange, Release, pack_partitions
 from metadata.groups.coordinator import Coordinator

@@ -16,7 +16,8 @@ import traceback
 from collections.abc import Iterator
 from unittest import mock
 
-from metadata.commands import AddPartitions, Command
+from metadata.command_envelope import Command
+from metadata.commands import AddPartitions
 from metadata.groups import coordinator
 from metadata.groups.records import GroupState
 from raftlog.errors import RaftlogError

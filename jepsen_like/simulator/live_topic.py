@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from metadata.commands import Refused
+from metadata.command_results import Refused
 from metadata.engine import Fate, Outcome
 from raftlog.model import TopicId
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from metadata.commands_room import ROOM_FEATURE_LEVEL
+from metadata.commands import ROOM_FEATURE_LEVEL
 from partitions.segment import SEGMENT_SUFFIXES
 
 from .cluster_operations import ClusterOperations

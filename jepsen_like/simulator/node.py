@@ -11,7 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from metadata.commands import Command, RegisterBroker
+from metadata.command_envelope import Command
+from metadata.commands import RegisterBroker
 from metadata.engine import Outcome
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks

@@ -16,7 +16,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from metadata.commands import AlterTopic, Command, CreateTopic, DeleteTopic, Done, GrantProducerIds, ProducerIdsGranted
+from metadata.command_envelope import Command
+from metadata.command_results import Done, ProducerIdsGranted
+from metadata.commands import AlterTopic, CreateTopic, DeleteTopic, GrantProducerIds
 from metadata.engine import Fate, Outcome
 from raftlog.model import NO_INCARNATION, TopicId
 

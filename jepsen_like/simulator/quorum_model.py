@@ -15,7 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from metadata.commands import AlterTopic, Command, CreateTopic, DeleteTopic, Envelope, GrantProducerIds
+from metadata.command_envelope import Command, Envelope
+from metadata.commands import AlterTopic, CreateTopic, DeleteTopic, GrantProducerIds
 from metadata.image import ClusterImage
 
 from .violation import Violation

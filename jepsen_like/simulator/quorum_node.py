@@ -15,7 +15,8 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from metadata.commands import RegisterBroker, Registered
+from metadata.command_results import Registered
+from metadata.commands import RegisterBroker
 from metadata.engine import Outcome
 from metadata.image_events import MetadataEvent
 from metadata.quorum_configuration import Configuration

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from metadata.commands import decode
+from metadata.command_envelope import decode
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_node import QuorumNode
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from metadata.commands import RegisterBroker, Report
+from metadata.command_parts import Report
+from metadata.commands import RegisterBroker
 from metadata.image_elections import RecoveryTicket
 from metadata.view import BrokerChanged, MetadataEvent, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.model import BrokerId, BrokerRecord, PartitionRecord, TopicId, TopicPartition, TopicRecord

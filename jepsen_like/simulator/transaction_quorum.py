@@ -8,8 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from metadata.command_results import TransactionAnswer
-from metadata.commands import Command, SetFeatureLevel, TransactionsChanged
+from metadata.command_envelope import Command
+from metadata.command_results import TransactionAnswer, TransactionsChanged
+from metadata.commands import SetFeatureLevel
 from metadata.engine import Outcome
 from metadata.groups.transaction_changes import TRANSACTIONS_FEATURE_LEVEL, ChangeTransactions, TransactionChange
 

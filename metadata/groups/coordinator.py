@@ -22,7 +22,7 @@ from typing import Protocol
 
 from raftlog.model import ClusterTime, TopicId, TopicRecord
 
-from ..commands_time import STAMP_LAG_MS
+from ..commands import STAMP_LAG_MS
 from .assignors import ASSIGNORS, DEFAULT_ASSIGNOR, PartitionCounts, Subscriptions
 from .changes import (
     MAX_PARTITIONS_PER_GROUP,

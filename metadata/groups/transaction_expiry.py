@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from raftlog.model import ClusterTime
 
-from ..commands_time import STAMP_LAG_MS
+from ..commands import STAMP_LAG_MS
 from .transaction_changes import MAX_EXPIRED, Expire, ExpiredBlock, ExpiredParts, ExpiredProducer
 from .transaction_state import Transactions
 

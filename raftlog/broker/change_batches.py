@@ -26,7 +26,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from metadata.commands import Command, Refused
+from metadata.command_envelope import Command
+from metadata.command_results import Refused
 from metadata.engine import Fate, Outcome
 from raftlog.config import MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code

@@ -10,7 +10,8 @@ from collections.abc import Callable, Hashable
 
 import msgspec
 
-from metadata.commands import Command, GroupsChanged
+from metadata.command_envelope import Command
+from metadata.command_results import GroupsChanged
 from metadata.engine import Outcome
 from metadata.groups.changes import (
     GROUPS_FEATURE_LEVEL,

@@ -15,16 +15,10 @@ from typing import Protocol
 
 from http_api.service_moves import LocalReplica, SuggestedMove, WantedReassignment
 from metadata.balance import balance, drain
-from metadata.commands import (
-    MAX_ELECTIONS_PER_COMMAND,
-    Command,
-    CommandResult,
-    Elected,
-    Election,
-    ElectLeaders,
-    ReassignmentsAltered,
-    Refused,
-)
+from metadata.command_envelope import Command
+from metadata.command_parts import Election
+from metadata.command_results import CommandResult, Elected, ReassignmentsAltered, Refused
+from metadata.commands import MAX_ELECTIONS_PER_COMMAND, ElectLeaders
 from metadata.commands_moves import (
     MAX_REASSIGNMENTS_PER_COMMAND,
     THROTTLE_FEATURE_LEVEL,

@@ -16,14 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from metadata.commands import (
-    MAX_ELECTIONS_PER_COMMAND,
-    Command,
-    Election,
-    ElectLeaders,
-    RenewLeadership,
-)
-from metadata.commands_renewals import RENEWAL_FEATURE_LEVEL
+from metadata.command_envelope import Command
+from metadata.command_parts import Election
+from metadata.commands import MAX_ELECTIONS_PER_COMMAND, ElectLeaders
+from metadata.commands_moves import RENEWAL_FEATURE_LEVEL, RenewLeadership
 from metadata.engine import Outcome
 from metadata.view import ClusterView
 from partitions.driver_ports import Logger

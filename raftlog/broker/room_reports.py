@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from metadata.commands import Command, ReportRoom
-from metadata.commands_room import ROOM_FEATURE_LEVEL
+from metadata.command_envelope import Command
+from metadata.commands import ROOM_FEATURE_LEVEL, ReportRoom
 from metadata.engine import Outcome
 from metadata.view import ClusterView
 from partitions.disk_room import DiskRoom

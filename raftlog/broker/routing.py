@@ -18,7 +18,8 @@ import msgspec
 import structlog
 
 from http_api.service import Health
-from metadata.commands import GrantProducerIds, ProducerIdsGranted
+from metadata.command_results import ProducerIdsGranted
+from metadata.commands import GrantProducerIds
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
 from raftlog.errors import Applied, NotLeader, RaftlogError, error_from_code

@@ -16,15 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from metadata.commands import (
-    AddPartitions,
-    AlterTopic,
-    Command,
-    CommandResult,
-    CreateTopic,
-    DeleteTopic,
-    Refused,
-)
+from metadata.command_envelope import Command
+from metadata.command_results import CommandResult, Refused
+from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
 from metadata.engine import Fate, Outcome
 from metadata.placement import default_replication_factor, place
 from metadata.view import ClusterView

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from metadata.command_results import TransactionAnswer
-from metadata.commands import Command, TransactionsChanged
+from metadata.command_envelope import Command
+from metadata.command_results import TransactionAnswer, TransactionsChanged
 from metadata.engine import Outcome
 from metadata.groups.transaction_changes import (
     MAX_CHANGE_BYTES,

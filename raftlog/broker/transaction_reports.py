@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from metadata.commands import Command
+from metadata.command_envelope import Command
 from metadata.engine import Fate, Outcome
 from metadata.groups.transaction_changes import (
     TRANSACTIONS_FEATURE_LEVEL,

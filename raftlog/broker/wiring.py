@@ -14,17 +14,11 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from metadata.commands import (
-    AlterIsr,
-    Command,
-    IsrAltered,
-    IsrMember,
-    PackedReports,
-    Refused,
-    RegisterBroker,
-    Registered,
-    ReportLoss,
-)
+from metadata.command_envelope import Command
+from metadata.command_parts import IsrMember, PackedReports
+from metadata.command_results import IsrAltered, Refused, Registered
+from metadata.commands import AlterIsr, RegisterBroker
+from metadata.commands_moves import ReportLoss
 from metadata.engine import Fate, Outcome
 from metadata.groups.transaction_events import (
     BlockChanged,

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from metadata import command_envelope as envelope
+from metadata import command_parts as parts
+from metadata import command_results as results
 from metadata import commands as c
 from metadata import commands_moves as m
+from metadata.command_envelope import decode, decode_result, encode, encode_result
 from metadata.command_results import TransactionAnswer
-from metadata.commands import decode, decode_result, encode, encode_result
 from metadata.groups import changes as g
 from metadata.groups import transaction_changes as t
 from metadata.image import ClusterImage
@@ -31,7 +34,7 @@ SNAPSHOT_WITHOUT_TRANSACTIONS = FOLDER / "metadata_snapshot_v4.txt"
 OLD_SNAPSHOTS = (FOLDER / "metadata_snapshot_v1.txt", FOLDER / "metadata_snapshot_v2.txt")
 
 _N: Any = int
-SAMPLES: list[c.Command] = [
+SAMPLES: list[envelope.Command] = [
     c.RegisterBroker.of(
         BrokerId(1),
         directory(7),
@@ -48,18 +51,20 @@ SAMPLES: list[c.Command] = [
     c.DeleteTopic(TOPIC),
     c.AlterTopic(TOPIC, (("flush", "os"),), ("retention.ms",)),
     c.AddPartitions(TOPIC, 2, ((_N(2), _N(0)),)),
-    c.ElectLeaders((c.Election(TOPIC, 0, _N(1), _N(9), _N(4)), c.Election(TOPIC, 1, _N(2), _N(9), _N(5), True))),
-    c.AlterIsr(TOPIC, 0, _N(1), _N(9), _N(3), _N(12), (c.IsrMember(_N(0), _N(8)), c.IsrMember(_N(1), _N(9)))),
+    c.ElectLeaders(
+        (parts.Election(TOPIC, 0, _N(1), _N(9), _N(4)), parts.Election(TOPIC, 1, _N(2), _N(9), _N(5), True))
+    ),
+    c.AlterIsr(TOPIC, 0, _N(1), _N(9), _N(3), _N(12), (parts.IsrMember(_N(0), _N(8)), parts.IsrMember(_N(1), _N(9)))),
     c.GrantProducerIds(_N(1), _N(9), 1000),
     c.SetFeatureLevel(2),
     c.NoOp(),
-    c.AlterReassignments((m.Reassignment(TOPIC, 0, _N(4), (_N(1), _N(2))), m.Reassignment(TOPIC, 1, _N(5), ()))),
-    c.BeginMoves((m.Move(TOPIC, 0, _N(5)),)),
-    c.UnregisterBroker(_N(1), _N(9)),
-    c.ElectUnclean(TOPIC, 0, _N(1), _N(9), _N(4)),
-    c.ReportLoss(TOPIC, 0, _N(1), _N(9), _N(3)),
-    c.RenewLeadership(TOPIC, 0, _N(1), _N(9), _N(3)),
-    c.ChangeGroups(
+    m.AlterReassignments((m.Reassignment(TOPIC, 0, _N(4), (_N(1), _N(2))), m.Reassignment(TOPIC, 1, _N(5), ()))),
+    m.BeginMoves((m.Move(TOPIC, 0, _N(5)),)),
+    m.UnregisterBroker(_N(1), _N(9)),
+    m.ElectUnclean(TOPIC, 0, _N(1), _N(9), _N(4)),
+    m.ReportLoss(TOPIC, 0, _N(1), _N(9), _N(3)),
+    m.RenewLeadership(TOPIC, 0, _N(1), _N(9), _N(3)),
+    g.ChangeGroups(
         (
             g.Join("readers", "m-1", "", "app", "10.0.0.9", ("orders",), "o.*", "uniform", 45_000, 300_000),
             g.Leave("readers", "m-1", 17, 1_700_000_000_000),
@@ -72,8 +77,8 @@ SAMPLES: list[c.Command] = [
             g.Delete("readers"),
         )
     ),
-    c.ThrottleReassignments((m.Reassignment(TOPIC, 0, _N(4), (_N(1), _N(2))),), 10_000_000, None),
-    c.ChangeTransactions(
+    m.ThrottleReassignments((m.Reassignment(TOPIC, 0, _N(4), (_N(1), _N(2))),), 10_000_000, None),
+    t.ChangeTransactions(
         (
             t.Commit(
                 (t.Output(_N(7), _N(2), (t.TopicEnds(TOPIC, (0, 3), (_N(70), _N(71))),)), t.Output(_N(8), _N(0), ())),
@@ -102,21 +107,21 @@ SAMPLES: list[c.Command] = [
     c.ReportRoom(_N(1), _N(9), True),
     c.AdvanceTime(6, 1_700_000_000_000, 1_700_000_010_000, 1_700_000_010_500),
     c.ReplaceRegistration(
-        *(_N(1), directory(7), 3, c.ListeningAt("10.0.0.1", 9640), c.ListeningAt("10.0.0.1", 9641), "east", 5),
-        c.PackedReports.of([report(2, 300)]).packed,
+        *(_N(1), directory(7), 3, parts.ListeningAt("10.0.0.1", 9640), parts.ListeningAt("10.0.0.1", 9641), "east", 5),
+        parts.PackedReports.of([report(2, 300)]).packed,
         _N(70_000),
     ),
 ]
-ANSWERS: list[c.CommandResult] = [
-    c.Done(),
-    c.Registered(_N(70_000)),
-    c.IsrAltered(_N(13)),
-    c.ProducerIdsGranted(_N(1000), 1000),
-    c.Elected((None, c.Refused("not_eligible", "nobody"))),
-    c.Refused("topic_exists", "it does"),
-    c.ReassignmentsAltered((None, c.Refused("not_eligible", "it is fenced"))),
-    c.GroupsChanged((c.RefusedChange(2, "member_fenced", "it joined again"),)),
-    c.TransactionsChanged(
+ANSWERS: list[results.CommandResult] = [
+    results.Done(),
+    results.Registered(_N(70_000)),
+    results.IsrAltered(_N(13)),
+    results.ProducerIdsGranted(_N(1000), 1000),
+    results.Elected((None, results.Refused("not_eligible", "nobody"))),
+    results.Refused("topic_exists", "it does"),
+    results.ReassignmentsAltered((None, results.Refused("not_eligible", "it is fenced"))),
+    results.GroupsChanged((results.RefusedChange(2, "member_fenced", "it joined again"),)),
+    results.TransactionsChanged(
         (
             TransactionAnswer(0, "", "", (t.Key(_N(7), _N(3)),), 0),
             TransactionAnswer(1, "offset_moved", "the group is at 6", (), 0),
@@ -129,13 +134,13 @@ def with_a_group() -> Cluster:
     """What older versions could hold, and a group in which every field holds something."""
     cluster = busy()
     join = g.Join("readers", "m-1", "i-1", "app", "10.0.0.9", ("orders",), "o.*", "range", 45_000, 300_000)
-    cluster.do(c.ChangeGroups((join,)))
+    cluster.do(g.ChangeGroups((join,)))
     incarnation = cluster.image.index
     target = g.Target("m-1", (g.TopicPartitions(TOPIC, (0, 1)),))
-    cluster.do(c.ChangeGroups((g.Assign("readers", incarnation, (target,)),)))
+    cluster.do(g.ChangeGroups((g.Assign("readers", incarnation, (target,)),)))
     offset = g.OffsetToCommit(TOPIC, 1, _N(7), 3, "here")
     cluster.do(
-        c.ChangeGroups((g.Commit("readers", "m-1", incarnation, cluster.image.index, 1_700_000_000_000, (offset,)),))
+        g.ChangeGroups((g.Commit("readers", "m-1", incarnation, cluster.image.index, 1_700_000_000_000, (offset,)),))
     )
     return cluster
 
@@ -145,12 +150,12 @@ def with_transactions() -> Cluster:
     cluster = with_a_group()
     end = (t.TopicEnds(TOPIC, (0, 1), (_N(70), _N(71))),)
     staged = t.encode_piece(t.Piece((t.Output(_N(8), _N(0), ()),), ()))
-    begun = cluster.do(c.ChangeTransactions((t.Initialize("app", 60_000, 1_700_000_000_000, b"attempt-number-1"),)))
-    assert isinstance(begun, c.TransactionsChanged)
+    begun = cluster.do(t.ChangeTransactions((t.Initialize("app", 60_000, 1_700_000_000_000, b"attempt-number-1"),)))
+    assert isinstance(begun, results.TransactionsChanged)
     app = begun.answers[0].keys[0]
     first = cluster.image.next_producer_id
     cluster.do(
-        c.ChangeTransactions(
+        t.ChangeTransactions(
             (
                 t.OpenBlock("spark/q/42", 10, 60_000),
                 t.OpenBlock("spark/q/43", 10, 70_000),
@@ -184,7 +189,7 @@ def of_the_newest_level() -> Cluster:
 
 def render() -> str:
     """One line each: name, bytes."""
-    session = c.ClientSession(b"session-number-1", 5, 400)
+    session = envelope.ClientSession(b"session-number-1", 5, 400)
     lines = [f"{type(sample).__name__} {encode(sample).hex()}" for sample in SAMPLES]
     lines.append(f"NoOp+term+session {encode(c.NoOp(), term=6, session=session).hex()}")
     lines += [f"{type(answer).__name__} {encode_result(answer).hex()}" for answer in ANSWERS]
@@ -192,8 +197,8 @@ def render() -> str:
 
 
 def test_every_command_and_answer_has_a_sample() -> None:
-    assert [type(sample) for sample in SAMPLES] == list(c.COMMAND_TYPES)
-    assert {type(answer) for answer in ANSWERS} == set(c.CommandResult.__args__)
+    assert [type(sample) for sample in SAMPLES] == list(envelope.COMMAND_TYPES)
+    assert {type(answer) for answer in ANSWERS} == set(results.CommandResult.__args__)
 
 
 def test_commands_and_answers_are_written_as_ever() -> None:

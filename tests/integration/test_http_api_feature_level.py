@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import Command, CommandResult, Refused, SetFeatureLevel
+from metadata.command_envelope import Command
+from metadata.command_results import CommandResult, Refused
+from metadata.commands import SetFeatureLevel
 from raftlog import Admin
 from raftlog.broker.feature_levels import finalize
 from raftlog.errors import InvalidRequest

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from metadata import quorum_thread_streams
-from metadata.commands import CreateTopic, Done, NoOp, RegisterBroker, Registered
+from metadata.command_results import Done, Registered
+from metadata.commands import CreateTopic, NoOp, RegisterBroker
 from metadata.engine import Fate, Outcome
 from metadata.image_events import MetadataEvent
 from metadata.quorum_node import QuorumIdentity, prepare_quorum

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from metadata.commands import Command, ReassignmentsAltered, Refused, SetFeatureLevel
+from metadata.command_envelope import Command
+from metadata.command_results import ReassignmentsAltered, Refused
+from metadata.commands import SetFeatureLevel
 from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
 from raftlog.model import BrokerId
 from tests.support.metadata_cluster import TP

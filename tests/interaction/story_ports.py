@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from metadata.commands import Command as QuorumCommand
-from metadata.commands import CommandResult
+from metadata.command_envelope import Command as QuorumCommand
+from metadata.command_results import CommandResult
 from metadata.image_events import BrokerChanged, MetadataEvent, PartitionChanged, ThrottleChanged, TopicChanged
 from metadata.image_events import TopicRemoved as TopicIsGone
 from partitions.manager import MetadataChange, TopicRemoved

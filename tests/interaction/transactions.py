@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metadata.commands import Command, TransactionsChanged
+from metadata.command_envelope import Command
+from metadata.command_results import TransactionsChanged
 from metadata.engine import Fate, Outcome
 from metadata.groups.transaction_changes import (
     Abort,

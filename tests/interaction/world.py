@@ -13,7 +13,10 @@ from functools import partial
 import pytest
 
 from jepsen_like.simulator.disk import Inode, SimDisk
-from metadata.commands import AlterIsr, Command, DeleteTopic, IsrAltered, IsrMember, Refused, Registered
+from metadata.command_envelope import Command
+from metadata.command_parts import IsrMember
+from metadata.command_results import IsrAltered, Refused, Registered
+from metadata.commands import AlterIsr, DeleteTopic
 from metadata.engine import Outcome
 from metadata.groups.transaction_changes import TRANSACTIONS_FEATURE_LEVEL
 from metadata.view import ClusterView

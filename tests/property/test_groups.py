@@ -7,7 +7,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.commands import CreateTopic, DeleteTopic, GroupsChanged
+from metadata.command_results import GroupsChanged
+from metadata.commands import CreateTopic, DeleteTopic
 from metadata.groups.changes import (
     ChangeGroups,
     Commit,

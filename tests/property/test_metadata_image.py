@@ -10,15 +10,10 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.commands import (
-    ENVELOPE_VERSION,
-    Elected,
-    Election,
-    ElectLeaders,
-    Envelope,
-    ReassignmentsAltered,
-    Refused,
-)
+from metadata.command_envelope import ENVELOPE_VERSION, Envelope
+from metadata.command_parts import Election
+from metadata.command_results import Elected, ReassignmentsAltered, Refused
+from metadata.commands import ElectLeaders
 from metadata.image import ClusterImage, diff
 from metadata.image_invariants import check_step
 from metadata.view import ClusterView

@@ -13,7 +13,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metadata.commands import Command, CreateTopic, DeleteTopic, TransactionsChanged, decode, encode
+from metadata.command_envelope import Command, decode, encode
+from metadata.command_results import TransactionsChanged
+from metadata.commands import CreateTopic, DeleteTopic
 from metadata.groups.transaction_changes import (
     Abort,
     AbortOverdue,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metadata.commands import GroupsChanged
+from metadata.command_results import GroupsChanged
 from metadata.groups.assignors import ASSIGNORS
 from metadata.groups.changes import (
     Assign,

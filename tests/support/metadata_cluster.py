@@ -5,27 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from metadata.command_envelope import ClientSession, Command, decode, encode
+from metadata.command_parts import Election, IsrMember
+from metadata.command_results import CommandResult, Elected, Refused, Registered
 from metadata.commands import (
+    TIME_FEATURE_LEVEL,
     AdvanceTime,
     AlterIsr,
-    ClientSession,
-    Command,
-    CommandResult,
     CreateTopic,
-    Elected,
-    Election,
     ElectLeaders,
     FenceBroker,
-    IsrMember,
-    Refused,
     RegisterBroker,
-    Registered,
     SetFeatureLevel,
     UnfenceBroker,
-    decode,
-    encode,
 )
-from metadata.commands_time import TIME_FEATURE_LEVEL
 from metadata.image import ClusterImage
 from metadata.image_events import MetadataEvent
 from metadata.image_invariants import check_step

@@ -5,39 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from metadata.command_envelope import ClientSession, Command, Envelope, decode, encode
+from metadata.command_parts import Election, IsrMember
 from metadata.commands import (
     AddPartitions,
     AlterIsr,
     AlterTopic,
-    ClientSession,
-    Command,
     CreateTopic,
     DeleteTopic,
-    Election,
     ElectLeaders,
-    Envelope,
     FenceBroker,
     GrantProducerIds,
-    IsrMember,
     NoOp,
     RegisterBroker,
+    ReportRoom,
     SetFeatureLevel,
     UnfenceBroker,
-    decode,
-    encode,
 )
-from metadata.commands_losses import ReportLoss
 from metadata.commands_moves import (
     AlterReassignments,
     BeginMoves,
     ElectUnclean,
     Move,
     Reassignment,
+    RenewLeadership,
+    ReportLoss,
     ThrottleReassignments,
     UnregisterBroker,
 )
-from metadata.commands_renewals import RenewLeadership
-from metadata.commands_room import ReportRoom
 from metadata.image import ClusterImage
 from metadata.image_elections import recovery_winners
 from raftlog.model import (

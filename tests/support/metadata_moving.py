@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metadata.commands import Command, SetFeatureLevel
+from metadata.command_envelope import Command
+from metadata.commands import SetFeatureLevel
 from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment
 from raftlog.model import BrokerId
 from raftlog.version import FEATURE_LEVEL

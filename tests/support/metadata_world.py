@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metadata.commands import Command, Elected
+from metadata.command_envelope import Command
+from metadata.command_results import Elected
 from metadata.controller import Controller
 from metadata.sessions import Sessions
 from raftlog.model import BrokerId

@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from jepsen_like.simulator.disk import SimDisk
-from metadata.commands import Command, CreateTopic, RegisterBroker
+from metadata.command_envelope import Command
+from metadata.commands import CreateTopic, RegisterBroker
 from metadata.engine import Outcome
 from metadata.image_events import MetadataEvent
 from metadata.quorum_changes import Action, VoterChange

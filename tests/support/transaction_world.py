@@ -13,19 +13,10 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from metadata.commands import (
-    Command,
-    CreateTopic,
-    Elected,
-    Election,
-    ElectLeaders,
-    Registered,
-    SetFeatureLevel,
-    TransactionsChanged,
-    UnfenceBroker,
-    decode,
-    encode,
-)
+from metadata.command_envelope import Command, decode, encode
+from metadata.command_parts import Election
+from metadata.command_results import Elected, Registered, TransactionsChanged
+from metadata.commands import CreateTopic, ElectLeaders, SetFeatureLevel, UnfenceBroker
 from metadata.engine import Fate, Outcome
 from metadata.groups.transaction_changes import (
     Abort,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metadata.commands import TransactionsChanged
+from metadata.command_results import TransactionsChanged
 from metadata.groups.transaction_changes import (
     Abort,
     AbortOverdue,

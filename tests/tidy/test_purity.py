@@ -9,6 +9,7 @@ import pytest
 from .sources import Source, sources
 
 PURE = (
+    "metadata.command",
     "metadata.commands",
     "metadata.image",
     "metadata.controller",

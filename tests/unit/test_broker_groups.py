@@ -10,7 +10,8 @@ import pytest
 import structlog
 
 from http_api.service_groups import WantedMembership, WantedOffset
-from metadata.commands import Command, GroupsChanged
+from metadata.command_envelope import Command
+from metadata.command_results import GroupsChanged
 from metadata.engine import Fate, Outcome
 from metadata.groups.changes import Assign, ChangeGroups, GroupChange
 from metadata.groups.coordinator import AssignmentJob, Coordinator

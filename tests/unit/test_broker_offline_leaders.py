@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.commands import Command, CommandResult, Done, Elected, ElectLeaders, RenewLeadership, SetFeatureLevel
-from metadata.commands_renewals import RENEWAL_FEATURE_LEVEL
+from metadata.command_envelope import Command
+from metadata.command_results import CommandResult, Done, Elected
+from metadata.commands import ElectLeaders, SetFeatureLevel
+from metadata.commands_moves import RENEWAL_FEATURE_LEVEL, RenewLeadership
 from metadata.engine import Fate, Outcome
 from raftlog.broker import offline_leaders
 from raftlog.broker.offline_leaders import LOOK_AGAIN_SECONDS, OfflineLeaders

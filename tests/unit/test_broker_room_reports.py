@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.commands import Command, Done, ElectLeaders, ReportRoom, SetFeatureLevel
+from metadata.command_envelope import Command
+from metadata.command_results import Done
+from metadata.commands import ElectLeaders, ReportRoom, SetFeatureLevel
 from metadata.engine import Fate, Outcome
 from metadata.image import ClusterImage
 from partitions.disk_room import DiskRoom

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from metadata.commands import Command, Done
+from metadata.command_envelope import Command
+from metadata.command_results import Done
 from metadata.engine import Fate, Outcome
 from metadata.view import ClusterView, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.broker import forwarding, routing_fetch

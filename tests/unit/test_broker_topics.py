@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, Done, Refused
+from metadata.command_results import Done, Refused
+from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
 from metadata.engine import Fate, Outcome
 from metadata.image_topics import CREATED_INDEX_FEATURE_LEVEL
 from metadata.view import BrokerChanged, ClusterView, TopicChanged, TopicRemoved

@@ -18,7 +18,8 @@ from http_api.service_transactions import (
     WantedOutput,
     WantedPosition,
 )
-from metadata.commands import Command, Refused, TransactionsChanged
+from metadata.command_envelope import Command
+from metadata.command_results import Refused, TransactionsChanged
 from metadata.engine import Fate
 from metadata.engine import Outcome as Proposed
 from metadata.groups import transaction_expiry

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from jepsen_like.simulator.disk import SimDisk
-from metadata.commands import Registered
+from metadata.command_results import Registered
 from metadata.commands_moves import UnregisterBroker
 from metadata.engine import Fate, Outcome
 from metadata.image import ClusterImage, diff

@@ -10,19 +10,10 @@ from typing import Any
 import pytest
 
 from http_api.service_moves import WantedReassignment
-from metadata.commands import (
-    AlterIsr,
-    AlterTopic,
-    Command,
-    CommandResult,
-    CreateTopic,
-    Election,
-    ElectLeaders,
-    IsrMember,
-    NoOp,
-    Refused,
-    SetFeatureLevel,
-)
+from metadata.command_envelope import Command
+from metadata.command_parts import Election, IsrMember
+from metadata.command_results import CommandResult, Refused
+from metadata.commands import AlterIsr, AlterTopic, CreateTopic, ElectLeaders, NoOp, SetFeatureLevel
 from metadata.commands_moves import (
     REPLACEMENT_FEATURE_LEVEL,
     THROTTLE_FEATURE_LEVEL,

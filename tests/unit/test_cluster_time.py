@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from metadata.commands import AdvanceTime, Command, Done, SetFeatureLevel
-from metadata.commands_time import MAX_STEP_MS, STAMP_LAG_MS, TIME_FEATURE_LEVEL
+from metadata.command_envelope import Command
+from metadata.command_results import Done
+from metadata.commands import MAX_STEP_MS, STAMP_LAG_MS, TIME_FEATURE_LEVEL, AdvanceTime, SetFeatureLevel
 from metadata.image import ClusterImage
 from metadata.time_keeper import PATIENCE_SECONDS, STEP_SECONDS, TOLERANCE_MS, TimeKeeper, agreed_offset
 from raftlog.clock import ManualClock

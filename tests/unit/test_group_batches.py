@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.commands import Command, GroupsChanged, Refused, RefusedChange, encode
+from metadata.command_envelope import Command, encode
+from metadata.command_results import GroupsChanged, Refused, RefusedChange
 from metadata.engine import Fate, Outcome
 from metadata.groups.changes import MAX_CHANGES_BYTES, ChangeGroups, Commit, Delete, OffsetToCommit
 from raftlog.broker import change_batches

@@ -7,7 +7,8 @@ from weakref import WeakSet
 
 import pytest
 
-from metadata.commands import AddPartitions, CreateTopic, GroupsChanged
+from metadata.command_results import GroupsChanged
+from metadata.commands import AddPartitions, CreateTopic
 from metadata.groups import coordinator
 from metadata.groups.changes import Assign, ChangeGroups, Expire, Fence, GroupChange, Leave
 from metadata.groups.coordinator import GROUPS_PER_CALL, Coordinator

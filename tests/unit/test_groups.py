@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import ENVELOPE_VERSION, AddPartitions, DeleteTopic, Envelope, GroupsChanged
+from metadata.command_envelope import ENVELOPE_VERSION, Envelope
+from metadata.command_results import GroupsChanged
+from metadata.commands import AddPartitions, DeleteTopic
 from metadata.groups.changes import (
     MAX_MEMBERS_PER_GROUP,
     Assign,

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from metadata import image_sessions
-from metadata.command_results import ProducerIdsGranted, Refused
-from metadata.commands import ClientSession, CommandResult, GrantProducerIds, NoOp, decode, encode
+from metadata.command_envelope import ClientSession, decode, encode
+from metadata.command_results import CommandResult, ProducerIdsGranted, Refused
+from metadata.commands import GrantProducerIds, NoOp
 from metadata.image import ClusterImage
 from metadata.image_sessions import ClientSessions, Seen
 from raftlog.model import BrokerId, ProducerId

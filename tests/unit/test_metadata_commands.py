@@ -7,28 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.commands import (
+from metadata.command_envelope import (
     COMMAND_TYPES,
     MAX_COMMAND_BYTES,
-    MAX_ELECTIONS_PER_COMMAND,
     TAGS,
     ClientSession,
-    CreateTopic,
-    Done,
-    Elected,
-    Election,
-    ElectLeaders,
-    FenceBroker,
-    NoOp,
-    PackedReports,
-    Refused,
-    RegisterBroker,
     UnknownCommand,
     decode,
     decode_result,
     encode,
     encode_result,
 )
+from metadata.command_parts import Election, PackedReports
+from metadata.command_results import Done, Elected, Refused
+from metadata.commands import MAX_ELECTIONS_PER_COMMAND, CreateTopic, ElectLeaders, FenceBroker, NoOp, RegisterBroker
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError
 from raftlog.model import BrokerId, Endpoint, Incarnation, PartitionEpoch
 from tests.support.metadata_cluster import TOPIC, directory, report

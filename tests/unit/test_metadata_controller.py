@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import (
-    AlterIsr,
-    Command,
-    CreateTopic,
-    ElectLeaders,
-    FenceBroker,
-    IsrMember,
-    UnfenceBroker,
-    decode,
-    encode,
-)
+from metadata.command_envelope import Command, decode, encode
+from metadata.command_parts import IsrMember
+from metadata.commands import AlterIsr, CreateTopic, ElectLeaders, FenceBroker, UnfenceBroker
 from metadata.controller_moves import MAX_REBALANCED_AT_ONCE
 from raftlog.model import NO_BROKER, BrokerId, TopicPartition
 from tests.support.metadata_cluster import TP, Cluster, report

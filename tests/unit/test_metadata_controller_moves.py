@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from metadata.commands import AlterIsr, BeginMoves, CreateTopic, ElectLeaders, IsrMember
-from metadata.commands_moves import AlterReassignments, Reassignment
+from metadata.command_parts import IsrMember
+from metadata.commands import AlterIsr, CreateTopic, ElectLeaders
+from metadata.commands_moves import AlterReassignments, BeginMoves, Reassignment
 from metadata.controller_moves import MAX_MOVES_PER_BROKER
 from raftlog.model import BrokerId, TopicPartition
 from tests.support.metadata_cluster import TOPIC, Cluster
@@ -187,7 +188,7 @@ def test_a_few_leaders_elsewhere_are_left_where_they_are() -> None:
 
 
 def elect_elsewhere(cluster: Cluster, count: int, first: int = 0) -> None:
-    from metadata.commands import Election
+    from metadata.command_parts import Election
 
     for number in range(first, first + count):
         record = cluster.image.partitions[TopicPartition(TOPIC, number)]

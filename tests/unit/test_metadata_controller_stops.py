@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import Command, CreateTopic, ElectLeaders, FenceBroker
+from metadata.command_envelope import Command
+from metadata.commands import CreateTopic, ElectLeaders, FenceBroker
 from raftlog.model import BrokerId, TopicId
 from tests.support.metadata_cluster import TOPIC, Cluster
 from tests.support.metadata_world import TICK, World

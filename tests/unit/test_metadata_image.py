@@ -10,25 +10,19 @@ from msgspec.structs import replace
 
 import metadata
 from metadata import image_sessions
+from metadata.command_envelope import ClientSession, decode, encode
+from metadata.command_parts import IsrMember
+from metadata.command_results import Done, IsrAltered, ProducerIdsGranted, Refused, Registered
 from metadata.commands import (
     AlterIsr,
-    ClientSession,
     CreateTopic,
     DeleteTopic,
-    Done,
     FenceBroker,
     GrantProducerIds,
-    IsrAltered,
-    IsrMember,
     NoOp,
-    ProducerIdsGranted,
-    Refused,
-    Registered,
     ReplaceRegistration,
     SetFeatureLevel,
     UnfenceBroker,
-    decode,
-    encode,
 )
 from metadata.image import MAX_PRODUCER_IDS_PER_GRANT, ClusterImage
 from metadata.image_brokers import MAX_BROKERS

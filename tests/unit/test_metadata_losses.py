@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import Done, IsrAltered
-from metadata.commands_losses import ReportLoss
+from metadata.command_results import Done, IsrAltered
+from metadata.commands_moves import ReportLoss
 from raftlog.model import NO_BROKER, BrokerId, Incarnation, LeaderEpoch
 from tests.support.metadata_cluster import TOPIC, Cluster
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import CreateTopic, DeleteTopic, ReassignmentsAltered
+from metadata.command_results import ReassignmentsAltered
+from metadata.commands import CreateTopic, DeleteTopic
 from metadata.commands_moves import (
     AlterReassignments,
     BeginMoves,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import Done
-from metadata.commands_renewals import RenewLeadership
+from metadata.command_results import Done
+from metadata.commands_moves import RenewLeadership
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch
 from tests.support.metadata_cluster import TOPIC, Cluster
 

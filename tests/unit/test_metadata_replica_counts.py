@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import (
-    AddPartitions,
-    AlterIsr,
-    AlterTopic,
-    CreateTopic,
-    IsrMember,
-    ReassignmentsAltered,
-    Refused,
-)
+from metadata.command_parts import IsrMember
+from metadata.command_results import ReassignmentsAltered, Refused
+from metadata.commands import AddPartitions, AlterIsr, AlterTopic, CreateTopic
 from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment
 from metadata.image import ClusterImage
 from raftlog.model import BrokerId, PartitionRecord, TopicPartition

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metadata.commands import ClientSession, CreateTopic, DeleteTopic, Done, NoOp, SetFeatureLevel
+from metadata.command_envelope import ClientSession
+from metadata.command_results import Done
+from metadata.commands import CreateTopic, DeleteTopic, NoOp, SetFeatureLevel
 from metadata.engine import InstalledSnapshot
 from metadata.image import ClusterImage, diff
 from metadata.quorum_machine import StateMachine

@@ -11,19 +11,9 @@ from msgspec.msgpack import encode as encode_anything
 from msgspec.structs import replace
 
 from metadata import image_state, image_topics, snapshot
-from metadata.commands import (
-    AlterTopic,
-    ClientSession,
-    Command,
-    CreateTopic,
-    DeleteTopic,
-    Done,
-    FenceBroker,
-    NoOp,
-    Refused,
-    decode,
-    encode,
-)
+from metadata.command_envelope import ClientSession, Command, decode, encode
+from metadata.command_results import Done, Refused
+from metadata.commands import AlterTopic, CreateTopic, DeleteTopic, FenceBroker, NoOp
 from metadata.engine import Committed, Fate, InstalledSnapshot
 from metadata.image import ClusterImage, diff
 from metadata.image_events import MetadataEvent

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import CreateTopic, DeleteTopic, ReassignmentsAltered, encode
+from metadata.command_envelope import encode
+from metadata.command_results import ReassignmentsAltered
+from metadata.commands import CreateTopic, DeleteTopic
 from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
 from metadata.image import ClusterImage, diff
 from metadata.image_events import ThrottleChanged

@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 
 from metadata import image_topics
-from metadata.commands import (
-    AddPartitions,
-    AlterTopic,
-    Command,
-    CreateTopic,
-    DeleteTopic,
-    Done,
-    SetFeatureLevel,
-)
+from metadata.command_envelope import Command
+from metadata.command_results import Done
+from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, SetFeatureLevel
 from metadata.image import ClusterImage
 from raftlog.model import BrokerId, TopicId
 from raftlog.version import FEATURE_LEVEL

@@ -14,7 +14,8 @@ import pysyncobj.pickle
 import pytest
 
 from metadata import quorum_protocol as protocol
-from metadata.commands import NoOp, encode
+from metadata.command_envelope import encode
+from metadata.commands import NoOp
 from metadata.engine import Fate, Outcome
 from metadata.quorum_messages import Append, Entry
 from raftlog.errors import RaftlogError, RemoteProtocolError

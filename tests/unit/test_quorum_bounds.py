@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metadata.commands import CreateTopic, ElectLeaders, GrantProducerIds, NoOp, encode
+from metadata.command_envelope import encode
+from metadata.commands import CreateTopic, ElectLeaders, GrantProducerIds, NoOp
 from metadata.engine import Fate, Outcome
 from metadata.quorum_forwarded import Forwarded
 from metadata.quorum_lanes import OTHERS_BYTES_PER_TICK, Lanes

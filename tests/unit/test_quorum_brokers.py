@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.commands import (
-    REGISTRATION_FEATURE_LEVEL,
-    ClientSession,
-    GrantProducerIds,
-    NoOp,
-    ProducerIdsGranted,
-    Refused,
-    Registered,
-    ReplaceRegistration,
-)
+from metadata.command_envelope import ClientSession
+from metadata.command_results import ProducerIdsGranted, Refused, Registered
+from metadata.commands import REGISTRATION_FEATURE_LEVEL, GrantProducerIds, NoOp, ReplaceRegistration
 from metadata.engine import Fate, Outcome
 from metadata.quorum_protocol import EngineFrame
 from metadata.quorum_protocol import encode as encode_frame

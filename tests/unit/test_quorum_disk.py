@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jepsen_like.simulator.disk import SimDisk
-from metadata.commands import Done
+from metadata.command_results import Done
 from metadata.engine import Fate, Outcome
 from metadata.quorum_limits import QuorumLimits
 from metadata.quorum_messages import AppendReply, RequestVote

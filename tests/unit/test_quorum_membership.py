@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from metadata.commands import Done, NoOp
+from metadata.command_results import Done
+from metadata.commands import NoOp
 from metadata.engine import Fate, Outcome
 from metadata.quorum_changes import Action, VoterChange
 from metadata.quorum_limits import QuorumLimits

@@ -166,7 +166,7 @@ def test_a_leader_that_resigns_and_dies_is_removed_all_the_same() -> None:
 
 def test_no_node_proposes_in_another_ones_name() -> None:
     """S12: a link is one node's, and so is what is said on it."""
-    from metadata.commands import encode as encode_command
+    from metadata.command_envelope import encode as encode_command
 
     cluster, leader = grown(41)
     first, second = (number for number in others(cluster, leader) if number != 4)

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from metadata.commands import GrantProducerIds, NoOp, ProducerIdsGranted
+from metadata.command_results import ProducerIdsGranted
+from metadata.commands import GrantProducerIds, NoOp
 from metadata.engine import Fate, Outcome
 from metadata.quorum_messages import AppendReply, Resign
 from metadata.quorum_node import QuorumLimits

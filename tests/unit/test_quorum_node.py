@@ -7,16 +7,9 @@ from typing import NoReturn
 import pytest
 
 from metadata import quorum_lanes
-from metadata.commands import (
-    CreateTopic,
-    Done,
-    FenceBroker,
-    GrantProducerIds,
-    NoOp,
-    ProducerIdsGranted,
-    Refused,
-    encode,
-)
+from metadata.command_envelope import encode
+from metadata.command_results import Done, ProducerIdsGranted, Refused
+from metadata.commands import CreateTopic, FenceBroker, GrantProducerIds, NoOp
 from metadata.engine import Fate, Outcome
 from metadata.image import ClusterImage
 from metadata.quorum_node import QuorumLimits

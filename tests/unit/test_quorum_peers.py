@@ -6,8 +6,9 @@ from __future__ import annotations
 import pytest
 
 from metadata import quorum_messages as messages
+from metadata.command_envelope import encode, encode_result
 from metadata.command_results import Done
-from metadata.commands import FenceBroker, NoOp, UnfenceBroker, encode, encode_result
+from metadata.commands import FenceBroker, NoOp, UnfenceBroker
 from metadata.engine import Fate
 from metadata.quorum_changes import Action
 from metadata.quorum_configuration import CONFIGURATION, Configuration, encode_entry

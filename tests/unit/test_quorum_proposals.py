@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from metadata.commands import Done, Refused, encode_result
+from metadata.command_envelope import encode_result
+from metadata.command_results import Done, Refused
 from metadata.engine import Fate, Lost, Outcome
 from metadata.quorum_lanes import Lanes
 from metadata.quorum_proposals import ANSWER_AFTER, RETRY_AFTER, Proposals

@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from jepsen_like.simulator.disk import SimDisk, SimFile
 from metadata import quorum_messages as messages
-from metadata.commands import Done
+from metadata.command_results import Done
 from metadata.engine import Fate, InstalledSnapshot, Outcome
 from metadata.journal import Journal, prepare_journal
 from metadata.quorum_messages import AppendReply, SnapshotChunk

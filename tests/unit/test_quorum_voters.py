@@ -12,7 +12,8 @@ from crc32c import crc32c
 from jepsen_like.simulator.disk import SimDisk
 from metadata import quorum_messages as messages
 from metadata import quorum_protocol as protocol
-from metadata.commands import NoOp, encode
+from metadata.command_envelope import encode
+from metadata.commands import NoOp
 from metadata.image import ClusterImage
 from metadata.journal import Journal, prepare_journal
 from metadata.journal_snapshot import Snapshot, save_snapshot

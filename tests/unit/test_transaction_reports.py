@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from metadata.commands import Command
+from metadata.command_envelope import Command
 from metadata.engine import Fate
 from metadata.engine import Outcome as Proposed
 from metadata.groups.transaction_changes import AbortOverdue, ChangeTransactions, Marked

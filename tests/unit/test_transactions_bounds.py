@@ -8,17 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from metadata.commands import (
-    ENVELOPE_VERSION,
-    ChangeTransactions,
-    CreateTopic,
-    DeleteTopic,
-    Envelope,
-    decode,
-    encode,
-)
+from metadata.command_envelope import ENVELOPE_VERSION, Envelope, decode, encode
+from metadata.commands import CreateTopic, DeleteTopic
 from metadata.groups import transaction_commit, transaction_diff, transaction_image
 from metadata.groups.transaction_changes import (
+    ChangeTransactions,
     CommitStaged,
     Expire,
     ExpiredParts,
