@@ -22,13 +22,16 @@ from collections.abc import Generator, Iterator
 from typing import TypeVar
 
 from raftlog.errors import InvariantViolation
-from raftlog.model import UNTHROTTLED, PartitionRecord, ProducerId
+from raftlog.model import UNTHROTTLED, ClusterTime, PartitionRecord, ProducerId
 from raftlog.ports import Buffer
 
 from . import image_brokers, image_invariants, image_partitions, image_reassignments, image_topics, snapshot
 from .command_envelope import Command, Envelope
 from .command_results import CommandResult, Done, ProducerIdsGranted, Refused
 from .commands import (
+    MAX_STEP_MS,
+    STAMP_LAG_MS,
+    TIME_FEATURE_LEVEL,
     AddPartitions,
     AdvanceTime,
     AlterIsr,
@@ -70,9 +73,7 @@ from .image_events import (
     TopicChanged,
     TopicRemoved,
 )
-from .image_losses import report_loss
 from .image_state import ImageState, Steps
-from .image_time import advance_time
 from .snapshot import SnapshotEncoder
 
 T = TypeVar("T")
@@ -154,7 +155,7 @@ class ClusterImage(ImageState):
             case ElectUnclean():
                 return image_reassignments.elect_unclean(self, command)
             case ReportLoss():
-                return report_loss(self, command)
+                return image_brokers.report_loss(self, command)
             case RenewLeadership():
                 return image_partitions.renew_leadership(self, command)
             case ReportRoom():
@@ -213,6 +214,30 @@ class ClusterImage(ImageState):
     def check_invariants(self) -> None:
         """Raises `InvariantViolation`. Looks at everything: for tests and the simulator."""
         image_invariants.check(self)
+
+
+def advance_time(state: ImageState, command: AdvanceTime, term: int) -> CommandResult:
+    """The cluster's time goes on, by a bounded step, and never back; decided against the time as this entry finds it.
+
+    Whatever a node believes about clocks, the image takes no step that was made for another time or by a controller
+    that was deposed. Nothing that is stamped in the image (commits of offsets, ends of transactions, a group's last
+    member) has another clock than this one, so no node's wall clock can make any of it old (S8).
+    """
+    now_ms = state.time.now_ms
+    if command.term != term:
+        return Refused("not_controller", f"a step of term {command.term} in an entry of term {term}")
+    if state.feature_level < TIME_FEATURE_LEVEL:
+        return Refused("unsupported_version", f"the feature level is {state.feature_level}, not {TIME_FEATURE_LEVEL}")
+    if command.from_ms != now_ms:
+        return Refused("invalid_request", f"the cluster's time is {now_ms}, not {command.from_ms}")
+    if command.to_ms < max(now_ms, 1):
+        return Refused("invalid_request", f"the cluster's time is {now_ms} and does not go back to {command.to_ms}")
+    if now_ms and command.to_ms > now_ms + MAX_STEP_MS:
+        return Refused("invalid_request", f"a step of {command.to_ms - now_ms} ms: at most {MAX_STEP_MS} are taken")
+    leaps = command.to_ms > now_ms + STAMP_LAG_MS
+    began_ms = command.to_ms if leaps else state.time.began_ms
+    state.put_time(ClusterTime(command.to_ms, began_ms, command.agreed_ms))
+    return Done()
 
 
 def run(steps: Generator[None, None, T]) -> T:

@@ -1,8 +1,19 @@
-"""What registrations and fences do to the agreed facts.
+"""What registrations, fences and reports of brokers do to the agreed facts.
 
 A registration is the moment when a broker's past is settled: in the same command its former life loses every
 leadership (so no epoch is ever led by two lives, S5) and every replica that it cannot vouch for leaves the ISR and is
 marked (S9). What is clean stays in sync: a restarted follower goes on where it was.
+
+When a broker reports a damaged replica (`report_loss`), the replica leaves the ISR and is marked, as if its broker had
+registered with a log that it cannot vouch for; what it has counts as nothing (`RecoveryTicket` of an empty log) until
+it is added to the ISR again (S9).
+
+The **leader epoch rises**, also where the leader stays who it was. A leader may hold that this replica has everything,
+from before the damage was found, and would propose it for the ISR again at once; in the new epoch every follower has
+to match its log anew before it counts, and this one does so only after it was cut back (S6).
+
+**The last copy is not given up**: where no other live eligible member of ISR or commit set is left, the report is
+refused. The partition then goes on with what can be read, which is more than nobody could.
 """
 
 from __future__ import annotations
@@ -27,7 +38,8 @@ from raftlog.model import (
 from .command_parts import Report, decode_report
 from .command_results import CommandResult, Done, Refused, Registered
 from .commands import ROOM_FEATURE_LEVEL, FenceBroker, RegisterBroker, ReplaceRegistration, ReportRoom, UnfenceBroker
-from .image_elections import RecoveryTicket
+from .commands_moves import ReportLoss
+from .image_elections import RecoveryTicket, is_live, members
 from .image_events import INITIAL_FEATURE_LEVEL
 from .image_state import ImageState, Steps, slices
 
@@ -192,3 +204,35 @@ def _other_incarnation(broker_id: BrokerId, incarnation: Incarnation, broker: Br
 def isr_without(record: PartitionRecord, broker_id: BrokerId) -> tuple[BrokerId, ...]:
     """The ISR without a broker, unless that is its last member: an ISR is never empty."""
     return tuple(member for member in record.isr if member != broker_id) or record.isr
+
+
+def report_loss(state: ImageState, command: ReportLoss) -> CommandResult:
+    """Decided against the record as this entry of the log finds it."""
+    tp, broker_id = command.topic_partition, command.broker_id
+    record = state.partitions.get(tp)
+    if record is None or broker_id not in record.replicas:
+        return Refused("unknown_partition", f"broker {broker_id} has no replica of {tp}")
+    broker = state.brokers.get(broker_id)
+    if broker is None or broker.incarnation != command.incarnation:
+        return Refused("stale_incarnation", f"broker {broker_id} is not at {command.incarnation}")
+    if command.leader_epoch != record.leader_epoch:
+        older = command.leader_epoch < record.leader_epoch
+        code = "fenced_leader_epoch" if older else "unknown_leader_epoch"
+        return Refused(code, f"{tp} is at leader epoch {record.leader_epoch}")
+    if not _others(state, record, broker_id):
+        return Refused("not_eligible", f"no other live replica of {tp} has what broker {broker_id} lost")
+    leader = None if record.leader == broker_id or not record.has_leader else state.brokers[record.leader]
+    tickets = {ticket.broker_id: ticket for ticket in state.tickets_of(tp)}
+    if broker_id in members(record):
+        mark = tickets.get(broker_id)
+        # Where it is cut is not known yet: it counts as empty, which promises nothing.
+        tickets[broker_id] = _ticket(broker, broker.directory_id if mark is None else mark.directory_id, None)
+    marked = (tickets[member] for member in sorted(tickets))
+    state.revise(record, leader=leader, isr=isr_without(record, broker_id), tickets=marked)
+    return Done()
+
+
+def _others(state: ImageState, record: PartitionRecord, broker_id: BrokerId) -> list[BrokerId]:
+    """Who has everything that may have been acknowledged, beside this one. Who is in neither set is not counted on."""
+    able = [m for m in members(record) if m not in record.not_eligible and is_live(state.brokers, m)]
+    return [member for member in able if member != broker_id]

@@ -5,11 +5,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import pairwise
+
 from raftlog.errors import InvariantViolation
 from raftlog.model import NO_INCARNATION, BrokerId, PartitionRecord, TopicPartition
+from raftlog.transactions import Outcome, TransactionKey
 
-from .groups.state import check_groups
-from .groups.transaction_check import check_transactions
+from .groups.state import GroupsState
+from .groups.transaction_commit import MAX_ENDS
+from .groups.transaction_records import MAX_PRODUCER_EPOCH, Block, NamedProducer, Ranges
+from .groups.transaction_state import TransactionsState
 from .image_state import ImageState
 
 
@@ -102,3 +108,117 @@ def check_step(before: PartitionRecord, after: PartitionRecord) -> None:
 def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise InvariantViolation(otherwise)
+
+
+def check_groups(state: GroupsState) -> Iterable[str]:
+    """What is wrong, in words; nothing, if nothing is. Looks at everything."""
+    if state.offset_count != sum(len(offsets) for offsets in state.copy_offsets().values()):
+        yield "the number of committed offsets is not what is counted"
+    for group_id in sorted(state.groups):
+        group = state.groups[group_id]
+        owners: dict[TopicPartition, str] = {}
+        targeted: set[TopicPartition] = set()
+        if group.target_epoch > group.epoch:
+            yield f"group {group_id}: targets of an epoch to come"
+        for member in group.members.values():
+            for partition, granted in member.owned.items():
+                if partition in owners:
+                    yield f"group {group_id}: {partition} is {owners[partition]}'s and {member.member_id}'s"
+                owners[partition] = member.member_id
+                if granted > member.generation:
+                    yield f"group {group_id}: {partition} granted after {member.member_id}'s generation"
+            for topic_id in {partition.topic_id for partition in (*member.owned, *member.target)}:
+                if group not in state.groups_of(topic_id):
+                    yield f"group {group_id}: it is not found by a topic that it reads"
+            if targeted & member.target:
+                yield f"group {group_id}: a partition in two targets"
+            targeted |= member.target
+        if group.target_epoch == group.epoch and targeted - owners.keys():
+            yield f"group {group_id}: a partition is free and has a target"
+    for group_id in state.copy_offsets():
+        if group_id not in state.groups:
+            yield f"offsets of no group {group_id}"
+
+
+def check_transactions(state: ImageState) -> Iterable[str]:
+    """What is wrong, in words; nothing, if nothing is."""
+    transactions = state.transactions
+    for producer in transactions.producers():
+        yield from _check_producer(transactions, producer)
+    for block in transactions.blocks():
+        yield from _check_block(transactions, block)
+    for before, after in pairwise(transactions.blocks()):
+        if before.end > after.first:
+            yield f"blocks of producer ids overlap at {after.first}"
+    if transactions.ids_in_blocks != sum(block.count for block in transactions.blocks()):
+        yield "the number of ids in blocks is not what is counted"
+    if transactions.range_count != sum(len(b.committed) + len(b.aborted) for b in transactions.blocks()):
+        yield "the number of ranges is not what is counted"
+    yield from _check_ends(state)
+    if transactions.staged_bytes != sum(len(p) for parts in transactions.parts.values() for p in parts.values()):
+        yield "the bytes of staged parts are not what is counted"
+    if {name: len(parts) for name, parts in transactions.parts.items()} != dict(transactions.staged()):
+        yield "the staged parts are not what is told of them"
+
+
+def _check_producer(transactions: TransactionsState, producer: NamedProducer) -> Iterable[str]:
+    name = f"producer {producer.transactional_id!r}"
+    if not 0 <= producer.epoch <= MAX_PRODUCER_EPOCH:
+        yield f"{name}: epoch {producer.epoch}"
+    if producer.producer_id >= transactions.granted_below:
+        yield f"{name}: an id that was not granted"
+    if transactions.producer_of(producer.producer_id) is not producer:
+        yield f"{name}: it is not found by its id"
+    if transactions.block_of(producer.producer_id) is not None:
+        yield f"{name}: its id is of a block"
+    if (producer.ended is None) != (producer.outcome is Outcome.UNDECIDED):
+        yield f"{name}: an outcome of nothing"
+    if producer.ended is not None and producer.key != _after(producer, producer.ended):
+        yield f"{name}: it goes on with {producer.key}, after {producer.ended}"
+
+
+def _after(producer: NamedProducer, ended: TransactionKey) -> tuple[int, int]:
+    if ended.producer_epoch < MAX_PRODUCER_EPOCH:
+        return ended.producer_id, ended.producer_epoch + 1
+    return producer.producer_id, 0
+
+
+def _check_block(transactions: TransactionsState, block: Block) -> Iterable[str]:
+    name = f"the block from {block.first}"
+    if block.end > transactions.granted_below:
+        yield f"{name}: ids that were not granted"
+    if block.retired and block.aborted:
+        yield f"{name}: aborted one by one, and as a whole"
+    for ranges in (block.committed, block.aborted):
+        if not _is_tidy(ranges, block):
+            yield f"{name}: {ranges} is not in order"
+    decided = sum(end - first for first, end in (*block.committed, *block.aborted))
+    both = {one for first, end in (*block.committed, *block.aborted) for one in range(first, end)}
+    if len(both) != decided:
+        yield f"{name}: an id is committed and aborted"
+
+
+def _is_tidy(ranges: Ranges, block: Block) -> bool:
+    within = all(block.first <= first < end <= block.end for first, end in ranges)
+    return within and all(before[1] < after[0] for before, after in pairwise(ranges))
+
+
+def _check_ends(state: ImageState) -> Iterable[str]:
+    transactions = state.transactions
+    count = 0
+    partitions_of: dict[TransactionKey, int] = {}
+    for topic_partition in transactions.partitions_with_ends():
+        ends = transactions.ends_of(topic_partition)
+        if topic_partition not in state.partitions:
+            yield f"the ends of commits in {topic_partition}, which is no more"
+        if not ends:
+            yield f"no ends in {topic_partition}"
+        for key in ends:
+            count += 1
+            partitions_of[key] = partitions_of.get(key, 0) + 1
+            if key.producer_id >= transactions.granted_below:
+                yield f"{key} is committed and was never granted"
+    if count != transactions.ends_count or count > MAX_ENDS:
+        yield "the number of ends is not what is counted"
+    if any(transactions.unmarked_count(key) != number for key, number in partitions_of.items()):
+        yield "the number of a transaction's ends is not what is counted"

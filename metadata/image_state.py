@@ -33,9 +33,7 @@ from raftlog.model import (
 )
 
 from .command_results import CommandResult
-from .groups.events import GroupEvent
 from .groups.state import GroupsState
-from .groups.transaction_events import ProducerIdsTaken, TransactionEvent
 from .groups.transaction_state import TransactionsState
 from .image_elections import RecoveryTicket
 from .image_events import (
@@ -43,12 +41,15 @@ from .image_events import (
     BrokerChanged,
     BrokerRemoved,
     FeatureLevelChanged,
+    GroupEvent,
     MetadataEvent,
     PartitionChanged,
+    ProducerIdsTaken,
     ThrottleChanged,
     TimeAdvanced,
     TopicChanged,
     TopicRemoved,
+    TransactionEvent,
 )
 from .image_sessions import ClientSessions
 

@@ -27,7 +27,6 @@ from raftlog.model import (
     TopicRecord,
 )
 
-from .groups.events import GroupChanged, GroupRemoved, OffsetsCommitted, OffsetsRemoved
 from .groups.records import CommittedOffset, GroupRecord, GroupState, MemberRecord, in_order
 from .groups.state import GroupsView
 from .groups.transaction_state import Transactions
@@ -38,7 +37,11 @@ from .image_events import (
     BrokerChanged,
     BrokerRemoved,
     FeatureLevelChanged,
+    GroupChanged,
+    GroupRemoved,
     MetadataEvent,
+    OffsetsCommitted,
+    OffsetsRemoved,
     PartitionChanged,
     ThrottleChanged,
     TimeAdvanced,

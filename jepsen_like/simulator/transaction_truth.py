@@ -22,15 +22,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from metadata.command_results import TransactionAnswer
-from metadata.groups.events import OffsetsCommitted
-from metadata.groups.transaction_events import (
+from metadata.groups.transaction_records import ATTEMPT_BYTES, NamedProducer, Standing
+from metadata.image_events import (
     BlockChanged,
     EndsCommitted,
+    OffsetsCommitted,
     PositionMoved,
     ProducerChanged,
     ProducerRemoved,
 )
-from metadata.groups.transaction_records import ATTEMPT_BYTES, NamedProducer, Standing
 from metadata.view import ClusterView, MetadataEvent
 from raftlog.model import TopicPartition
 from raftlog.record_batch import BatchHeader

@@ -20,8 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from metadata.groups.events import OffsetsCommitted
-from metadata.groups.transaction_events import EndsCommitted
+from metadata.image_events import EndsCommitted, OffsetsCommitted
 from metadata.view import MetadataEvent
 from raftlog.model import TopicId, TopicPartition
 from raftlog.transactions import TransactionKey

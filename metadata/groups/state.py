@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable, Mapping
 
 from raftlog.model import TopicId, TopicPartition
 
-from .events import GroupChanged, GroupEvent, GroupRemoved, OffsetsCommitted, OffsetsRemoved
+from ..image_events import GroupChanged, GroupEvent, GroupRemoved, OffsetsCommitted, OffsetsRemoved
 from .records import CommittedOffset, GroupRecord, in_order
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
@@ -164,33 +164,3 @@ def groups_diff(old: GroupsState, new: GroupsState) -> Generator[None, None, lis
             work = 0
             yield
     return events
-
-
-def check_groups(state: GroupsState) -> Iterable[str]:
-    """What is wrong, in words; nothing, if nothing is. Looks at everything."""
-    if state.offset_count != sum(len(offsets) for offsets in state.copy_offsets().values()):
-        yield "the number of committed offsets is not what is counted"
-    for group_id in sorted(state.groups):
-        group = state.groups[group_id]
-        owners: dict[TopicPartition, str] = {}
-        targeted: set[TopicPartition] = set()
-        if group.target_epoch > group.epoch:
-            yield f"group {group_id}: targets of an epoch to come"
-        for member in group.members.values():
-            for partition, granted in member.owned.items():
-                if partition in owners:
-                    yield f"group {group_id}: {partition} is {owners[partition]}'s and {member.member_id}'s"
-                owners[partition] = member.member_id
-                if granted > member.generation:
-                    yield f"group {group_id}: {partition} granted after {member.member_id}'s generation"
-            for topic_id in {partition.topic_id for partition in (*member.owned, *member.target)}:
-                if group not in state.groups_of(topic_id):
-                    yield f"group {group_id}: it is not found by a topic that it reads"
-            if targeted & member.target:
-                yield f"group {group_id}: a partition in two targets"
-            targeted |= member.target
-        if group.target_epoch == group.epoch and targeted - owners.keys():
-            yield f"group {group_id}: a partition is free and has a target"
-    for group_id in state.copy_offsets():
-        if group_id not in state.groups:
-            yield f"offsets of no group {group_id}"

@@ -23,13 +23,13 @@ from raftlog.model import Offset, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey
 
 from ..command_results import Refused
+from ..image_events import EndsCommitted, PositionMoved
 from . import image as groups
 from .changes import Commit as CommitOffsets
 from .records import CommittedOffset
 from .transaction_changes import Commit, CommitStaged, GroupMoves, Output, Piece, Position, decode_piece, digest_of
 from .transaction_diff import slices_of_ends
 from .transaction_ends import KEYS_PER_STEP, Decision, abort_undecided, describe, end_all, retire_block, told_after
-from .transaction_events import EndsCommitted, PositionMoved
 from .transaction_records import Standing
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from itertools import islice, repeat
 from raftlog.model import Offset, TopicPartition
 from raftlog.transactions import TransactionKey
 
-from .records import in_order
-from .transaction_events import (
+from ..image_events import (
     BlockChanged,
     BlockRemoved,
     EndsCommitted,
@@ -25,6 +24,7 @@ from .transaction_events import (
     ProducerRemoved,
     TransactionEvent,
 )
+from .records import in_order
 from .transaction_state import TransactionsState
 
 COMPARED_PER_STEP = 2_000

@@ -13,7 +13,7 @@ from raftlog.model import ProducerEpoch, ProducerId
 from raftlog.transactions import Outcome, TransactionKey
 
 from ..command_results import Refused
-from .transaction_events import BlockChanged, ProducerChanged, ProducerIdsTaken
+from ..image_events import BlockChanged, ProducerChanged, ProducerIdsTaken
 from .transaction_records import MAX_PRODUCER_EPOCH, NamedProducer, Standing, with_ids
 
 if TYPE_CHECKING:

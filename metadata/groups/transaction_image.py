@@ -25,6 +25,7 @@ from raftlog.model import ProducerEpoch, ProducerId, TopicId, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey
 
 from ..command_results import Refused, TransactionAnswer, TransactionsChanged
+from ..image_events import BlockChanged, BlockRemoved, EndsForgotten, PositionRemoved, ProducerIdsTaken, ProducerRemoved
 from .transaction_changes import (
     Abort,
     AbortOverdue,
@@ -54,14 +55,6 @@ from .transaction_ends import (
     put_producer,
     retire_block,
     told_after,
-)
-from .transaction_events import (
-    BlockChanged,
-    BlockRemoved,
-    EndsForgotten,
-    PositionRemoved,
-    ProducerIdsTaken,
-    ProducerRemoved,
 )
 from .transaction_records import Block, NamedProducer, Standing, with_attempt
 

@@ -10,8 +10,8 @@ import msgspec
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey
 
+from ..image_events import BlockChanged, EndsCommitted, PositionMoved, ProducerChanged
 from .records import in_order
-from .transaction_events import BlockChanged, EndsCommitted, PositionMoved, ProducerChanged
 from .transaction_records import Block, NamedProducer, Ranges
 from .transaction_state import TransactionsState
 

@@ -18,7 +18,7 @@ from itertools import islice
 from raftlog.model import NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey, Verdict
 
-from .transaction_events import (
+from ..image_events import (
     BlockChanged,
     BlockRemoved,
     EndsCommitted,

@@ -20,13 +20,7 @@ from metadata.command_results import IsrAltered, Refused, Registered
 from metadata.commands import AlterIsr, RegisterBroker
 from metadata.commands_moves import ReportLoss
 from metadata.engine import Fate, Outcome
-from metadata.groups.transaction_events import (
-    BlockChanged,
-    BlockRemoved,
-    EndsCommitted,
-    ProducerChanged,
-    ProducerRemoved,
-)
+from metadata.image_events import BlockChanged, BlockRemoved, EndsCommitted, ProducerChanged, ProducerRemoved
 from metadata.view import (
     BrokerChanged,
     BrokerRemoved,

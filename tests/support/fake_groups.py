@@ -20,10 +20,9 @@ from metadata.groups.changes import (
     pack_partitions,
 )
 from metadata.groups.coordinator import Coordinator
-from metadata.groups.events import GroupEvent
 from metadata.groups.image import change_groups
 from metadata.groups.state import GroupsState
-from metadata.groups.transaction_events import TransactionEvent
+from metadata.image_events import GroupEvent, TransactionEvent
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest, error_from_code
 from raftlog.model import ClusterTime, Offset, PartitionRecord, TopicPartition

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.groups import transaction_check, transaction_ends
+from metadata import image_invariants
+from metadata.groups import transaction_ends
 from metadata.groups.transaction_changes import (
     Abort,
     AbortOverdue,
@@ -83,7 +84,7 @@ def test_a_zombie_does_not_get_its_successors_epoch_by_aborting() -> None:
 @pytest.fixture
 def few_epochs(monkeypatch: pytest.MonkeyPatch) -> int:
     """So that their end comes soon."""
-    for module in (transaction_ends, transaction_check):
+    for module in (transaction_ends, image_invariants):
         monkeypatch.setattr(module, "MAX_PRODUCER_EPOCH", 3)
     return 3
 
