@@ -24,6 +24,7 @@ from raftlog.errors import DiskError, InvalidRequest
 from raftlog.model import BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Disk
 
+LOCK_FILE = "lock"
 NODE_FILE = "node.json"
 STARTS_FILE = "starts.json"
 CLEAN_SHUTDOWN_FILE = "clean-shutdown"

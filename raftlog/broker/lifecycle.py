@@ -10,7 +10,7 @@ clean-shutdown marker is written. A stop is bounded in time: what waits for a di
 process, and leaves no marker. A broken invariant or a lost disk of the quorum stops
 the node at once and leaves no marker: the next start recovers as after a crash.
 
-What is *not* here: what the pieces do.
+What is *not* here: the process, its signals and its settings (`node_main.py`), and what the pieces do.
 """
 
 from __future__ import annotations
@@ -18,14 +18,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import os
 import random
-import signal
 import sys
-import threading
 from collections.abc import Sequence
 
-import msgspec
 import structlog
 
 from http_api.app import build_app, start_api
@@ -36,7 +32,7 @@ from metadata.view import BrokerChanged, MetadataEvent
 from raftlog.ballast import Ballast
 from raftlog.ballasted_disk import BallastedDisk
 from raftlog.clock import SystemClock
-from raftlog.config import NodeConfig, load_node_config
+from raftlog.config import NodeConfig
 from raftlog.disk import LocalDisk
 from raftlog.errors import InvalidRequest, InvariantViolation, RaftlogError
 from raftlog.http2 import Http2Listener
@@ -48,82 +44,25 @@ from raftlog.runtime import LoopScheduler, ThreadWorker
 from .data_listener import data_acceptors
 from .descriptors import DescriptorBudget, raise_descriptor_limit
 from .forwarding import Forwarder
+from .futures import resolve
 from .garbage import BulkCreation, loading
 from .group_batches import GroupBatches
 from .groups import Groups
-from .identity import begin_start, mark_clean_shutdown, read_identity
+from .identity import LOCK_FILE, begin_start, mark_clean_shutdown, read_identity
 from .loop_stalls import LoopStalls
 from .node_tls import QUORUM_NAME, NodeTls, RefusalLog
 from .replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
 from .routing import Router
-from .routing_leaders import resolve
-from .scheduling import schedule_in_batches
 from .topics import TopicAdministrator
 from .transactions import transactions_of
 from .unforeseen import UnforeseenErrors
 from .wiring import Broker
 
-LOCK_FILE = "lock"
 SWITCH_INTERVAL_SECONDS = 0.001
 """How long one thread may keep the interpreter when another wants it: the quorum's thread waits no longer than this
 for a busy broker loop (Python's default is five times that)."""
 HAND_OVER_SECONDS = 1.5
 CLOSE_SECONDS = 10.0
-STOP_SECONDS = 30.0
-"""A stop takes no longer, whatever hangs."""
-
-
-def run_node(config_path: str) -> int:
-    """Run the node that `node.toml` describes, on a loop of its own, until a signal. Returns the process's exit code.
-
-    Raises `InvalidRequest` for settings or a folder that cannot be used, `DiskFailed` where it cannot be read.
-    """
-    stalls = LoopStalls()
-    overdue = threading.Timer(STOP_SECONDS, _end_here)
-    overdue.daemon = True
-    try:
-        with asyncio.Runner(loop_factory=stalls.new_loop) as runner:
-            return runner.run(_run_node(config_path, stalls, overdue))
-    finally:
-        overdue.cancel()
-
-
-async def _run_node(config_path: str, stalls: LoopStalls, overdue: threading.Timer) -> int:
-    config, folder = _read_config(config_path)
-    node = Node(config, folder, stalls)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, node.stop_soon)
-    try:
-        await node.start()
-        if config.scheduling == "batch":
-            schedule_in_batches(node.workers)
-        return await node.wait()
-    finally:
-        overdue.start()
-        await node.stop()
-
-
-def _end_here() -> None:
-    """The next start recovers as after a crash."""
-    structlog.get_logger().error("did not stop in time", seconds=STOP_SECONDS)
-    os._exit(1)
-
-
-def _read_config(path: str) -> tuple[NodeConfig, str]:
-    """Settings, and the data folder they name."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise InvalidRequest("invalid_config", f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise InvalidRequest("invalid_config", f"{path} is no text: {error.reason} at byte {error.start}") from None
-    config, beside = load_node_config(text), os.path.dirname(os.path.abspath(path))
-    if config.tls is not None:
-        files = {name: os.path.join(beside, getattr(config.tls, name)) for name in ("certificate", "key", "authority")}
-        config = msgspec.structs.replace(config, tls=msgspec.structs.replace(config.tls, **files))
-    return config, os.path.join(beside, config.data_folder)
 
 
 class Node:

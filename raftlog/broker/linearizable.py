@@ -15,7 +15,7 @@ from typing import Protocol
 
 from metadata.engine import Fate, Outcome
 
-from .routing_leaders import resolve
+from .futures import resolve
 
 VIEW_GRACE_SECONDS = 1.0
 """How long a view may take, beyond the quorum's own time, to come to the index that the quorum named."""

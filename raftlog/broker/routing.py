@@ -12,18 +12,29 @@ What is *not* here: HTTP (`http_api/`), fetches (`routing_fetch.py`), frames (`f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 import structlog
 
 from http_api.service import Health
+from http_api.service_scrubs import ScrubProgress
 from metadata.command_results import ProducerIdsGranted
 from metadata.commands import GrantProducerIds
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
+from partitions.scrubber import Scrubber
 from raftlog.errors import Applied, NotLeader, RaftlogError, error_from_code
-from raftlog.model import BrokerId, FeatureLevelChange, ProducerEpoch, ProducerId, QuorumStatus, TopicId, VotersChange
+from raftlog.model import (
+    BrokerId,
+    FeatureLevelChange,
+    ProducerEpoch,
+    ProducerId,
+    QuorumStatus,
+    TopicId,
+    TopicPartition,
+    VotersChange,
+)
 from raftlog.ports import Part
 from raftlog.record_batch import parse_header
 from raftlog.wire import (
@@ -45,6 +56,7 @@ from raftlog.wire import (
 
 from .feature_levels import finalize
 from .forwarding import Forwarder
+from .futures import resolve
 from .groups import Groups
 from .health import health_of
 from .linearizable import catch_up
@@ -52,8 +64,7 @@ from .loop_stalls import LoopStalls
 from .moves import MoveAdministrator
 from .routing_deletions import DeletionRouter
 from .routing_fetch import FetchRouter
-from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, Leaders, Slots, resolve
-from .scrubs import Scrubs
+from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, Leaders, Slots
 from .topics import TopicAdministrator
 from .transactions import Transactions
 from .voters import change_voters
@@ -269,6 +280,21 @@ class Router:
         future: asyncio.Future[QuorumStatus] = asyncio.get_running_loop().create_future()
         self._quorum.leader_status(lambda status: resolve(future, status))
         return await future
+
+
+class Scrubs:
+    """This broker's scrubber as the HTTP API sees it (`http_api/service_scrubs.py`). Lives on the broker's loop."""
+
+    def __init__(self, scrubber: Scrubber) -> None:
+        self._scrubber = scrubber
+
+    def scrub_now(self, wanted: Collection[TopicPartition]) -> None:
+        self._scrubber.scrub_now(wanted)
+
+    def scrub_progress(self) -> ScrubProgress:
+        run = self._scrubber.run
+        findings = [(found.topic_partition, str(found.finding)) for found in run.findings]
+        return ScrubProgress(run.running, run.wanted, run.done, run.total_bytes, run.bytes_read, findings)
 
 
 def _marked(target: ProducePartition, maybe_applied: bool) -> ProducePartition:

@@ -29,8 +29,9 @@ from raftlog.wire import (
 )
 
 from .forwarding import Forwarder
+from .futures import resolve
 from .local import LocalRequests
-from .routing_leaders import Leaders, Slots, resolve
+from .routing_leaders import Leaders, Slots
 
 
 class DeletionRouter:

@@ -39,7 +39,6 @@ _DENIALS = frozenset({"unknown_topic", "unknown_partition"})
 
 Asked = TypeVar("Asked", ProducePartition, FetchPartition, OffsetQuery, DeleteRecordsPartition)
 Answer = TypeVar("Answer", ProducedPartition, FetchedPartition, FoundOffset, DeletedPartition)
-T = TypeVar("T")
 
 
 class Slots(Generic[Answer]):
@@ -142,9 +141,3 @@ class Leaders:
             return InvalidRequest("unknown_partition", f"topic {topic.name!r} has partitions 0 to {highest}")
         waits_for = self._view.explain_offline(topic_partition)
         return RetriableError("leader_not_available", f"{topic.name}/{partition} has no leader now: {waits_for}")
-
-
-def resolve(future: asyncio.Future[T], answer: T) -> None:
-    """Give a future its answer, unless whoever waited has gone."""
-    if not future.done():
-        future.set_result(answer)

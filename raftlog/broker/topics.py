@@ -27,8 +27,8 @@ from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import BrokerId, TopicId, TopicRecord
 from raftlog.ports import Random
 
+from .futures import resolve
 from .linearizable import catch_up
-from .routing_leaders import resolve
 
 DEADLINE_SECONDS = 15.0
 RETRY_SECONDS = 0.05

@@ -19,8 +19,7 @@ from raftlog.disk import LocalDisk
 from raftlog.errors import InvalidRequest
 from raftlog.model import TopicPartition
 
-from .identity import read_identity
-from .lifecycle import LOCK_FILE
+from .identity import LOCK_FILE, read_identity
 
 
 @dataclass(frozen=True, slots=True)

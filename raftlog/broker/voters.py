@@ -14,7 +14,7 @@ from metadata.quorum_protocol import VotersChanged
 from raftlog.errors import RetriableError, error_from_code
 from raftlog.model import BrokerId, VotersChange
 
-from .routing_leaders import resolve
+from .futures import resolve
 
 TIMEOUT_SECONDS = 10.0
 

@@ -71,7 +71,7 @@ def init(data_folder: str, node_id: int, cluster_id: str, voters: str, observer:
 @click.option("--stop-with-stdin", is_flag=True, hidden=True, help="Stop when standard input ends: it is the parent's.")
 def run(config_path: str, stop_with_stdin: bool) -> None:
     """Run a node until SIGTERM or Ctrl-C."""
-    from raftlog.broker.lifecycle import run_node
+    from raftlog.broker.node_main import run_node
 
     if stop_with_stdin:
         threading.Thread(target=_stop_when_parent_ends, daemon=True).start()

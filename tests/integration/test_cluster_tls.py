@@ -350,7 +350,7 @@ async def test_certificates_are_exchanged_while_it_runs(running: TlsCluster) -> 
 def test_a_node_does_not_start_with_files_that_cannot_be_used(running: TlsCluster, tmp_path: Path) -> None:
     """Nor does it count the start, or take the marker of its clean stop away."""
     from raftlog.broker.identity import CLEAN_SHUTDOWN_FILE, STARTS_FILE, init_data_folder
-    from raftlog.broker.lifecycle import run_node
+    from raftlog.broker.node_main import run_node
     from raftlog.model import Endpoint
 
     data = tmp_path / "data"

@@ -206,7 +206,7 @@ async def known_everywhere(cluster: LocalCluster, topic: str) -> TopicDescriptio
 
 _WARM = """
 import os, sys
-import http_api.app, metadata.quorum_thread, raftlog.broker.lifecycle, raftlog.record_arrow
+import http_api.app, metadata.quorum_thread, raftlog.broker.node_main, raftlog.record_arrow
 from raftlog.cli.main import main
 import pyarrow.compute
 warm = int(sys.argv.pop(1))

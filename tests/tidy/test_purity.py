@@ -74,7 +74,7 @@ BANNED_CALLS: dict[str, tuple[str, ...]] = {
     "open": (
         "raftlog.disk",
         "raftlog.cli",
-        "raftlog.broker.lifecycle",
+        "raftlog.broker.node_main",
         "raftlog.client",
         "jepsen_like",
         "spark_source",

@@ -127,7 +127,7 @@ async def test_a_leader_that_comes_back_elsewhere_is_dialed_there(folder: str, m
 _HANGS = """
 import sys, threading, time
 from metadata.view import BrokerChanged
-from raftlog.broker import lifecycle, replication_links
+from raftlog.broker import node_main, replication_links
 
 class Stuck:
     def __init__(self, *_): pass
@@ -135,12 +135,12 @@ class Stuck:
     async def start(self): pass
     async def wait(self): return 0
     async def stop(self):
-        await lifecycle.asyncio.to_thread(time.sleep, 600)  # an fsync that does not return
+        await node_main.asyncio.to_thread(time.sleep, 600)  # an fsync that does not return
 
-lifecycle.STOP_SECONDS = 0.2
-lifecycle.Node = Stuck
-lifecycle._read_config = lambda path: (None, "")
-lifecycle.run_node("")
+node_main.STOP_SECONDS = 0.2
+node_main.Node = Stuck
+node_main._read_config = lambda path: (None, "")
+node_main.run_node("")
 print("not reached")
 """
 
