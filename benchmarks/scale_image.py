@@ -18,7 +18,8 @@ from scale_commands import GROUPS_A_COMMAND, elections, group_commits, lift_limi
 
 from metadata.command_envelope import Command, Envelope
 from metadata.commands import FenceBroker, UnfenceBroker
-from metadata.image import ClusterImage, diff_in_steps
+from metadata.image import ClusterImage
+from metadata.image_diff import diff_in_steps
 from metadata.view import ClusterView, TopicChanged
 from raftlog.model import BrokerId
 

@@ -18,11 +18,10 @@ What is *not* here: the rules (`image_elections.py`), what each command changes 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
-from typing import TypeVar
+from collections.abc import Generator
 
 from raftlog.errors import InvariantViolation
-from raftlog.model import UNTHROTTLED, ClusterTime, PartitionRecord, ProducerId
+from raftlog.model import UNTHROTTLED, ClusterTime, ProducerId
 from raftlog.ports import Buffer
 
 from . import image_brokers, image_invariants, image_partitions, image_reassignments, image_topics, snapshot
@@ -58,25 +57,13 @@ from .commands_moves import (
 )
 from .groups.changes import ChangeGroups
 from .groups.image import change_groups, topic_removed
-from .groups.state import groups_diff
 from .groups.transaction_changes import ChangeTransactions
-from .groups.transaction_diff import transactions_diff
 from .groups.transaction_image import change_transactions, strike_topic
 from .image_events import (
-    BrokerChanged,
-    BrokerRemoved,
-    FeatureLevelChanged,
     MetadataEvent,
-    PartitionChanged,
-    ThrottleChanged,
-    TimeAdvanced,
-    TopicChanged,
-    TopicRemoved,
 )
-from .image_state import ImageState, Steps
+from .image_state import ImageState, Steps, run
 from .snapshot import SnapshotEncoder
-
-T = TypeVar("T")
 
 MAX_PRODUCER_IDS_PER_GRANT = 100_000
 
@@ -238,53 +225,3 @@ def advance_time(state: ImageState, command: AdvanceTime, term: int) -> CommandR
     began_ms = command.to_ms if leaps else state.time.began_ms
     state.put_time(ClusterTime(command.to_ms, began_ms, command.agreed_ms))
     return Done()
-
-
-def run(steps: Generator[None, None, T]) -> T:
-    """All of the steps at once; what they return."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as ended:
-            result: T = ended.value
-            return result
-
-
-def diff(old: ClusterImage, new: ClusterImage) -> list[MetadataEvent]:
-    """The events that lead a follower of `old` to `new`, after a snapshot took the place of log entries."""
-    return run(diff_in_steps(old, new))
-
-
-def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None, list[MetadataEvent]]:
-    """The same, a slice at a time."""
-    events: list[MetadataEvent] = []
-    if new.feature_level != old.feature_level:
-        events.append(FeatureLevelChanged(new.feature_level))
-    if new.time != old.time:
-        events.append(TimeAdvanced(new.time))
-    if new.throttle != old.throttle:
-        events.append(ThrottleChanged(new.throttle))
-    changed = (b for b in sorted(new.brokers) if new.brokers[b] != old.brokers.get(b))
-    events.extend(BrokerChanged(new.brokers[b]) for b in changed)
-    removed = (old.brokers[broker_id] for broker_id in sorted(old.brokers) if broker_id not in new.brokers)
-    events.extend(BrokerRemoved(broker.broker_id, broker.incarnation) for broker in removed)
-    gone = (old.topics[topic_id] for topic_id in sorted(old.topics) if topic_id not in new.topics)
-    events.extend(TopicRemoved(topic.topic_id, topic.name) for topic in gone)
-    for topic_id in sorted(new.topics):
-        topic = new.topics[topic_id]
-        if topic != old.topics.get(topic_id):
-            events.append(TopicChanged(topic))
-        for records in new.slices_of_topic(topic):
-            events += _changed(old, new, records)
-            yield
-    events += yield from groups_diff(old, new)
-    events += yield from transactions_diff(old.transactions, new.transactions)
-    return events
-
-
-def _changed(old: ClusterImage, new: ClusterImage, records: list[PartitionRecord]) -> Iterator[MetadataEvent]:
-    for record in records:
-        topic_partition = record.topic_partition
-        tickets = new.tickets_of(topic_partition)
-        if record != old.partitions.get(topic_partition) or tickets != old.tickets_of(topic_partition):
-            yield PartitionChanged(record, tickets)

@@ -39,9 +39,10 @@ from .command_parts import Report, decode_report
 from .command_results import CommandResult, Done, Refused, Registered
 from .commands import ROOM_FEATURE_LEVEL, FenceBroker, RegisterBroker, ReplaceRegistration, ReportRoom, UnfenceBroker
 from .commands_moves import ReportLoss
-from .image_elections import RecoveryTicket, is_live, members
+from .image_elections import is_live, members
 from .image_events import INITIAL_FEATURE_LEVEL
 from .image_state import ImageState, Steps, slices
+from .tickets import RecoveryTicket
 
 MAX_BROKERS = 1_000
 

@@ -26,27 +26,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-import msgspec
+from raftlog.model import BrokerId, BrokerRecord, PartitionRecord
 
-from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Incarnation, LeaderEpoch, Offset, PartitionRecord
+from .tickets import RecoveryTicket
 
 Brokers: TypeAlias = Mapping[BrokerId, BrokerRecord]
 
 RAISED_MINIMUM_FEATURE_LEVEL = 5
 """From which on a minimum above the size of the commit set asks for no more members than the commit set has."""
-
-
-class RecoveryTicket(msgspec.Struct, frozen=True, gc=False):
-    """What a marked member said of its replica when it last registered."""
-
-    broker_id: BrokerId
-    incarnation: Incarnation
-    directory_id: DirectoryId
-    """The one that it was in sync with."""
-    has_directory: bool
-    """False: it came with another directory, so it can vouch for nothing."""
-    last_epoch: LeaderEpoch
-    stable_end_offset: Offset
 
 
 def is_live(brokers: Brokers, broker_id: BrokerId) -> bool:

@@ -32,7 +32,7 @@ from raftlog.transactions import TransactionKey
 
 from .groups.records import CommittedOffset, GroupRecord
 from .groups.transaction_records import Block, NamedProducer
-from .image_elections import RecoveryTicket
+from .tickets import RecoveryTicket
 
 INITIAL_FEATURE_LEVEL = 1
 """Of a cluster whose quorum has decided nothing yet."""

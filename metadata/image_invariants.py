@@ -15,8 +15,8 @@ from raftlog.transactions import Outcome, TransactionKey
 from .groups.state import GroupsState
 from .groups.transaction_commit import MAX_ENDS
 from .groups.transaction_records import MAX_PRODUCER_EPOCH, Block, NamedProducer, Ranges
-from .groups.transaction_state import TransactionsState
 from .image_state import ImageState
+from .image_transaction_state import TransactionsState
 
 
 def check(state: ImageState) -> None:

@@ -34,8 +34,6 @@ from raftlog.model import (
 
 from .command_results import CommandResult
 from .groups.state import GroupsState
-from .groups.transaction_state import TransactionsState
-from .image_elections import RecoveryTicket
 from .image_events import (
     INITIAL_FEATURE_LEVEL,
     BrokerChanged,
@@ -52,6 +50,8 @@ from .image_events import (
     TransactionEvent,
 )
 from .image_sessions import ClientSessions
+from .image_transaction_state import TransactionsState
+from .tickets import RecoveryTicket
 
 T = TypeVar("T")
 
@@ -326,3 +326,13 @@ def slices(items: Iterable[T]) -> Iterator[list[T]]:
     """Copies of all of them now, `PARTITIONS_PER_STEP` at a time."""
     whole = list(items)
     return (whole[start : start + PARTITIONS_PER_STEP] for start in range(0, len(whole), PARTITIONS_PER_STEP))
+
+
+def run(steps: Generator[None, None, T]) -> T:
+    """All of the steps at once; what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result

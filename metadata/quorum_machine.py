@@ -23,7 +23,8 @@ from raftlog.errors import InvariantViolation, RemoteProtocolError
 from .command_envelope import decode
 from .command_results import CommandResult
 from .engine import Committed, InstalledSnapshot
-from .image import ClusterImage, diff_in_steps
+from .image import ClusterImage
+from .image_diff import diff_in_steps
 from .image_events import MetadataEvent
 from .image_state import slices
 from .journal import FIRST_INDEX

@@ -26,9 +26,9 @@ from raftlog.model import (
 )
 
 from .command_results import CommandResult
-from .image_elections import RecoveryTicket
 from .image_sessions import Seen
 from .image_state import ImageState
+from .tickets import RecoveryTicket
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False):

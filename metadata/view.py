@@ -27,11 +27,11 @@ from raftlog.model import (
     TopicRecord,
 )
 
+from .group_table import GroupsView
 from .groups.records import CommittedOffset, GroupRecord, GroupState, MemberRecord, in_order
-from .groups.state import GroupsView
 from .groups.transaction_state import Transactions
 from .image_config import settled_config
-from .image_elections import RecoveryTicket, explain_offline, is_live
+from .image_elections import explain_offline, is_live
 from .image_events import (
     INITIAL_FEATURE_LEVEL,
     BrokerChanged,
@@ -48,6 +48,7 @@ from .image_events import (
     TopicChanged,
     TopicRemoved,
 )
+from .tickets import RecoveryTicket
 
 __all__ = [
     "BrokerChanged",

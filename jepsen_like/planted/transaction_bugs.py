@@ -13,7 +13,8 @@ from metadata.groups import image as groups
 from metadata.groups import transaction_commit
 from metadata.groups.records import CommittedOffset
 from metadata.groups.transaction_records import NamedProducer, Standing
-from metadata.groups.transaction_state import Transactions, TransactionsState
+from metadata.groups.transaction_state import Transactions
+from metadata.image_transaction_state import TransactionsState
 from partitions import transaction_state
 from partitions.leader_transactions import LeaderTransactions
 from partitions.producer_state import ProducerStates

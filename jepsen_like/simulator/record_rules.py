@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from metadata.command_parts import Report
 from metadata.commands import RegisterBroker
-from metadata.image_elections import RecoveryTicket
+from metadata.tickets import RecoveryTicket
 from metadata.view import BrokerChanged, MetadataEvent, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.model import BrokerId, BrokerRecord, PartitionRecord, TopicId, TopicPartition, TopicRecord
 

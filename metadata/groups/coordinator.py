@@ -23,6 +23,7 @@ from typing import Protocol
 from raftlog.model import ClusterTime, TopicId, TopicRecord
 
 from ..commands import STAMP_LAG_MS
+from ..group_table import GroupsView
 from .assignors import ASSIGNORS, DEFAULT_ASSIGNOR, PartitionCounts, Subscriptions
 from .changes import (
     MAX_PARTITIONS_PER_GROUP,
@@ -34,7 +35,6 @@ from .changes import (
     pack_partitions,
 )
 from .records import CommittedOffset, GroupRecord, MemberRecord
-from .state import GroupsView
 
 MOST_SILENCE_SECONDS = 0.5
 GROUPS_PER_CALL = 8

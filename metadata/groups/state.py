@@ -1,58 +1,18 @@
-"""Groups and their offsets as the image holds them, and as a view copies them: the same mapping of events to records.
+"""Groups and their offsets as the image holds them.
 
-Only the methods that write here change anything, and each notes an event. Mixed into `ImageState`; a `GroupsView` is
-fed with the events instead. What is *not* here: deciding (`image.py`), bytes (`snapshot.py`).
+Only the methods that write here change anything, and each notes an event. Mixed into `ImageState`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from raftlog.model import TopicId, TopicPartition
 
 from ..image_events import GroupChanged, GroupEvent, GroupRemoved, OffsetsCommitted, OffsetsRemoved
-from .records import CommittedOffset, GroupRecord, in_order
+from .records import CommittedOffset, GroupRecord
 
 _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
-
-OFFSETS_PER_STEP = 1_000
-"""Compared at a time: about a millisecond of work."""
-
-
-class GroupsView:
-    """Every group as of some index. Read as you like; `on_event` is for whoever feeds it."""
-
-    def __init__(self) -> None:
-        self._groups: dict[str, GroupRecord] = {}
-        self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-
-    def group(self, group_id: str) -> GroupRecord | None:
-        return self._groups.get(group_id)
-
-    @property
-    def has_groups(self) -> bool:
-        return bool(self._groups)
-
-    def groups(self) -> list[GroupRecord]:
-        """All of them, by id."""
-        return [self._groups[group_id] for group_id in sorted(self._groups)]
-
-    def offsets(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
-        """What a group has committed."""
-        return self._offsets.get(group_id, _NOTHING)
-
-    def on_event(self, event: GroupEvent) -> None:
-        match event:
-            case OffsetsCommitted(group_id, offsets):
-                self._offsets.setdefault(group_id, {}).update(offsets)
-            case GroupChanged(record):
-                self._groups[record.group_id] = record
-            case OffsetsRemoved(group_id, partitions):
-                for partition in partitions:
-                    self._offsets[group_id].pop(partition, None)
-            case GroupRemoved(group_id):
-                self._groups.pop(group_id, None)
-                self._offsets.pop(group_id, None)
 
 
 class GroupsState:
@@ -142,25 +102,3 @@ class GroupsState:
             self._lent.discard(group_id)
             self._offsets[group_id] = self._offsets[group_id].copy()
         return self._offsets.setdefault(group_id, {})
-
-
-def groups_diff(old: GroupsState, new: GroupsState) -> Generator[None, None, list[GroupEvent]]:
-    """The events that lead a follower of `old` to `new`, in steps."""
-    events: list[GroupEvent] = [GroupRemoved(group_id) for group_id in sorted(old.groups) if group_id not in new.groups]
-    work = 0
-    for group_id in sorted(new.groups):
-        group, offsets = new.groups[group_id], new.offsets_of(group_id)
-        if group != old.groups.get(group_id):
-            events.append(GroupChanged(group))
-        known = old.offsets_of(group_id) if group_id in old.groups else _NOTHING
-        gone = tuple(in_order(partition for partition in known if partition not in offsets))
-        if gone:
-            events.append(OffsetsRemoved(group_id, gone))
-        changed = {p: offsets[p] for p in in_order(offsets) if offsets[p] != known.get(p)}
-        if changed:
-            events.append(OffsetsCommitted(group_id, changed))
-        work += 1 + len(offsets)
-        if work >= OFFSETS_PER_STEP:
-            work = 0
-            yield
-    return events

@@ -16,7 +16,8 @@ What is *not* here: how a transaction ends (`transaction_ends.py`), how parts co
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from raftlog.model import Offset, TopicPartition
@@ -28,7 +29,6 @@ from . import image as groups
 from .changes import Commit as CommitOffsets
 from .records import CommittedOffset
 from .transaction_changes import Commit, CommitStaged, GroupMoves, Output, Piece, Position, decode_piece, digest_of
-from .transaction_diff import slices_of_ends
 from .transaction_ends import KEYS_PER_STEP, Decision, abort_undecided, describe, end_all, retire_block, told_after
 from .transaction_records import Standing
 
@@ -46,6 +46,8 @@ MAX_NAMED_PER_COMMIT = 100
 """Named producers: the answer, which is remembered for a retry, has a key for each of them."""
 OFFSETS_PER_STEP = 2_000
 """Some milliseconds of work."""
+ENDS_PER_EVENT = 250
+"""Offsets in one `EndsCommitted`: whoever takes over so many events at a time does so many times as much."""
 
 
 class _Wanted:
@@ -335,3 +337,21 @@ def _position_tells_all(state: ImageState, wanted: _Wanted) -> bool:
         return False
     own = sum(block.first <= key.producer_id < block.end for key in wanted.keys)
     return own == sum(end - first for first, end in block.committed)
+
+
+def slices_of_ends(
+    ends: Mapping[TopicPartition, Mapping[TransactionKey, Offset]],
+) -> Iterator[dict[TopicPartition, dict[TransactionKey, Offset]]]:
+    """The same in pieces of at most `ENDS_PER_EVENT` offsets."""
+    piece: dict[TopicPartition, dict[TransactionKey, Offset]] = {}
+    room = ENDS_PER_EVENT
+    for topic_partition, of_partition in ends.items():
+        rest = iter(of_partition.items())
+        while some := dict(islice(rest, room)):
+            piece[topic_partition] = some
+            room -= len(some)
+            if not room:
+                yield piece
+                piece, room = {}, ENDS_PER_EVENT
+    if piece:
+        yield piece

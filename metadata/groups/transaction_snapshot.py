@@ -11,9 +11,9 @@ from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicId, TopicParti
 from raftlog.transactions import Outcome, TransactionKey
 
 from ..image_events import BlockChanged, EndsCommitted, PositionMoved, ProducerChanged
+from ..image_transaction_state import TransactionsState
 from .records import in_order
 from .transaction_records import Block, NamedProducer, Ranges
-from .transaction_state import TransactionsState
 
 PER_STEP = 1_000
 """Some milliseconds of work."""

@@ -4,15 +4,12 @@
 two sources: the **ends** that commits named for it, kept until a marker is below its high watermark, and the
 **standing** of the transaction as a whole. The ends come first. So what is committed and not named here (any more) is
 aborted here, and so is what is not kept at all, because nobody can commit it any more (S13).
-
-`TransactionsState` is the image's, and the only one that notes events. What is *not* here: deciding
-(`transaction_image.py`, `transaction_commit.py`), bytes (`transaction_snapshot.py`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from raftlog.model import NO_PRODUCER_ID, Offset, ProducerEpoch, ProducerId, TopicPartition
@@ -298,47 +295,3 @@ class Transactions:
         if producer is not None:
             self._names.pop(producer.producer_id, None)
             self._names.pop(producer.former_id, None)
-
-
-class TransactionsState(Transactions):
-    """The image's: every change is an event that is noted."""
-
-    def __init__(self, note: Callable[[TransactionEvent], None]) -> None:
-        super().__init__()
-        self.parts: dict[bytes, dict[int, bytes]] = {}
-        """Commit id → number → what was staged."""
-        self.staged_bytes = 0
-        self._note = note
-
-    def change(self, event: TransactionEvent) -> None:
-        self.on_event(event)
-        self._note(event)
-
-    def stage(self, commit_id: bytes, number: int, piece: bytes) -> None:
-        """A part that is not there yet."""
-        parts = self.parts.setdefault(commit_id, {})
-        parts[number] = piece
-        self.staged_bytes += len(piece)
-        self.change(PartsStaged(commit_id, len(parts)))
-
-    def drop_parts(self, commit_id: bytes) -> None:
-        parts = self.parts.pop(commit_id, None)
-        if parts is not None:
-            self.staged_bytes -= sum(map(len, parts.values()))
-            self.change(PartsStaged(commit_id, 0))
-
-    def copies(
-        self,
-    ) -> tuple[
-        dict[str, NamedProducer],
-        list[Block],
-        dict[TopicPartition, dict[TransactionKey, Offset]],
-        dict[str, int],
-    ]:
-        """Producers, blocks, ends and positions as they are now, for whoever goes over them in steps."""
-        ends = {topic_partition: of_partition.copy() for topic_partition, of_partition in self._ends.items()}
-        return self._producers.copy(), self.blocks(), ends, self._positions.copy()
-
-    def ends_of(self, topic_partition: TopicPartition) -> dict[TransactionKey, Offset]:
-        """A copy."""
-        return dict(self._ends.get(topic_partition, _NO_ENDS))

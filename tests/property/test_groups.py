@@ -23,7 +23,8 @@ from metadata.groups.changes import (
     pack_partitions,
 )
 from metadata.groups.records import MemberRecord
-from metadata.image import ClusterImage, diff
+from metadata.image import ClusterImage
+from metadata.image_diff import diff
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, Offset, TopicPartition
 from tests.support.groups import NOW_MS, GroupCluster, join, tps

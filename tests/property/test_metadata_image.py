@@ -14,7 +14,8 @@ from metadata.command_envelope import ENVELOPE_VERSION, Envelope
 from metadata.command_parts import Election
 from metadata.command_results import Elected, ReassignmentsAltered, Refused
 from metadata.commands import ElectLeaders
-from metadata.image import ClusterImage, diff
+from metadata.image import ClusterImage
+from metadata.image_diff import diff
 from metadata.image_invariants import check_step
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, PartitionRecord

@@ -39,7 +39,8 @@ from metadata.groups.transaction_changes import (
     pack_keys,
 )
 from metadata.groups.transaction_records import ATTEMPTS_KEPT
-from metadata.image import ClusterImage, diff
+from metadata.image import ClusterImage
+from metadata.image_diff import diff
 from metadata.image_events import MetadataEvent
 from metadata.view import ClusterView
 from raftlog.model import BrokerId

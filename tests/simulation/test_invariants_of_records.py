@@ -25,7 +25,7 @@ from jepsen_like.simulator.partition_truth import PartitionTruth
 from jepsen_like.simulator.record_rules import RecordRules
 from jepsen_like.simulator.violation import Violation
 from metadata.commands import RegisterBroker
-from metadata.image_elections import RecoveryTicket
+from metadata.tickets import RecoveryTicket
 from metadata.view import BrokerChanged, PartitionChanged
 from raftlog.model import (
     BrokerId,

@@ -30,7 +30,7 @@ from metadata.groups.transaction_changes import (
     pack_keys,
 )
 from metadata.groups.transaction_image import change_transactions
-from metadata.groups.transaction_state import TransactionsState
+from metadata.image_transaction_state import TransactionsState
 from raftlog.errors import error_from_code
 from raftlog.model import Offset, ProducerId, TopicPartition
 from raftlog.transactions import TransactionKey

@@ -17,6 +17,8 @@ PURE = (
     "metadata.sessions",
     "metadata.placement",
     "metadata.view",
+    "metadata.tickets",
+    "metadata.group_table",
     "metadata.snapshot",
     "metadata.quorum_protocol",
     "partitions.effects",

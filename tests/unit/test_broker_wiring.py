@@ -13,7 +13,8 @@ from jepsen_like.simulator.disk import SimDisk
 from metadata.command_results import Registered
 from metadata.commands_moves import UnregisterBroker
 from metadata.engine import Fate, Outcome
-from metadata.image import ClusterImage, diff
+from metadata.image import ClusterImage
+from metadata.image_diff import diff
 from metadata.image_events import BrokerChanged, ThrottleChanged
 from raftlog.broker.health import health_of
 from raftlog.broker.identity import NodeIdentity

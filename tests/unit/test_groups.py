@@ -22,7 +22,8 @@ from metadata.groups.changes import (
     pack_partitions,
 )
 from metadata.groups.records import GroupState
-from metadata.image import ClusterImage, diff
+from metadata.image import ClusterImage
+from metadata.image_diff import diff
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, Offset
 from tests.support.groups import NOW_MS, GroupCluster, join, tps

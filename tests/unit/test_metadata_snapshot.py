@@ -13,7 +13,8 @@ from metadata.command_envelope import ClientSession
 from metadata.command_results import Done
 from metadata.commands import CreateTopic, DeleteTopic, NoOp, SetFeatureLevel
 from metadata.engine import InstalledSnapshot
-from metadata.image import ClusterImage, diff
+from metadata.image import ClusterImage
+from metadata.image_diff import diff
 from metadata.quorum_machine import StateMachine
 from metadata.snapshot import VERSION, UnknownSnapshot
 from raftlog.errors import RemoteProtocolError

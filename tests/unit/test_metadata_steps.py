@@ -15,7 +15,8 @@ from metadata.command_envelope import ClientSession, Command, decode, encode
 from metadata.command_results import Done, Refused
 from metadata.commands import AlterTopic, CreateTopic, DeleteTopic, FenceBroker, NoOp
 from metadata.engine import Committed, Fate, InstalledSnapshot
-from metadata.image import ClusterImage, diff
+from metadata.image import ClusterImage
+from metadata.image_diff import diff
 from metadata.image_events import MetadataEvent
 from metadata.quorum_machine import StateMachine
 from raftlog.errors import InvariantViolation

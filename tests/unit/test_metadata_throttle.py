@@ -8,7 +8,8 @@ from metadata.command_envelope import encode
 from metadata.command_results import ReassignmentsAltered
 from metadata.commands import CreateTopic, DeleteTopic
 from metadata.commands_moves import AlterReassignments, BeginMoves, Move, Reassignment, ThrottleReassignments
-from metadata.image import ClusterImage, diff
+from metadata.image import ClusterImage
+from metadata.image_diff import diff
 from metadata.image_events import ThrottleChanged
 from raftlog.errors import InvalidRequest
 from raftlog.model import UNTHROTTLED, BrokerId, ReplicationThrottle, TopicPartition

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from metadata.groups.transaction_changes import Expire, ExpiredProducer, Initialize, Key, RemovePosition
-from metadata.groups.transaction_diff import transactions_diff
 from metadata.groups.transaction_records import ATTEMPT_BYTES, ATTEMPTS_KEPT
 from metadata.image import ClusterImage
+from metadata.image_diff import transactions_diff
 from raftlog.transactions import TransactionKey
 from tests.support.groups import NOW_MS
 from tests.support.transactions import TransactionCluster, commit, key, output

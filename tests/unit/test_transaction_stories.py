@@ -16,8 +16,9 @@ import pytest
 from metadata.groups import transaction_commit, transaction_ends, transaction_image, transaction_state
 from metadata.groups.transaction_changes import Abort, Expire, ExpiredBlock, Initialize, TransactionChange, pack_keys
 from metadata.groups.transaction_records import Block, NamedProducer, Standing
-from metadata.groups.transaction_state import Transactions, TransactionsState
+from metadata.groups.transaction_state import Transactions
 from metadata.image_events import BlockRemoved, EndsForgotten, TransactionEvent
+from metadata.image_transaction_state import TransactionsState
 from raftlog.transactions import Outcome, TransactionKey
 from tests.support.groups import NOW_MS
 from tests.support.transactions import ABORTED, UNDECIDED, TransactionCluster, commit, committed, key, moves, output

@@ -10,7 +10,7 @@ import pytest
 
 from metadata.command_envelope import ENVELOPE_VERSION, Envelope, decode, encode
 from metadata.commands import CreateTopic, DeleteTopic
-from metadata.groups import transaction_commit, transaction_diff, transaction_image
+from metadata.groups import transaction_commit, transaction_image
 from metadata.groups.transaction_changes import (
     ChangeTransactions,
     CommitStaged,
@@ -26,7 +26,9 @@ from metadata.groups.transaction_changes import (
     encode_piece,
 )
 from metadata.groups.transaction_records import Ranges, has_id, with_ids
-from metadata.image import ClusterImage, diff, run
+from metadata.image import ClusterImage
+from metadata.image_diff import diff
+from metadata.image_state import run
 from metadata.view import ClusterView
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId
@@ -122,7 +124,7 @@ def test_abandoned_parts_expire_unless_more_came() -> None:
 
 def test_a_large_commit_is_applied_in_steps_and_seen_as_one_s13(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transaction_commit, "OFFSETS_PER_STEP", 10)
-    monkeypatch.setattr(transaction_diff, "ENDS_PER_EVENT", 7)
+    monkeypatch.setattr(transaction_commit, "ENDS_PER_EVENT", 7)
     cluster = TransactionCluster()
     block = cluster.open_block(count=50)
     asked = commit(*(output(one, {0: 5, 1: 6, 2: 7, 3: 8}) for one in block), positions={"query": (-1, 0)})
