@@ -95,9 +95,9 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     for command in group_commits(asked["groups"], partitions, 1, GROUPS_A_COMMAND):
         machine.apply(command, grouping)
     gc.collect()
-    offsets = machine.image.offset_count
+    offsets = machine.image.groups.offset_count
     found |= {
-        "groups": len(machine.image.groups), "offsets": offsets, "first_commits_s": grouping.total,
+        "groups": len(machine.image.groups.by_id), "offsets": offsets, "first_commits_s": grouping.total,
         "bytes_an_offset": 1e6 * (resident_mb(os.getpid()) - before) / max(1, offsets),
     }  # fmt: skip
     gc.freeze()

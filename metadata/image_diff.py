@@ -77,7 +77,7 @@ def diff_in_steps(old: ClusterImage, new: ClusterImage) -> Generator[None, None,
         for records in new.slices_of_topic(topic):
             events += _changed(old, new, records)
             yield
-    events += yield from groups_diff(old, new)
+    events += yield from groups_diff(old.groups, new.groups)
     events += yield from transactions_diff(old.transactions, new.transactions)
     return events
 
@@ -92,13 +92,13 @@ def _changed(old: ClusterImage, new: ClusterImage, records: list[PartitionRecord
 
 def groups_diff(old: GroupsState, new: GroupsState) -> Generator[None, None, list[GroupEvent]]:
     """The events that lead a follower of `old` to `new`, in steps."""
-    events: list[GroupEvent] = [GroupRemoved(group_id) for group_id in sorted(old.groups) if group_id not in new.groups]
+    events: list[GroupEvent] = [GroupRemoved(group_id) for group_id in sorted(old.by_id) if group_id not in new.by_id]
     work = 0
-    for group_id in sorted(new.groups):
-        group, offsets = new.groups[group_id], new.offsets_of(group_id)
-        if group != old.groups.get(group_id):
+    for group_id in sorted(new.by_id):
+        group, offsets = new.by_id[group_id], new.offsets_of(group_id)
+        if group != old.by_id.get(group_id):
             events.append(GroupChanged(group))
-        known = old.offsets_of(group_id) if group_id in old.groups else _NOTHING
+        known = old.offsets_of(group_id) if group_id in old.by_id else _NOTHING
         gone = tuple(in_order(partition for partition in known if partition not in offsets))
         if gone:
             events.append(OffsetsRemoved(group_id, gone))

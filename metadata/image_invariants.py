@@ -48,7 +48,7 @@ def check(state: ImageState) -> None:
     _require(known >= {*state.reassigning, *state.moving, *state.adding}, "a reassignment of no partition")
     for broker_id in sorted(state.starting):
         _require(state.brokers[broker_id].fenced, f"broker {broker_id} is starting but not fenced")
-    for wrong in (*check_groups(state), *check_transactions(state)):
+    for wrong in (*check_groups(state.groups), *check_transactions(state)):
         raise InvariantViolation(wrong)
 
 
@@ -114,8 +114,8 @@ def check_groups(state: GroupsState) -> Iterable[str]:
     """What is wrong, in words; nothing, if nothing is. Looks at everything."""
     if state.offset_count != sum(len(offsets) for offsets in state.copy_offsets().values()):
         yield "the number of committed offsets is not what is counted"
-    for group_id in sorted(state.groups):
-        group = state.groups[group_id]
+    for group_id in sorted(state.by_id):
+        group = state.by_id[group_id]
         owners: dict[TopicPartition, str] = {}
         targeted: set[TopicPartition] = set()
         if group.target_epoch > group.epoch:
@@ -136,7 +136,7 @@ def check_groups(state: GroupsState) -> Iterable[str]:
         if group.target_epoch == group.epoch and targeted - owners.keys():
             yield f"group {group_id}: a partition is free and has a target"
     for group_id in state.copy_offsets():
-        if group_id not in state.groups:
+        if group_id not in state.by_id:
             yield f"offsets of no group {group_id}"
 
 

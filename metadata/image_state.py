@@ -68,16 +68,17 @@ MAX_UNCLEAN_EPOCHS = 8
 _NOTHING: Mapping[TopicPartition, None] = {}
 
 
-class ImageState(GroupsState):
+class ImageState:
     """Records by id. Whoever is not this package's `image*` only reads."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.index = 0
         """Of the last command applied."""
         self.feature_level = INITIAL_FEATURE_LEVEL
         self.time = NO_TIME
         """Of the cluster: no other clock makes a stamp here, once there is one."""
+        self.groups = GroupsState(self.note)
+        """Consumer groups and their offsets."""
         self.transactions = TransactionsState(self.note)
         """What is decided and known of them."""
         self.throttle = UNTHROTTLED

@@ -109,8 +109,8 @@ class SnapshotEncoder:
 
     def __init__(self, state: ImageState) -> None:
         self._topics = [state.topics[topic_id] for topic_id in sorted(state.topics)]
-        self._groups = [state.groups[group_id] for group_id in sorted(state.groups)]
-        self._offsets = state.copy_offsets()
+        self._groups = [state.groups.by_id[group_id] for group_id in sorted(state.groups.by_id)]
+        self._offsets = state.groups.copy_offsets()
         self._answers = list(state.sessions.answers.items())
         self._partitions = state.partitions.copy()
         self._tickets = state.tickets.copy()
@@ -228,7 +228,7 @@ def decode_in_steps(state: ImageState, packed: Buffer) -> Generator[None, None, 
                 state.take_events()
                 yield
     for packed_group in body.groups:
-        unpack_group(state, _decode(_group_decoder, packed_group))
+        unpack_group(state.groups, _decode(_group_decoder, packed_group))
         yield
     for number, packed_answer in enumerate(body.answers, start=1):
         answer = _decode(_answer_decoder, packed_answer)

@@ -61,15 +61,15 @@ def _decides_by_its_wall_clock(self: Any, now: float, now_ms: int) -> Any:
 
 def _expires_what_it_is_told(state: Any, expire: Any) -> Any:
     """The coordinator is right about the time."""
-    group = state.groups.get(expire.group_id)
+    group = state.groups.by_id.get(expire.group_id)
     if group is None or group.epoch != expire.epoch or group.members:
         return Refused("stale_group_epoch", f"group {expire.group_id!r} is not what it was")
-    offsets = state.offsets_of(expire.group_id)
+    offsets = state.groups.offsets_of(expire.group_id)
     old = in_order(p for p, one in offsets.items() if one.commit_timestamp_ms < expire.before_ms)
     if len(old) == len(offsets):
-        state.remove_group(group)
+        state.groups.remove_group(group)
     elif old:
-        state.remove_offsets(expire.group_id, old)
+        state.groups.remove_offsets(expire.group_id, old)
     return None
 
 

@@ -32,7 +32,7 @@ def _commits_of_any_generation(state: Any, commit: Commit, named: Any) -> Any:
 
 def _commits_of_any_life(state: Any, commit: Commit, named: Any) -> Any:
     """A member is known by its name alone."""
-    group = state.groups.get(commit.group_id)
+    group = state.groups.by_id.get(commit.group_id)
     member = group.members.get(commit.member_id) if group is not None else None
     incarnation = commit.incarnation if member is None else member.incarnation
     present = Commit(commit.group_id, commit.member_id, incarnation, NEWEST, commit.now_ms, commit.offsets)
@@ -43,7 +43,7 @@ def _commits_whatever_was_committed(state: Any, commit: Commit, index: int) -> A
     """What comes last is what is committed."""
     refused = _commit(state, commit, index)
     if refused is None:
-        state.put_offsets(
+        state.groups.put_offsets(
             commit.group_id,
             {
                 TopicPartition(one.topic_id, one.partition): image._committed(one, commit.now_ms)

@@ -90,7 +90,7 @@ def _moves_offsets_all_the_same(state: Any, wanted: Any, index: int) -> Generato
             groups.have_group(state, group.group_id, index)
             for move in group.moves:
                 committed = CommittedOffset(move.end, -1, "", wanted.now_ms)
-                state.put_offsets(group.group_id, {move.topic_partition: committed})
+                state.groups.put_offsets(group.group_id, {move.topic_partition: committed})
     return decided
 
 

@@ -131,7 +131,7 @@ class GroupWorld(QuorumWorld):
         if leader is None or leader.quorum is None:
             return ["nobody leads"]
         image = leader.quorum.image
-        group = image.groups.get(GROUP)
+        group = image.groups.by_id.get(GROUP)
         if not living or group is None:
             return []
         missing = [] if group.state is GroupState.STABLE else [f"the group is {group.state.value}"]

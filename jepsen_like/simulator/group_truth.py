@@ -122,7 +122,7 @@ class GroupTruth:
 
     def _look_at_offsets(self, index: int, image: ClusterImage) -> None:
         self._existing = image.partitions
-        offsets = image.offsets_of(self._group_id)
+        offsets = image.groups.offsets_of(self._group_id)
         for partition, before in list(self.offsets.items()):
             if partition not in image.partitions:
                 del self.offsets[partition], self._tokens[partition]
@@ -143,7 +143,7 @@ class GroupTruth:
         self.carried_out += 1
 
     def _look_at_owners(self, image: ClusterImage) -> bool:
-        group = image.groups.get(self._group_id)
+        group = image.groups.by_id.get(self._group_id)
         members = {} if group is None else group.members
         owners = {
             partition: Tenure(member_id, members[member_id].incarnation, granted)

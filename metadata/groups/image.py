@@ -83,7 +83,7 @@ def _change(state: ImageState, change: GroupChange, index: int, term: int) -> Re
 
 def topic_removed(state: ImageState, topic_id: TopicId, index: int) -> None:
     """Nobody owns its partitions any more, and nobody goes on in them: a topic of the same name is another topic."""
-    for group in state.groups_of(topic_id):
+    for group in state.groups.groups_of(topic_id):
         members = dict(group.members)
         for member in group.members.values():
             owned = {p: granted for p, granted in member.owned.items() if p.topic_id != topic_id}
@@ -91,12 +91,12 @@ def topic_removed(state: ImageState, topic_id: TopicId, index: int) -> None:
             if len(owned) != len(member.owned) or len(target) != len(member.target):
                 members[member.member_id] = replace(member, owned=owned, target=target, generation=index)
         if members != group.members:
-            state.put_group(replace(group, members=members))
+            state.groups.put_group(replace(group, members=members))
         # Sorted: a node that began from a snapshot holds them in another order.
-        gone = in_order(p for p in state.offsets_of(group.group_id) if p.topic_id == topic_id)
+        gone = in_order(p for p in state.groups.offsets_of(group.group_id) if p.topic_id == topic_id)
         if gone:
-            state.remove_offsets(group.group_id, gone)
-    state.forget_topic(topic_id)
+            state.groups.remove_offsets(group.group_id, gone)
+    state.groups.forget_topic(topic_id)
 
 
 # --- Members ---------------------------------------------------------------------------------------------------------
@@ -107,9 +107,9 @@ def _join(state: ImageState, join: Join, index: int) -> Refused | None:
         return Refused("invalid_request", f"assignor {join.assignor!r} is none of {', '.join(sorted(ASSIGNORS))}")
     if not join.topics and not join.pattern:
         return Refused("invalid_request", "a member subscribes to topics, or to a pattern of their names")
-    group = state.groups.get(join.group_id)
+    group = state.groups.by_id.get(join.group_id)
     if group is None:
-        if len(state.groups) >= MAX_GROUPS:
+        if len(state.groups.by_id) >= MAX_GROUPS:
             return Refused("invalid_request", f"the cluster has {MAX_GROUPS} groups, which is the most")
         group = GroupRecord(join.group_id, index, 0, join.assignor)
     known = group.members.get(join.member_id)
@@ -143,7 +143,7 @@ def _join(state: ImageState, join: Join, index: int) -> Refused | None:
     members[member.member_id] = member
     # Not merely older than the epoch: what came before in this entry may have the same index.
     epoch, target_epoch = (group.epoch, group.target_epoch) if same and group.assignor == join.assignor else (index, 0)
-    state.put_group(GroupRecord(join.group_id, epoch, target_epoch, join.assignor, NEVER_MS, members))
+    state.groups.put_group(GroupRecord(join.group_id, epoch, target_epoch, join.assignor, NEVER_MS, members))
     return None
 
 
@@ -157,7 +157,7 @@ def _remove_member(state: ImageState, change: Leave | Fence, index: int) -> Refu
     empty_since_ms = NEVER_MS if members else state.stamp_ms(change.now_ms)
     # An empty group has nobody to make targets for.
     target_epoch = 0 if members else index
-    state.put_group(
+    state.groups.put_group(
         replace(group, epoch=index, target_epoch=target_epoch, empty_since_ms=empty_since_ms, members=members)
     )
     return None
@@ -179,7 +179,7 @@ def _release(state: ImageState, release: Release, index: int) -> Refused | None:
         del owned[partition]
     members = dict(group.members)
     members[member.member_id] = replace(member, owned=owned, generation=index)
-    state.put_group(replace(group, members=_granted(members, freed, index)))
+    state.groups.put_group(replace(group, members=_granted(members, freed, index)))
     return None
 
 
@@ -201,7 +201,7 @@ def _granted(
 def _member(
     state: ImageState, group_id: str, member_id: str, incarnation: int
 ) -> tuple[GroupRecord, MemberRecord] | Refused:
-    group = state.groups.get(group_id)
+    group = state.groups.by_id.get(group_id)
     member = None if group is None else group.members.get(member_id)
     if group is None or member is None:
         return Refused("unknown_member", f"group {group_id!r} has no member {member_id!r}: it must join again")
@@ -220,7 +220,7 @@ def _other_term(named: int, term: int) -> Refused | None:
 
 
 def _assign(state: ImageState, assign: Assign, index: int) -> Refused | None:
-    group = state.groups.get(assign.group_id)
+    group = state.groups.by_id.get(assign.group_id)
     if group is None or group.epoch != assign.epoch:
         return Refused("stale_group_epoch", f"group {assign.group_id!r} is not at {assign.epoch} any more")
     targets = {target.member_id: frozenset(unpack_partitions(target.partitions)) for target in assign.targets}
@@ -240,7 +240,7 @@ def _assign(state: ImageState, assign: Assign, index: int) -> Refused | None:
     held = {partition for member in members.values() for partition in member.owned}
     granted = _granted(members, in_order(wanted - held), index)
     topics = dict.fromkeys(one.topic_id for target in assign.targets for one in target.partitions)
-    state.put_group(replace(group, target_epoch=group.epoch, members=granted), topics)
+    state.groups.put_group(replace(group, target_epoch=group.epoch, members=granted), topics)
     return None
 
 
@@ -254,14 +254,14 @@ def _commit(state: ImageState, commit: Commit, index: int) -> Refused | None:
     if refused is not None:
         return refused
     have_group(state, commit.group_id, index)
-    current = state.offsets_of(commit.group_id)
+    current = state.groups.offsets_of(commit.group_id)
     now_ms = state.stamp_ms(commit.now_ms)
     taken: dict[TopicPartition, CommittedOffset] = {}
     for partition, one in zip(named, commit.offsets, strict=True):
         known = taken.get(partition) or current.get(partition)
         if known is None or known.offset <= one.offset:  # Otherwise it stays (S8).
             taken[partition] = _committed(one, now_ms)
-    state.put_offsets(commit.group_id, taken)
+    state.groups.put_offsets(commit.group_id, taken)
     return None
 
 
@@ -269,7 +269,7 @@ def not_its_own(state: ImageState, commit: Commit, named: list[TopicPartition]) 
     """Why this member may not commit for these partitions, if it may not: the fence of ordinary commits and of those
     within a transaction (S8)."""
     if not commit.member_id:
-        group = state.groups.get(commit.group_id)
+        group = state.groups.by_id.get(commit.group_id)
         if group is not None and group.members:
             return Refused(
                 "group_not_empty", f"group {commit.group_id!r} has members: only they commit, each for its partitions"
@@ -291,23 +291,23 @@ def not_its_own(state: ImageState, commit: Commit, named: list[TopicPartition]) 
 
 
 def _no_such_place(state: ImageState, group_id: str, named: list[TopicPartition]) -> Refused | None:
-    current = state.offsets_of(group_id)
+    current = state.groups.offsets_of(group_id)
     added = 0
     for partition in named:
         if partition not in state.partitions:
             return Refused("unknown_partition", f"there is no partition {partition}")
         added += partition not in current
-    if added and state.offset_count + added > MAX_COMMITTED_OFFSETS:
+    if added and state.groups.offset_count + added > MAX_COMMITTED_OFFSETS:
         return Refused("invalid_request", f"the cluster keeps {MAX_COMMITTED_OFFSETS} committed offsets at most")
-    if group_id not in state.groups and len(state.groups) >= MAX_GROUPS:
+    if group_id not in state.groups.by_id and len(state.groups.by_id) >= MAX_GROUPS:
         return Refused("invalid_request", f"the cluster has {MAX_GROUPS} groups, which is the most")
     return None
 
 
 def have_group(state: ImageState, group_id: str, index: int) -> None:
     """One without members is made where there is none."""
-    if group_id not in state.groups:
-        state.put_group(GroupRecord(group_id, index, index, ""))
+    if group_id not in state.groups.by_id:
+        state.groups.put_group(GroupRecord(group_id, index, index, ""))
 
 
 def _committed(one: OffsetToCommit, now_ms: int) -> CommittedOffset:
@@ -315,7 +315,7 @@ def _committed(one: OffsetToCommit, now_ms: int) -> CommittedOffset:
 
 
 def _reset(state: ImageState, reset: Reset, index: int) -> Refused | None:
-    group = state.groups.get(reset.group_id)
+    group = state.groups.by_id.get(reset.group_id)
     if group is not None and group.members:
         return _has_members(group)
     if (group.epoch if group is not None else -1) != reset.epoch:
@@ -327,7 +327,7 @@ def _reset(state: ImageState, reset: Reset, index: int) -> Refused | None:
     have_group(state, reset.group_id, index)
     now_ms = state.stamp_ms(reset.now_ms)
     offsets = (_committed(one, now_ms) for one in reset.offsets)
-    state.put_offsets(reset.group_id, dict(zip(named, offsets, strict=True)))
+    state.groups.put_offsets(reset.group_id, dict(zip(named, offsets, strict=True)))
     return None
 
 
@@ -337,7 +337,7 @@ def _moved(state: ImageState, reset: Reset, named: list[TopicPartition]) -> Refu
         return None
     if len(reset.expected) != len(named):
         return Refused("invalid_request", f"{len(reset.expected)} offsets are expected of {len(named)} partitions")
-    current = state.offsets_of(reset.group_id)
+    current = state.groups.offsets_of(reset.group_id)
     for partition, expected in zip(named, reset.expected, strict=True):
         known = current.get(partition)
         found = -1 if known is None else known.offset
@@ -348,7 +348,7 @@ def _moved(state: ImageState, reset: Reset, named: list[TopicPartition]) -> Refu
 
 
 def _expire(state: ImageState, expire: Expire) -> Refused | None:
-    group = state.groups.get(expire.group_id)
+    group = state.groups.by_id.get(expire.group_id)
     if group is None or group.epoch != expire.epoch or group.members:
         return Refused("stale_group_epoch", f"group {expire.group_id!r} is not what it was")
     time = state.time
@@ -356,24 +356,24 @@ def _expire(state: ImageState, expire: Expire) -> Refused | None:
         return Refused("invalid_request", f"{expire.before_ms} is not past: the cluster's time is {time.now_ms}")
     if time.since_ms(group.empty_since_ms) >= expire.before_ms:
         return Refused("stale_group_epoch", f"group {expire.group_id!r} is not empty for so long")
-    offsets = state.offsets_of(expire.group_id)
+    offsets = state.groups.offsets_of(expire.group_id)
     old = in_order(p for p, one in offsets.items() if time.since_ms(one.commit_timestamp_ms) < expire.before_ms)
     if len(old) == len(offsets):
-        state.remove_group(group)
+        state.groups.remove_group(group)
     elif old:
-        state.remove_offsets(expire.group_id, old)
+        state.groups.remove_offsets(expire.group_id, old)
     return None
 
 
 def _delete(state: ImageState, delete: Delete) -> Refused | None:
-    group = state.groups.get(delete.group_id)
+    group = state.groups.by_id.get(delete.group_id)
     if group is None:
         return Refused("unknown_group", f"there is no group {delete.group_id!r}")
     if group.members:
         return Refused(
             "group_not_empty", f"group {delete.group_id!r} has {len(group.members)} members: stop them first"
         )
-    state.remove_group(group)
+    state.groups.remove_group(group)
     return None
 
 

@@ -1,11 +1,11 @@
 """Groups and their offsets as the image holds them.
 
-Only the methods that write here change anything, and each notes an event. Mixed into `ImageState`.
+Only the methods that write here change anything, and each notes an event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from raftlog.model import TopicId, TopicPartition
 
@@ -16,10 +16,11 @@ _NOTHING: Mapping[TopicPartition, CommittedOffset] = {}
 
 
 class GroupsState:
-    """The image's part."""
+    """The image's groups and what they committed."""
 
-    def __init__(self) -> None:
-        self.groups: dict[str, GroupRecord] = {}
+    def __init__(self, note: Callable[[GroupEvent], None]) -> None:
+        self._note = note
+        self.by_id: dict[str, GroupRecord] = {}
         self.offset_count = 0
         """Of all groups."""
         self._offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
@@ -31,17 +32,13 @@ class GroupsState:
         self._topics_of: dict[str, dict[TopicId, None]] = {}
         """The same the other way round, so that groups which come and go leave nothing behind."""
 
-    def note(self, event: GroupEvent) -> None:
-        """For the followers."""
-        raise NotImplementedError
-
     def offsets_of(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
         return self._offsets.get(group_id, _NOTHING)
 
     def groups_of(self, topic_id: TopicId) -> list[GroupRecord]:
         """Every group that the end of this topic concerns, and perhaps others, by id: a node that began from a snapshot
         holds them in another order."""
-        return [self.groups[name] for name in sorted(self._groups_of.get(topic_id, ())) if name in self.groups]
+        return [self.by_id[name] for name in sorted(self._groups_of.get(topic_id, ())) if name in self.by_id]
 
     def forget_topic(self, topic_id: TopicId) -> None:
         """No group reads it or has committed in it any more."""
@@ -50,13 +47,13 @@ class GroupsState:
 
     def put_group(self, record: GroupRecord, topics: Iterable[TopicId] = ()) -> None:
         """`topics`: those in its targets, where they are new."""
-        self.groups[record.group_id] = record
+        self.by_id[record.group_id] = record
         self._read(record.group_id, topics)
-        self.note(GroupChanged(record))
+        self._note(GroupChanged(record))
 
     def remove_group(self, record: GroupRecord) -> None:
         """With its offsets."""
-        del self.groups[record.group_id]
+        del self.by_id[record.group_id]
         for topic_id in self._topics_of.pop(record.group_id, ()):
             groups = self._groups_of[topic_id]
             del groups[record.group_id]
@@ -64,7 +61,7 @@ class GroupsState:
                 del self._groups_of[topic_id]
         self.offset_count -= len(self._offsets.pop(record.group_id, ()))
         self._lent.discard(record.group_id)
-        self.note(GroupRemoved(record.group_id))
+        self._note(GroupRemoved(record.group_id))
 
     def put_offsets(self, group_id: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """These as they are, whatever was there."""
@@ -74,7 +71,7 @@ class GroupsState:
             known.update(offsets)
             self.offset_count += len(known)
             self._read(group_id, {partition.topic_id: None for partition in offsets})
-            self.note(OffsetsCommitted(group_id, offsets))
+            self._note(OffsetsCommitted(group_id, offsets))
 
     def remove_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
         """These must be there."""
@@ -83,7 +80,7 @@ class GroupsState:
         for partition in gone:
             del known[partition]
         self.offset_count -= len(gone)
-        self.note(OffsetsRemoved(group_id, gone))
+        self._note(OffsetsRemoved(group_id, gone))
 
     def _read(self, group_id: str, topics: Iterable[TopicId]) -> None:
         for topic_id in topics:

@@ -215,15 +215,15 @@ def _no_room(state: ImageState, wanted: _Wanted) -> Refused | None:
     fresh = sum(state.transactions.position(position.name) < 0 for position in wanted.positions)
     if fresh and state.transactions.position_count + fresh > MAX_POSITIONS:
         return Refused("invalid_request", f"the cluster keeps {MAX_POSITIONS} positions at most")
-    groups_to_be = [group_id for group_id in wanted.moves if group_id not in state.groups]
-    if groups_to_be and len(state.groups) + len(groups_to_be) > groups.MAX_GROUPS:
+    groups_to_be = [group_id for group_id in wanted.moves if group_id not in state.groups.by_id]
+    if groups_to_be and len(state.groups.by_id) + len(groups_to_be) > groups.MAX_GROUPS:
         return Refused("invalid_request", f"the cluster has {groups.MAX_GROUPS} groups, which is the most")
     offsets_to_be = sum(
-        move.topic_partition not in state.offsets_of(group.group_id)
+        move.topic_partition not in state.groups.offsets_of(group.group_id)
         for group in wanted.moves.values()
         for move in group.moves
     )
-    if offsets_to_be and state.offset_count + offsets_to_be > groups.MAX_COMMITTED_OFFSETS:
+    if offsets_to_be and state.groups.offset_count + offsets_to_be > groups.MAX_COMMITTED_OFFSETS:
         return Refused("invalid_request", f"the cluster keeps {groups.MAX_COMMITTED_OFFSETS} committed offsets at most")
     return None
 
@@ -290,7 +290,7 @@ def _group_refusal(state: ImageState, wanted: _Wanted) -> Refused | None:
         refused = groups.not_its_own(state, CommitOffsets(*speaker, wanted.now_ms, ()), named)
         if refused is not None:
             return refused
-        current = state.offsets_of(group.group_id)
+        current = state.groups.offsets_of(group.group_id)
         for topic_partition, move in zip(named, group.moves, strict=True):
             if topic_partition not in state.partitions:
                 return Refused("unknown_partition", f"there is no partition {topic_partition}")
@@ -324,7 +324,7 @@ def _write(state: ImageState, wanted: _Wanted, index: int) -> Generator[None, No
             move.topic_partition: CommittedOffset(move.end, move.leader_epoch, move.metadata, wanted.now_ms)
             for move in group.moves
         }
-        state.put_offsets(group.group_id, moved)
+        state.groups.put_offsets(group.group_id, moved)
     for position in wanted.positions:
         state.transactions.change(PositionMoved(position.name, position.new))
 

@@ -83,7 +83,7 @@ async def test_members_share_and_give_up(broker: FakeBroker, member: Callable[..
     await b.close()
     await eventually(lambda: numbers(a) == [0, 1, 2, 3])
     await a.close()
-    assert broker.groups.groups["g"].members == {}
+    assert broker.groups.groups.by_id["g"].members == {}
 
 
 async def test_who_was_removed_joins_again_and_knows_that_it_lost_all(
@@ -91,22 +91,22 @@ async def test_who_was_removed_joins_again_and_knows_that_it_lost_all(
 ) -> None:
     a = member()
     await eventually(lambda: numbers(a) == [0, 1, 2, 3])
-    (known,) = broker.groups.groups["g"].members.values()
+    (known,) = broker.groups.groups.by_id["g"].members.values()
     broker.groups.change(Fence("g", known.member_id, known.incarnation, 1, 0))
     await eventually(lambda: a.session == 1 and numbers(a) == [0, 1, 2, 3])
-    (again,) = broker.groups.groups["g"].members.values()
+    (again,) = broker.groups.groups.by_id["g"].members.values()
     assert again.member_id == known.member_id and again.incarnation > known.incarnation
 
 
 async def test_a_static_member_stays_when_it_closes(broker: FakeBroker, member: Callable[..., GroupMembership]) -> None:
     a = member(instance_id="i")
     await eventually(lambda: numbers(a) == [0, 1, 2, 3])
-    epoch = broker.groups.groups["g"].epoch
+    epoch = broker.groups.groups.by_id["g"].epoch
     await a.close()
-    assert len(broker.groups.groups["g"].members) == 1
+    assert len(broker.groups.groups.by_id["g"].members) == 1
     b = member(instance_id="i")
     await eventually(lambda: numbers(b) == [0, 1, 2, 3])
-    assert broker.groups.groups["g"].epoch == epoch
+    assert broker.groups.groups.by_id["g"].epoch == epoch
 
 
 async def test_of_two_processes_of_one_instance_the_first_stops(member: Callable[..., GroupMembership]) -> None:
@@ -220,7 +220,7 @@ async def test_a_join_that_is_under_way_at_the_end_leaves_no_member_behind(
     await asyncio.sleep(0)
     answered.set()
     await closing
-    assert broker.groups.groups["g"].members == {}
+    assert broker.groups.groups.by_id["g"].members == {}
 
 
 async def test_a_callback_that_raises_keeps_no_partition_from_going(
@@ -251,7 +251,7 @@ async def test_a_callback_that_raises_keeps_no_partition_from_going(
         await other.close()
         with contextlib.suppress(ValueError):
             await consumer.close()
-    assert broker.groups.groups["g"].members == {}, "it has left all the same"
+    assert broker.groups.groups.by_id["g"].members == {}, "it has left all the same"
 
 
 async def test_who_is_closed_says_so(api: Api) -> None:

@@ -267,7 +267,7 @@ async def test_no_request_is_too_strange_for_the_quorum_s11(api: Api, broker: Fa
     (await api.post(f"{G}/members", {"topics": ["t"], "member_id": "\x07"})).problem("invalid_request")
     raw = b'{"topics": ["t"], "client_id": "\\ud800"}'
     (await api.post(f"{G}/members", raw)).problem("invalid_json")
-    assert len(broker.groups.groups["g"].members) == 1
+    assert len(broker.groups.groups.by_id["g"].members) == 1
 
 
 async def test_a_node_that_is_behind_catches_up_before_it_tells_of_an_assignment(api: Api, broker: FakeBroker) -> None:

@@ -33,7 +33,7 @@ def test_outputs_of_two_partitions_and_what_was_consumed_appear_together(world: 
     world.wait()
     assert world.reads((0, 1)) == [[b"a0"], [b"a1"]]
     assert world.waits_for(first) == 0, "both leaders reported their markers"
-    assert world.image.offsets_of("readers")[tp(0)].offset == 7
+    assert world.image.groups.offsets_of("readers")[tp(0)].offset == 7
 
 
 def test_an_abort_leaves_nothing_and_the_next_transaction_shows(world: TransactionWorld) -> None:

@@ -43,7 +43,7 @@ class Mess:
         """What members ever were, to be spoken for again at any time."""
 
     def change(self) -> GroupChange | None:
-        group = self.cluster.image.groups.get("readers")
+        group = self.cluster.image.groups.by_id.get("readers")
         member = self.random.choice(self.memories) if self.memories else None
         if group is not None and group.members and self.random.random() < 0.7:
             member = group.members[self.random.choice(sorted(group.members))]
@@ -78,7 +78,7 @@ class Mess:
     def renew_topic(self) -> None:
         """Whatever groups knew of it is gone; the next one of its name begins without any of that."""
         self.cluster.do(DeleteTopic(TOPIC))
-        assert dict(self.cluster.image.offsets_of("readers")) == {}
+        assert dict(self.cluster.image.groups.offsets_of("readers")) == {}
         self.cluster.do(CreateTopic("orders", TOPIC, ((BrokerId(0),),) * PARTITIONS, ()))
 
     def step(self) -> None:
@@ -86,13 +86,13 @@ class Mess:
             self.renew_topic()
         change = self.change()
         image = self.cluster.image
-        before = dict(image.offsets_of("readers"))
-        group = image.groups.get("readers")
+        before = dict(image.groups.offsets_of("readers"))
+        group = image.groups.by_id.get("readers")
         if change is not None:
             result = self.cluster.apply(ChangeGroups((change,)))
             assert isinstance(result, GroupsChanged)
             self.judge(change, bool(result.refusals), before, dict(group.members) if group is not None else {})
-        group = image.groups.get("readers")
+        group = image.groups.by_id.get("readers")
         for member in group.members.values() if group is not None else ():
             self.memories.append(member)
 
@@ -103,7 +103,7 @@ class Mess:
         before: dict[TopicPartition, object],
         members: dict[str, MemberRecord],
     ) -> None:
-        after = self.cluster.image.offsets_of("readers")
+        after = self.cluster.image.groups.offsets_of("readers")
         if refused or not isinstance(change, Reset | Expire | Delete):
             for partition, committed in before.items():
                 assert after[partition].offset >= committed.offset, change  # type: ignore[attr-defined]

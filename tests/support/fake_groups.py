@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 NOW_MS = 1_700_000_000_000
 
 
-class FakeGroups(GroupsState):
+class FakeGroups:
     """`GroupService`."""
 
     def __init__(self, view: ClusterView, feed: Callable[..., None]) -> None:
         """`feed(*events)` makes them the view's next entry."""
-        super().__init__()
+        self.groups = GroupsState(self.note)
         self.view = view
         self._feed = feed
         self._events: list[Any] = []
@@ -78,7 +78,7 @@ class FakeGroups(GroupsState):
 
     def assign(self) -> None:
         """What a coordinator would do next."""
-        for group in list(self.groups.values()):
+        for group in list(self.groups.by_id.values()):
             self.coordinator.group_changed(group.group_id)
         for job in self.coordinator.jobs(0.0):
             assign = job.run()

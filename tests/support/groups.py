@@ -65,7 +65,7 @@ class GroupCluster(Cluster):
         self.image.index = after
 
     def group(self, group: str = "readers") -> GroupRecord:
-        return self.image.groups[group]
+        return self.image.groups.by_id[group]
 
     def member(self, member_id: str, group: str = "readers") -> MemberRecord:
         return self.group(group).members[member_id]
@@ -105,7 +105,7 @@ class GroupCluster(Cluster):
         group: str = "readers",
         now_ms: int = NOW_MS,
     ) -> None:
-        member = self.group(group).members.get(member_id) if group in self.image.groups else None
+        member = self.group(group).members.get(member_id) if group in self.image.groups.by_id else None
         lives = member.incarnation if member is not None else 0
         knows = member.generation if member is not None else 0
         packed = tuple(OffsetToCommit(TOPIC, number, Offset(offset)) for number, offset in offsets.items())
@@ -120,4 +120,4 @@ class GroupCluster(Cluster):
         self.change(commit, refused=refused)
 
     def committed(self, group: str = "readers") -> dict[int, int]:
-        return {tp.partition: one.offset for tp, one in sorted(self.image.offsets_of(group).items())}
+        return {tp.partition: one.offset for tp, one in sorted(self.image.groups.offsets_of(group).items())}

@@ -52,7 +52,7 @@ class World(GroupCluster):
             result = self.apply(ChangeGroups((change,)))
             assert isinstance(result, GroupsChanged)
             self.coordinator.settled(change, self.now, done=not result.refusals)
-            for group_id in sorted(self.image.groups):
+            for group_id in sorted(self.image.groups.by_id):
                 self.coordinator.group_changed(group_id)
         return changes
 
@@ -194,7 +194,7 @@ def test_offsets_of_a_group_that_nobody_is_in_expire_after_the_retention_time() 
     assert world.turn() == [], "a stamp may lag by a step"
     world.skip(70_000)
     assert [type(change) for change in world.turn()] == [Expire]
-    assert world.image.groups == {}
+    assert world.image.groups.by_id == {}
 
 
 @pytest.mark.parametrize("committing", [-8 * DAY_MS, 0, 8 * DAY_MS])
@@ -255,7 +255,7 @@ def test_a_call_is_bounded_and_nothing_is_forgotten() -> None:
         world.change(join("m", group=f"g-{number}"))
     world.elect()
     world.settle()
-    assert {group.state for group in world.image.groups.values()} == {GroupState.STABLE}
+    assert {group.state for group in world.image.groups.by_id.values()} == {GroupState.STABLE}
 
 
 def test_a_look_at_sessions_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:

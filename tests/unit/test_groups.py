@@ -192,7 +192,7 @@ def test_groups_are_bounded_and_one_that_goes_makes_room(monkeypatch: pytest.Mon
         cluster.change(Leave("readers", name, cluster.member(name).incarnation, NOW_MS))
     cluster.change(Delete("readers"))
     cluster.change(join("b", group="others"))
-    assert sorted(cluster.image.groups) == ["others"]
+    assert sorted(cluster.image.groups.by_id) == ["others"]
 
 
 # --- Commits (S8) ----------------------------------------------------------------------------------------------------
@@ -292,8 +292,8 @@ def test_offsets_expire_when_nobody_was_there_for_long() -> None:
     cluster.change(Expire("readers", epoch, cluster.term, NOW_MS + 5))
     assert cluster.committed() == {2: 10}
     cluster.change(Expire("readers", epoch, cluster.term, NOW_MS + 11))
-    assert "readers" not in cluster.image.groups
-    assert cluster.image.offset_count == 0
+    assert "readers" not in cluster.image.groups.by_id
+    assert cluster.image.groups.offset_count == 0
 
 
 def test_a_group_is_deleted_when_nobody_is_in_it() -> None:
@@ -337,11 +337,11 @@ def test_groups_that_come_and_go_leave_nothing_behind() -> None:
     for number in range(20):
         cluster.commit("", {0: 1}, group=f"console-{number}")
         cluster.change(Delete(f"console-{number}"))
-    assert [group.group_id for group in cluster.image.groups_of(TOPIC)] == ["readers"]
-    assert cluster.image._groups_of == {TOPIC: {"readers": None}}
-    assert cluster.image._topics_of == {"readers": {TOPIC: None}}
+    assert [group.group_id for group in cluster.image.groups.groups_of(TOPIC)] == ["readers"]
+    assert cluster.image.groups._groups_of == {TOPIC: {"readers": None}}
+    assert cluster.image.groups._topics_of == {"readers": {TOPIC: None}}
     cluster.do(DeleteTopic(TOPIC))
-    assert cluster.image._groups_of == {}
+    assert cluster.image.groups._groups_of == {}
 
 
 def test_new_partitions_are_assigned_in_the_same_epoch() -> None:
@@ -360,14 +360,14 @@ def test_views_and_snapshots_have_it_all() -> None:
     cluster.assign(a=[0], b=[2, 3], c=[1])
     cluster.commit("a", {0: 10, 1: 3})
     restored = ClusterImage.from_snapshot(cluster.image.snapshot())
-    assert restored.groups == cluster.image.groups
-    assert restored.copy_offsets() == cluster.image.copy_offsets()
-    assert restored.offset_count == 2
+    assert restored.groups.by_id == cluster.image.groups.by_id
+    assert restored.groups.copy_offsets() == cluster.image.groups.copy_offsets()
+    assert restored.groups.offset_count == 2
     view = ClusterView()
     view.on_events(restored.index, diff(ClusterImage(), restored))
     for seen in (view, cluster.view):
         assert seen.groups.groups() == [cluster.group()]
-        assert dict(seen.groups.offsets("readers")) == dict(cluster.image.offsets_of("readers"))
+        assert dict(seen.groups.offsets("readers")) == dict(cluster.image.groups.offsets_of("readers"))
 
 
 def test_a_difference_takes_away_what_is_gone() -> None:

@@ -213,7 +213,7 @@ def test_a_topic_that_goes_is_struck_off_what_waits_for_markers() -> None:
     cluster.do(DeleteTopic(TOPIC))
     transactions = cluster.view.transactions
     assert transactions.unmarked_count(one) == transactions.ends_count == 0
-    assert dict(cluster.image.offsets_of("readers")) == {}
+    assert dict(cluster.image.groups.offsets_of("readers")) == {}
     cluster.refuse(commit(output(other, {0: 5})), "unknown_partition")
     cluster.do(CreateTopic("orders", TOPIC, ((BrokerId(0),),) * 4, ()))
     assert cluster.verdict(one, 0) == ABORTED
