@@ -7,7 +7,7 @@ their own. Every call raises a `RaftlogError` whose code says whose fault it is;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -18,7 +18,6 @@ from raftlog.model import (
     ProducerEpoch,
     ProducerId,
     QuorumStatus,
-    TopicId,
     VotersChange,
 )
 from raftlog.ports import Part
@@ -36,6 +35,7 @@ from raftlog.wire import (
 from .service_groups import GroupService
 from .service_moves import MoveService
 from .service_scrubs import ScrubService
+from .service_topics import TopicService
 from .service_transactions import TransactionService
 
 
@@ -105,29 +105,6 @@ class BrokerService(Protocol):
         disk, at most `timeout_ms`."""
         ...
 
-    async def create_topic(
-        self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
-    ) -> None:
-        """Returns when the topic is decided and this node's view shows it with leaders elected (or two seconds passed).
-
-        Raises `InvalidRequest` (`topic_exists`, `invalid_config`, `invalid_topic_name`, `invalid_request`) or
-        `RetriableError`.
-        """
-        ...
-
-    async def delete_topic(self, name: str, topic_id: TopicId | None = None) -> None:
-        """With a `topic_id` that topic, and no other that has the name by now. Raises `InvalidRequest`
-        (`unknown_topic`) or `RetriableError`."""
-        ...
-
-    async def alter_topic(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
-        """Set some settings and put others back to their defaults."""
-        ...
-
-    async def add_partitions(self, name: str, partition_count: int) -> None:
-        """Grow to `partition_count` partitions; fewer than now is refused."""
-        ...
-
     async def allocate_producer_id(self) -> tuple[ProducerId, ProducerEpoch]:
         """A producer id that nobody else has."""
         ...
@@ -151,6 +128,11 @@ class BrokerService(Protocol):
         ...
 
     def health(self) -> Health: ...
+
+    @property
+    def topics(self) -> TopicService:
+        """Topics are made, changed and deleted."""
+        ...
 
     @property
     def moves(self) -> MoveService:

@@ -48,7 +48,7 @@ async def create_topic(request: web.Request) -> web.StreamResponse:
     Query(request)
     asked = await read_json(request, context, CreateTopic)
     await context.finish(
-        context.service.create_topic(asked.name, asked.partitions, asked.replication_factor, settings(asked.configs)),
+        context.service.topics.create(asked.name, asked.partitions, asked.replication_factor, settings(asked.configs)),
         METADATA_TIMEOUT_S,
     )
     topic = context.service.view.topic(asked.name)
@@ -69,7 +69,7 @@ async def alter_topic(request: web.Request) -> web.StreamResponse:
     Query(request)
     topic = topic_of(request, context.service)
     asked = await read_json(request, context, AlterTopic)
-    change = context.service.alter_topic(topic.name, settings(asked.assign), asked.remove)
+    change = context.service.topics.alter(topic.name, settings(asked.assign), asked.remove)
     await context.finish(change, METADATA_TIMEOUT_S)
     return await _described(request, context, topic_of(request, context.service))
 
@@ -79,7 +79,7 @@ async def add_partitions(request: web.Request) -> web.StreamResponse:
     Query(request)
     topic = topic_of(request, context.service)
     asked = await read_json(request, context, AddPartitions)
-    await context.finish(context.service.add_partitions(topic.name, asked.count), METADATA_TIMEOUT_S)
+    await context.finish(context.service.topics.add_partitions(topic.name, asked.count), METADATA_TIMEOUT_S)
     return await _described(request, context, topic_of(request, context.service))
 
 
@@ -87,7 +87,7 @@ async def delete_topic(request: web.Request) -> web.StreamResponse:
     context = context_of(request)
     is_named_by_id = Query(request, DELETE_QUERY).text(TOPIC_ID) is not None
     topic = topic_meant(request, context.service)
-    deletion = context.service.delete_topic(topic.name, topic.topic_id if is_named_by_id else None)
+    deletion = context.service.topics.delete(topic.name, topic.topic_id if is_named_by_id else None)
     await context.finish(deletion, METADATA_TIMEOUT_S)
     return web.Response(status=204)
 

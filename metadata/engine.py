@@ -15,14 +15,15 @@ What is *not* here: pysyncobj (only the `pysyncobj_*.py` know it) and threads (`
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from raftlog.model import BrokerId, DirectoryId, Endpoint, QuorumStatus
 
 from .command_envelope import Command
 from .command_results import CommandResult
+from .commands import RegisterBroker
 from .quorum_changes import QuorumFacts
 from .quorum_configuration import Configuration
 
@@ -185,6 +186,12 @@ class Outcome:
 class MetadataQuorum(Protocol):
     """The quorum as one broker sees it; calls and callbacks are on the broker's own thread."""
 
+    def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
+        """Take a broker's place in the cluster, and keep it by heartbeats. `done` is called once: applied (whose result
+        may be a refusal: then another process holds the name and this one must stop), unknown where this process is
+        closing."""
+        ...
+
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
         """Bring a command to the quorum's leader, wherever it is. `done` is called exactly once, within `timeout`
         seconds."""
@@ -198,6 +205,6 @@ class MetadataQuorum(Protocol):
         """As this node knows it now."""
         ...
 
-    def voters(self) -> Sequence[BrokerId]:
-        """As this node knows it now."""
-        ...
+
+Propose: TypeAlias = Callable[[Command, Callable[[Outcome], None]], None]
+"""`MetadataQuorum.propose`, for whoever needs nothing else of the quorum."""

@@ -181,10 +181,6 @@ class QuorumThread:
         """As this node knew it at its last tick."""
         return self._status
 
-    def voters(self) -> Sequence[BrokerId]:
-        """As this node knew them at its last tick."""
-        return self._status.voters
-
     async def close(self) -> None:
         """Stop the thread, close its connections, sync the journal: or leave it alone, where its disk hangs. Waiting
         proposals end as unknown."""

@@ -26,11 +26,9 @@ from http_api.middleware import Handler, bounded
 from http_api.problems import problem
 from raftlog.broker.data_listener import data_acceptors
 from raftlog.broker.forwarding import Forwarder
-from raftlog.broker.group_batches import GroupBatches
 from raftlog.broker.groups import Groups
-from raftlog.broker.routing import Router
-from raftlog.broker.topics import TopicAdministrator
-from raftlog.broker.transactions import Transactions, transactions_of
+from raftlog.broker.routing import Router, groups_of, transactions_of
+from raftlog.broker.transactions import Transactions
 from raftlog.broker.wiring import Broker
 from raftlog.errors import InvalidRequest, RaftlogError
 from raftlog.model import BrokerId, Endpoint
@@ -42,7 +40,6 @@ from .violation import Violation
 from .virtual_loop import VirtualLoop
 from .virtual_network import API, DATA, REACHES, ApiAnswer, ApiListener, ApiRequest, DataListener, Reach
 
-OFFSETS_RETENTION_MS = 7 * 24 * 3_600_000
 REQUEST_ID = "simulated"
 
 
@@ -57,23 +54,19 @@ class LibraryNode(SimNode):
         self.close_to_clients()
         loop = self.loop = VirtualLoop(self.heap, life, self._callback_failed)  # type: ignore[abstract]
         REACHES[loop] = Reach(self.network, int(self.node_id))
-        view, forwarder = broker.view, Forwarder(self._data_address)
+        forwarder = Forwarder(self._data_address)
         log = TraceLogger(self._trace, int(self.node_id), self._on_violation)
         with loop.entered():
-            batches = GroupBatches(quorum, broker.when_view_reaches, lambda: view.feature_level)
-            self._groups = Groups(
-                self.node_id,
-                view,
-                quorum,
-                batches,
-                forwarder,
-                self.clock,
-                log,
-                offsets_retention_ms=OFFSETS_RETENTION_MS,
-            )
+            self._groups = groups_of(broker, quorum, forwarder, self.clock, log)
             self._transactions = transactions_of(broker, quorum, self.clock, self.random, log)
-            administrator = TopicAdministrator(view, quorum, self.random, broker.when_view_reaches)
-            router = Router(broker, quorum, forwarder, administrator, None, self._groups, self._transactions)  # type: ignore[arg-type]
+            router = Router(
+                broker,
+                quorum,  # type: ignore[arg-type]
+                forwarder,
+                self.random,
+                groups=self._groups,
+                transactions=self._transactions,
+            )
             context = ApiContext(router, HostPolicy.of((), ()), Limits(), self.clock.wall_ms)
         acceptors = data_acceptors(broker.local, lambda: not self.stopping, self._groups.hear)
         self.network.listen(self.node_id, DATA, life, DataListener(acceptors))

@@ -22,17 +22,17 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from metadata.command_envelope import Command
-from metadata.command_results import Refused
-from metadata.engine import Fate, Outcome
+from metadata.engine import MetadataQuorum, Outcome
 from raftlog.config import MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 
 from .feature_levels import check_level
+from .linearizable import failure_of
 
 PROPOSAL_SECONDS = 5.0
 MAX_WAITING = 20_000
@@ -51,12 +51,6 @@ Change = TypeVar("Change")
 Decision = TypeVar("Decision")
 
 _encoder = msgspec.msgpack.Encoder()
-
-
-class Proposer(Protocol):
-    """The part of the quorum that is needed here."""
-
-    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
 
 
 @dataclass(slots=True)
@@ -86,7 +80,7 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
 
     def __init__(
         self,
-        quorum: Proposer,
+        quorum: MetadataQuorum,
         when_view_reaches: Callable[[int, Callable[[], None]], None],
         feature_level: Callable[[], int],
         *,
@@ -231,7 +225,6 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
         loop.call_soon(self._next)
 
     def _take_answer(self, outcome: Outcome) -> None:
-        result = outcome.result
         answers = self._answers(outcome, len(self._under_way))
         if answers is not None:
             told = list(zip(self._under_way, answers, strict=True))
@@ -242,12 +235,8 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
             self._decided.append(outcome.index)
             due = self._decided.popleft() if len(self._decided) > MOST_AHEAD else 0
             self._when_view_reaches(due, self._next)
-        elif isinstance(result, Refused):
-            self._fail(result.error())
-        elif outcome.fate is Fate.REFUSED:
-            self._fail(RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}"))
         else:
-            self._fail(RetriableError("outcome_unknown", f"the quorum's decision is not known: {outcome.detail}"))
+            self._fail(failure_of(outcome))
 
     def _fail(self, error: RaftlogError) -> None:
         self._tell_failed(error)

@@ -17,7 +17,7 @@ from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest
 from raftlog.model import FeatureLevelChange, QuorumStatus
 
-from .topics import TopicAdministrator
+from .linearizable import Proposer
 
 
 def check_level(finalized: int, needed: int, what: str) -> None:
@@ -33,14 +33,14 @@ def check_level(finalized: int, needed: int, what: str) -> None:
 
 async def finalize(
     view: ClusterView,
-    administrator: TopicAdministrator,
+    proposer: Proposer,
     quorum_status: Callable[[], Awaitable[QuorumStatus]],
     level: int | None,
     *,
     plan: bool,
 ) -> FeatureLevelChange:
     """See `http_api.service.BrokerService.finalize_feature_level`."""
-    await administrator.catch_up()
+    await proposer.catch_up()
     status = await quorum_status()
     known = {broker.broker_id: broker.feature_level for broker in view.brokers()}
     absent = sorted({*status.voters, *status.match_index} - known.keys())
@@ -62,5 +62,5 @@ async def finalize(
             f"forgotten (raftlog cluster unregister {behind[0]})",
         )
     if wanted != before and not plan:
-        await administrator.decide(SetFeatureLevel(wanted))
+        await proposer.decide(SetFeatureLevel(wanted))
     return FeatureLevelChange(before, wanted, not plan)

@@ -12,7 +12,7 @@ import msgspec
 
 from metadata.command_envelope import Command
 from metadata.command_results import GroupsChanged
-from metadata.engine import Outcome
+from metadata.engine import MetadataQuorum, Outcome
 from metadata.groups.changes import (
     GROUPS_FEATURE_LEVEL,
     MAX_CHANGES,
@@ -25,7 +25,7 @@ from metadata.groups.changes import (
 )
 from raftlog.errors import RaftlogError, error_from_code
 
-from .change_batches import ChangeBatches, Limits, Proposer
+from .change_batches import ChangeBatches, Limits
 
 REBALANCE_WORK = 12
 """Applying a join, a release or targets costs about what so many offsets do."""
@@ -37,7 +37,7 @@ class GroupBatches(ChangeBatches[GroupChange, int]):
 
     def __init__(
         self,
-        quorum: Proposer,
+        quorum: MetadataQuorum,
         when_view_reaches: Callable[[int, Callable[[], None]], None],
         feature_level: Callable[[], int],
     ) -> None:

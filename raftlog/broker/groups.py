@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from http_api.service_groups import WantedMembership, WantedOffset
+from metadata.engine import MetadataQuorum
 from metadata.groups.assignors import DEFAULT_ASSIGNOR
 from metadata.groups.changes import (
     Assign,
@@ -36,7 +37,7 @@ from metadata.groups.coordinator import AssignmentJob, Coordinator
 from metadata.view import ClusterView, GroupChanged, MetadataEvent, TopicChanged, TopicRemoved
 from partitions.driver_ports import Logger
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
-from raftlog.model import NO_BROKER, BrokerId, Offset, QuorumStatus, TopicPartition
+from raftlog.model import NO_BROKER, BrokerId, Offset, TopicPartition
 from raftlog.patterns import full_matcher
 from raftlog.ports import Clock
 from raftlog.wire import GroupHeartbeat, GroupHeartbeatsRequest, GroupHeartbeatsResponse
@@ -49,12 +50,6 @@ AFTER_A_BUG_SECONDS = 1.0
 """Before the coordinator begins anew."""
 INLINE_ASSIGNMENT = 500
 """Members and partitions: targets of so many are made on the loop, in a millisecond or two; of more by a thread."""
-
-
-class Status(Protocol):
-    """The part of the quorum that is needed here."""
-
-    def status(self) -> QuorumStatus: ...
 
 
 class PassesOn(Protocol):
@@ -70,7 +65,7 @@ class Groups:
         self,
         node_id: BrokerId,
         view: ClusterView,
-        quorum: Status,
+        quorum: MetadataQuorum,
         batches: GroupBatches,
         forwarder: PassesOn,
         clock: Clock,

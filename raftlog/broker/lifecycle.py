@@ -46,15 +46,11 @@ from .descriptors import DescriptorBudget, raise_descriptor_limit
 from .forwarding import Forwarder
 from .futures import resolve
 from .garbage import BulkCreation, loading
-from .group_batches import GroupBatches
-from .groups import Groups
 from .identity import LOCK_FILE, begin_start, mark_clean_shutdown, read_identity
 from .loop_stalls import LoopStalls
 from .node_tls import QUORUM_NAME, NodeTls, RefusalLog
 from .replication_links import REPLICATION_PATH, ReplicationDialer, replication_acceptor
-from .routing import Router
-from .topics import TopicAdministrator
-from .transactions import transactions_of
+from .routing import Router, groups_of, transactions_of
 from .unforeseen import UnforeseenErrors
 from .wiring import Broker
 
@@ -67,9 +63,6 @@ CLOSE_SECONDS = 10.0
 
 class Node:
     """One node of the cluster in this process."""
-
-    _recovered = False
-    """Every log was, so that closing them makes them clean."""
 
     def __init__(self, config: NodeConfig, folder: str, stalls: LoopStalls | None = None) -> None:
         """`stalls` measures the running loop, if anybody does."""
@@ -85,10 +78,14 @@ class Node:
         dial = self._tls.dial if self._tls else None
         self.identity = begin_start(self._disk, folder)
         configure_logging(config.log_level, cluster_id=self.identity.cluster_id, node_id=self.identity.node_id)
-        self._log, self._loop = structlog.get_logger(), asyncio.get_running_loop()
-        self._unforeseen = self._hears_all()
+        self._log = structlog.get_logger()
+        self._loop = asyncio.get_running_loop()
+        self._unforeseen = UnforeseenErrors(self._clock, self._log)
+        self._loop.set_exception_handler(self._unforeseen.hear)
         self._stopping = asyncio.Event()
         self._fatal: BaseException | None = None
+        self._recovered = False
+        """Every log was, so that closing them makes them clean."""
         self._random = random.Random()
         self._worker = ThreadWorker(self._loop, config.worker_threads)
         self._log_worker = ThreadWorker(self._loop, config.fsync_threads, name="fsync")
@@ -109,43 +106,48 @@ class Node:
         )
         self._dialer.attach(self.broker.manager.dialed)
         self.broker.view.subscribe(self._follow_addresses)
-        voters = self.identity.voters
-        self._quorum = QuorumThread(
-            QuorumIdentity(
-                self.identity.cluster_id,
-                self.identity.node_id,
-                self.identity.directory_id,
-                tuple(sorted(voters)),
-                self._known_data_address(),
-            ),
-            peers={voter: self._overridden(voter, voters[voter]) for voter in voters if voter != self.identity.node_id},
-            disk=self._disk,
-            clock=self._clock,
-            random=random.Random(),
-            timing=config.timing,
-            on_events=self.broker.on_events,
-            on_fatal=self.on_fatal,
-            on_leader=self._on_quorum_leader,
-            limits=QuorumLimits(snapshot_entries=config.metadata_snapshot_entries),
-            tls=self._tls.dial_quorum if self._tls else None,
-            redirect=self._overridden,
-        )
+        self._quorum = self._new_quorum()
         self._forwarder = Forwarder(self.data_address_of, dial)
-        administrator = TopicAdministrator(self.broker.view, self._quorum, self._random, self.broker.when_view_reaches)
-        self._groups = self._make_groups()
+        self._groups = groups_of(self.broker, self._quorum, self._forwarder, self._clock, self._log)
         self._transactions = transactions_of(self.broker, self._quorum, self._clock, self._random, self._log)
-        asked = (self._forwarder, administrator, stalls, self._groups, self._transactions)
-        self.router = Router(self.broker, self._quorum, *asked)
+        self.router = Router(
+            self.broker,
+            self._quorum,
+            self._forwarder,
+            self._random,
+            stalls=stalls,
+            groups=self._groups,
+            transactions=self._transactions,
+        )
         self._descriptors = DescriptorBudget(limit, self.broker.manager.replica_count, self._clock, self._log)
         self.router.own_problems = self._problems
         self._listener: Http2Listener | None = None
         self._api: object | None = None
         self.api = self.data = Endpoint("", 0)
 
-    def _hears_all(self) -> UnforeseenErrors:
-        errors = UnforeseenErrors(self._clock, self._log)
-        self._loop.set_exception_handler(errors.hear)
-        return errors
+    def _new_quorum(self) -> QuorumThread:
+        identity = self.identity
+        others = {voter: known for voter, known in identity.voters.items() if voter != identity.node_id}
+        return QuorumThread(
+            QuorumIdentity(
+                identity.cluster_id,
+                identity.node_id,
+                identity.directory_id,
+                tuple(sorted(identity.voters)),
+                self._known_data_address(),
+            ),
+            peers={voter: self._overridden(voter, known) for voter, known in others.items()},
+            disk=self._disk,
+            clock=self._clock,
+            random=random.Random(),
+            timing=self._config.timing,
+            on_events=self.broker.on_events,
+            on_fatal=self.on_fatal,
+            on_leader=self._on_quorum_leader,
+            limits=QuorumLimits(snapshot_entries=self._config.metadata_snapshot_entries),
+            tls=self._tls.dial_quorum if self._tls else None,
+            redirect=self._overridden,
+        )
 
     def _problems(self) -> list[str]:
         return [
@@ -153,20 +155,6 @@ class Node:
             *self._descriptors.problems(),
             *self._unforeseen.problems(),
         ]
-
-    def _make_groups(self) -> Groups:
-        view, quorum = self.broker.view, self._quorum
-        batches = GroupBatches(quorum, self.broker.when_view_reaches, lambda: view.feature_level)
-        return Groups(
-            self.identity.node_id,
-            view,
-            quorum,
-            batches,
-            self._forwarder,
-            self._clock,
-            self._log,
-            offsets_retention_ms=self._config.offsets_retention_minutes * 60_000,
-        )
 
     # --- Start ---
 
@@ -185,8 +173,13 @@ class Node:
             self._tls.watch()
         registered = asyncio.Event()
         self.broker.register(self._quorum, self.api, self.data, registered.set)
-        start = {"start_number": self.identity.start_number, "clean": self.identity.clean}
-        self._log.info("started", api=str(self.api), data=str(self.data), **start)
+        self._log.info(
+            "started",
+            api=str(self.api),
+            data=str(self.data),
+            start_number=self.identity.start_number,
+            clean=self.identity.clean,
+        )
         await self._first_of(registered)
         if not registered.is_set():
             return

@@ -1,45 +1,100 @@
-"""A node's view brought to all that the quorum has decided by now: what a linearizable read is made of (S7).
+"""Asking the quorum: a linearizable read (S7), and a command together with what became of it.
 
 Any node answers for the whole cluster out of its own view, which may be behind. Whoever would refuse something, or
-choose by names, counts and brokers, on the word of that view alone comes here first.
+choose by names, counts and brokers, on the word of that view alone catches up first.
 
-What is *not* here: the barrier itself (`metadata/quorum_node.py`), and whether a decision is still right when it is
-applied, which only the state machine can say.
+A command is proposed once. While its fate is open the quorum repeats it under one sequence of this node's session, so
+that it is carried out once and an answer that got lost is given again; to propose it anew could let it take effect a
+second time, after a change that came later. Only what certainly reached no log is proposed again.
+
+What is *not* here: the barrier itself (`metadata/quorum_node.py`), many changes in one command (`change_batches.py`),
+and whether a decision is still right when it is applied, which only the state machine can say.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
 
-from metadata.engine import Fate, Outcome
+from metadata.command_envelope import Command
+from metadata.command_results import CommandResult, Refused
+from metadata.engine import Fate, MetadataQuorum, Outcome
+from raftlog.errors import RaftlogError, RetriableError
 
 from .futures import resolve
 
 VIEW_GRACE_SECONDS = 1.0
 """How long a view may take, beyond the quorum's own time, to come to the index that the quorum named."""
+DEADLINE_SECONDS = 15.0
+RETRY_SECONDS = 0.05
+"""Before what reached no log is proposed again."""
+LEAST_SECONDS = 0.1
+"""What a proposal gets, however late it is."""
 
 
-class Reads(Protocol):
-    """The part of the quorum that is needed here."""
+class Proposer:
+    """Of one node. Lives on the broker's loop."""
 
-    def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
+    def __init__(self, quorum: MetadataQuorum, when_view_reaches: Callable[[int, Callable[[], None]], None]) -> None:
+        self._quorum = quorum
+        self._when_view_reaches = when_view_reaches
+
+    async def catch_up(self) -> None:
+        """Bring the view to all that the quorum has decided by now. Raises `RetriableError` (`quorum_unavailable`)."""
+        if not await self.catch_up_within(DEADLINE_SECONDS):
+            raise RetriableError("quorum_unavailable", "the metadata quorum does not answer; nothing was changed")
+
+    async def catch_up_within(self, seconds: float) -> bool:
+        """Bring the view to all that was decided before this call. False: the quorum does not answer within `seconds`,
+        or the view does not follow it."""
+        reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def answered(outcome: Outcome) -> None:
+            if outcome.fate is Fate.APPLIED:
+                self._when_view_reaches(outcome.index, lambda: resolve(reached, True))
+            else:
+                resolve(reached, False)
+
+        self._quorum.read_barrier(answered, timeout=seconds)
+        try:
+            return await asyncio.wait_for(reached, seconds + VIEW_GRACE_SECONDS)
+        except TimeoutError:
+            return False
+
+    async def decide(self, command: Command) -> CommandResult:
+        """The state machine's answer, once this node's view shows what was decided. Raises as `failure_of` says."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DEADLINE_SECONDS
+        while True:
+            answered: asyncio.Future[Outcome] = loop.create_future()
+            timeout = max(deadline - loop.time(), LEAST_SECONDS)
+            self._quorum.propose(command, partial(resolve, answered), timeout=timeout)
+            outcome = await answered
+            if outcome.fate is Fate.APPLIED and outcome.result is not None:
+                await self._seen(outcome.index)
+                if isinstance(outcome.result, Refused):
+                    raise failure_of(outcome)
+                return outcome.result
+            if outcome.fate is not Fate.REFUSED or loop.time() >= deadline:
+                raise failure_of(outcome)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _seen(self, index: int) -> None:
+        """This node's view shows what was decided. Raises `RetriableError`."""
+        seen: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._when_view_reaches(index, lambda: resolve(seen, None))
+        try:
+            await asyncio.wait_for(seen, DEADLINE_SECONDS)
+        except TimeoutError:
+            raise RetriableError("request_timed_out", "it is decided, and this node does not know it yet") from None
 
 
-async def catch_up(quorum: Reads, when_view_reaches: Callable[[int, Callable[[], None]], None], seconds: float) -> bool:
-    """Bring the view to all that was decided before this call. False: the quorum does not answer within `seconds`, or
-    the view does not follow it."""
-    reached: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-    def answered(outcome: Outcome) -> None:
-        if outcome.fate is Fate.APPLIED:
-            when_view_reaches(outcome.index, lambda: resolve(reached, True))
-        else:
-            resolve(reached, False)
-
-    quorum.read_barrier(answered, timeout=seconds)
-    try:
-        return await asyncio.wait_for(reached, seconds + VIEW_GRACE_SECONDS)
-    except TimeoutError:
-        return False
+def failure_of(outcome: Outcome) -> RaftlogError:
+    """Why a proposal was not carried out, as far as is known: the state machine's refusal, or a `RetriableError`,
+    `quorum_unavailable` where nothing was decided and `outcome_unknown` where that is not known."""
+    if isinstance(outcome.result, Refused):
+        return outcome.result.error()
+    if outcome.fate is Fate.REFUSED:
+        return RetriableError("quorum_unavailable", f"the metadata quorum cannot decide: {outcome.detail}")
+    return RetriableError("outcome_unknown", f"the quorum's decision is not known: {outcome.detail}")

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
 
 from http_api.service_moves import LocalReplica, SuggestedMove, WantedReassignment
 from metadata.balance import balance, drain
-from metadata.command_envelope import Command
 from metadata.command_parts import Election
-from metadata.command_results import CommandResult, Elected, ReassignmentsAltered, Refused
+from metadata.command_results import Elected, ReassignmentsAltered, Refused
 from metadata.commands import MAX_ELECTIONS_PER_COMMAND, ElectLeaders
 from metadata.commands_moves import (
     MAX_REASSIGNMENTS_PER_COMMAND,
@@ -35,19 +33,10 @@ from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import BrokerId, PartitionRecord, ReplicationThrottle, TopicPartition
 
 from .feature_levels import check_level
+from .linearizable import Proposer
 
 ATTEMPTS = 5
 """Of a partition whose record changes meanwhile: its leader alters the ISR now and then, not all the time."""
-
-
-class Decides(Protocol):
-    """The part of `TopicAdministrator` that is needed here."""
-
-    async def catch_up(self) -> object:
-        """Raises `RetriableError` where the quorum does not answer."""
-        ...
-
-    async def decide(self, command: Command) -> CommandResult: ...
 
 
 class MoveAdministrator:
@@ -57,18 +46,17 @@ class MoveAdministrator:
         self,
         view: ClusterView,
         drivers: Callable[[], Mapping[TopicPartition, PartitionDriver]],
-        administrator: Decides,
+        proposer: Proposer,
         logger: Logger,
     ) -> None:
         """`drivers`: the replicas on this node, as they are when it is called."""
         self._view = view
         self._drivers = drivers
-        self._decide = administrator.decide
-        self._catch_up = administrator.catch_up
+        self._proposer = proposer
         self._logger = logger
 
     async def plan(self, drain_brokers: Sequence[BrokerId]) -> list[SuggestedMove]:
-        await self._catch_up()
+        await self._proposer.catch_up()
         brokers, partitions = self._view.brokers(), self._view.partitions()
         if drain_brokers:
             moves = await asyncio.to_thread(drain, brokers, partitions, drain_brokers)
@@ -82,7 +70,7 @@ class MoveAdministrator:
         targets = {one.topic_partition: one.target_replicas for one in wanted}
         if len(targets) != len(wanted):
             raise InvalidRequest("invalid_request", "a partition is named twice")
-        await self._catch_up()
+        await self._proposer.catch_up()
         if throttle is not None and not wanted and not self._view.reassigning():
             raise InvalidRequest("no_reassignment_in_progress", "nothing is being moved that could be throttled")
 
@@ -91,9 +79,10 @@ class MoveAdministrator:
 
         async def decide(asked: tuple[Reassignment, ...]) -> Sequence[Refused | None]:
             if throttle is None:
-                result = await self._decide(AlterReassignments(asked))
+                result = await self._proposer.decide(AlterReassignments(asked))
             else:
-                result = await self._decide(ThrottleReassignments(asked, throttle.leader_rate, throttle.follower_rate))
+                throttled = ThrottleReassignments(asked, throttle.leader_rate, throttle.follower_rate)
+                result = await self._proposer.decide(throttled)
             assert isinstance(result, ReassignmentsAltered), result
             return result.refusals
 
@@ -123,10 +112,10 @@ class MoveAdministrator:
         return answers
 
     async def elect_preferred(self, asked: Sequence[TopicPartition]) -> list[RaftlogError | None]:
-        await self._catch_up()
+        await self._proposer.catch_up()
 
         async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
-            result = await self._decide(ElectLeaders(tuple(map(self._preferred, records))))
+            result = await self._proposer.decide(ElectLeaders(tuple(map(self._preferred, records))))
             assert isinstance(result, Elected), result
             return result.refusals
 
@@ -138,7 +127,7 @@ class MoveAdministrator:
     async def elect_unclean(
         self, asked: Sequence[TopicPartition], candidate: BrokerId | None
     ) -> list[RaftlogError | None]:
-        await self._catch_up()
+        await self._proposer.catch_up()
 
         async def ask(records: Sequence[PartitionRecord]) -> Sequence[Refused | None]:
             (record,) = records
@@ -150,7 +139,7 @@ class MoveAdministrator:
             self._logger.warning("unclean_election", partition=self._name(record), candidate=chosen, record=str(record))
             command = ElectUnclean(tp.topic_id, tp.partition, chosen, broker.incarnation, record.partition_epoch)
             try:
-                await self._decide(command)
+                await self._proposer.decide(command)
             except RaftlogError as error:
                 self._logger.warning("unclean_election_refused", partition=self._name(record), error=str(error))
                 return (Refused(error.code, error.detail),)
@@ -160,11 +149,11 @@ class MoveAdministrator:
         return await self._ask_all(asked, 1, ask, lambda record: False)
 
     async def unregister(self, broker_id: BrokerId) -> None:
-        await self._catch_up()
+        await self._proposer.catch_up()
         broker = self._view.broker(broker_id)
         if broker is None:
             raise InvalidRequest("not_found", f"broker {broker_id} is not registered")
-        await self._decide(UnregisterBroker(broker_id, broker.incarnation))
+        await self._proposer.decide(UnregisterBroker(broker_id, broker.incarnation))
 
     def replicas(self) -> list[LocalReplica]:
         found = []

@@ -14,25 +14,17 @@ What is *not* here: what takes a replica out of service (`partitions/driver.py`)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
-from metadata.command_envelope import Command
 from metadata.command_parts import Election
 from metadata.commands import MAX_ELECTIONS_PER_COMMAND, ElectLeaders
 from metadata.commands_moves import RENEWAL_FEATURE_LEVEL, RenewLeadership
-from metadata.engine import Outcome
+from metadata.engine import Outcome, Propose
 from metadata.view import ClusterView
 from partitions.driver_ports import Logger
 from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
 from raftlog.ports import Scheduler, Timer
 
 LOOK_AGAIN_SECONDS = 1.0
-
-
-class Propose(Protocol):
-    """The part of the quorum that is needed here."""
-
-    def __call__(self, command: Command, done: Callable[[Outcome], None]) -> None: ...
 
 
 class OfflineLeaders:

@@ -10,23 +10,15 @@ What is *not* here: what counts as short (`partitions/disk_room.py`), the electi
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
-from metadata.command_envelope import Command
 from metadata.commands import ROOM_FEATURE_LEVEL, ReportRoom
-from metadata.engine import Outcome
+from metadata.engine import Outcome, Propose
 from metadata.view import ClusterView
 from partitions.disk_room import DiskRoom
 from raftlog.model import NO_INCARNATION, BrokerId, Incarnation
 from raftlog.ports import Scheduler
 
 LOOK_AGAIN_SECONDS = 1.0
-
-
-class Propose(Protocol):
-    """The part of the quorum that is needed here."""
-
-    def __call__(self, command: Command, done: Callable[[Outcome], None]) -> None: ...
 
 
 class RoomReports:

@@ -12,17 +12,20 @@ What is *not* here: HTTP (`http_api/`), fetches (`routing_fetch.py`), frames (`f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 import structlog
 
 from http_api.service import Health
 from http_api.service_scrubs import ScrubProgress
+from http_api.service_transactions import OpenTransaction
 from metadata.command_results import ProducerIdsGranted
 from metadata.commands import GrantProducerIds
+from metadata.engine import MetadataQuorum
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
+from partitions.driver_ports import Logger
 from partitions.scrubber import Scrubber
 from raftlog.errors import Applied, NotLeader, RaftlogError, error_from_code
 from raftlog.model import (
@@ -31,11 +34,10 @@ from raftlog.model import (
     ProducerEpoch,
     ProducerId,
     QuorumStatus,
-    TopicId,
     TopicPartition,
     VotersChange,
 )
-from raftlog.ports import Part
+from raftlog.ports import Clock, Part, Random
 from raftlog.record_batch import parse_header
 from raftlog.wire import (
     DeleteRecordsPartition,
@@ -57,21 +59,25 @@ from raftlog.wire import (
 from .feature_levels import finalize
 from .forwarding import Forwarder
 from .futures import resolve
+from .group_batches import GroupBatches
 from .groups import Groups
 from .health import health_of
-from .linearizable import catch_up
+from .linearizable import Proposer
 from .loop_stalls import LoopStalls
 from .moves import MoveAdministrator
 from .routing_deletions import DeletionRouter
 from .routing_fetch import FetchRouter
 from .routing_leaders import ASKS_ELSEWHERE, READ_PATIENCE_SECONDS, Leaders, Slots
 from .topics import TopicAdministrator
+from .transaction_batches import TransactionBatches
 from .transactions import Transactions
 from .voters import change_voters
 from .wiring import Broker
 
 PRODUCER_ID_BLOCK = 1000
 CATCH_UP_SECONDS = 2.0
+MAX_OPEN_SHOWN = 2_500
+"""Open transactions that a node lists, the longest open ones of each partition first: ten milliseconds of its loop."""
 
 
 class Router:
@@ -82,7 +88,8 @@ class Router:
         broker: Broker,
         quorum: QuorumThread,
         forwarder: Forwarder,
-        administrator: TopicAdministrator,
+        random: Random,
+        *,
         stalls: LoopStalls | None = None,
         groups: Groups | None = None,
         transactions: Transactions | None = None,
@@ -90,9 +97,10 @@ class Router:
         self._broker = broker
         self._quorum = quorum
         self._forwarder = forwarder
-        self._administrator = administrator
-        self._moves = MoveAdministrator(
-            broker.view, lambda: broker.manager.drivers, administrator, structlog.get_logger()
+        self._proposer = Proposer(quorum, broker.when_view_reaches)
+        self.topics = TopicAdministrator(broker.view, self._proposer, random)
+        self.moves = MoveAdministrator(
+            broker.view, lambda: broker.manager.drivers, self._proposer, structlog.get_logger()
         )
         self._groups = groups
         self._transactions = transactions
@@ -116,10 +124,6 @@ class Router:
     @property
     def knows_cluster(self) -> bool:
         return self._broker.manager.active
-
-    @property
-    def moves(self) -> MoveAdministrator:
-        return self._moves
 
     @property
     def groups(self) -> Groups:
@@ -231,25 +235,11 @@ class Router:
         await self._know_topics(request.partitions)
         return await self._deletions.delete_records(request)
 
-    async def create_topic(
-        self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
-    ) -> None:
-        await self._administrator.create(name, partition_count, replication_factor, configs)
-
-    async def delete_topic(self, name: str, topic_id: TopicId | None = None) -> None:
-        await self._administrator.delete(name, topic_id)
-
-    async def alter_topic(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
-        await self._administrator.alter(name, assign, remove)
-
-    async def add_partitions(self, name: str, partition_count: int) -> None:
-        await self._administrator.add_partitions(name, partition_count)
-
     async def allocate_producer_id(self) -> tuple[ProducerId, ProducerEpoch]:
         async with self._producer_ids_lock:
             if not self._producer_ids:
                 asked = GrantProducerIds(self.node_id, self._broker.incarnation, PRODUCER_ID_BLOCK)
-                granted = await self._administrator.decide(asked)
+                granted = await self._proposer.decide(asked)
                 assert isinstance(granted, ProducerIdsGranted), granted
                 self._producer_ids = range(granted.first, granted.first + granted.count)
             first, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
@@ -265,7 +255,7 @@ class Router:
 
     async def catch_up(self) -> bool:
         """Bring the view to all that the quorum has decided by now (S7). False: the quorum does not answer."""
-        return await catch_up(self._quorum, self._broker.when_view_reaches, CATCH_UP_SECONDS)
+        return await self._proposer.catch_up_within(CATCH_UP_SECONDS)
 
     def health(self) -> Health:
         return health_of(self._broker, self._quorum.status(), self._stalls, self.own_problems())
@@ -274,7 +264,7 @@ class Router:
         return await change_voters(self._quorum, action, node_id, plan=plan)
 
     async def finalize_feature_level(self, level: int | None, *, plan: bool) -> FeatureLevelChange:
-        return await finalize(self._broker.view, self._administrator, self.quorum_status, level, plan=plan)
+        return await finalize(self._broker.view, self._proposer, self.quorum_status, level, plan=plan)
 
     async def quorum_status(self) -> QuorumStatus:
         future: asyncio.Future[QuorumStatus] = asyncio.get_running_loop().create_future()
@@ -295,6 +285,52 @@ class Scrubs:
         run = self._scrubber.run
         findings = [(found.topic_partition, str(found.finding)) for found in run.findings]
         return ScrubProgress(run.running, run.wanted, run.done, run.total_bytes, run.bytes_read, findings)
+
+
+def groups_of(broker: Broker, quorum: MetadataQuorum, forwarder: Forwarder, clock: Clock, logger: Logger) -> Groups:
+    """Consumer groups, for the broker of one node."""
+    view = broker.view
+    return Groups(
+        broker.identity.node_id,
+        view,
+        quorum,
+        GroupBatches(quorum, broker.when_view_reaches, lambda: view.feature_level),
+        forwarder,
+        clock,
+        logger,
+        offsets_retention_ms=broker.config.offsets_retention_minutes * 60_000,
+    )
+
+
+def transactions_of(
+    broker: Broker, quorum: MetadataQuorum, clock: Clock, random: Random, logger: Logger
+) -> Transactions:
+    """Transactions, for the broker of one node."""
+    view = broker.view
+
+    def open_here() -> list[OpenTransaction]:
+        now, now_ms = clock.monotonic(), broker.cluster_clock.stamp_ms()
+        return [
+            OpenTransaction(
+                one.key,
+                one.topic_partition,
+                one.first_offset,
+                -1 if one.since is None else now_ms - int((now - one.since) * 1000),
+            )
+            for one in broker.manager.transactions.open_transactions(MAX_OPEN_SHOWN)
+        ]
+
+    return Transactions(
+        broker.identity.node_id,
+        view,
+        quorum,
+        TransactionBatches(quorum, broker.when_view_reaches, lambda: view.feature_level),
+        clock,
+        random,
+        logger,
+        unused_ms=broker.config.transactional_id_expiration_minutes * 60_000,
+        open_here=open_here,
+    )
 
 
 def _marked(target: ProducePartition, maybe_applied: bool) -> ProducePartition:

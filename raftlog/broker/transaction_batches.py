@@ -13,7 +13,7 @@ import msgspec
 
 from metadata.command_envelope import Command
 from metadata.command_results import TransactionAnswer, TransactionsChanged
-from metadata.engine import Outcome
+from metadata.engine import MetadataQuorum, Outcome
 from metadata.groups.transaction_changes import (
     MAX_CHANGE_BYTES,
     MAX_CHANGES,
@@ -25,9 +25,7 @@ from metadata.groups.transaction_changes import (
 from raftlog.config import KIB
 from raftlog.errors import RaftlogError, error_from_code
 
-from .change_batches import ChangeBatches, Limits, Proposer
-
-__all__ = ["Decided", "Proposer", "TransactionBatches"]
+from .change_batches import ChangeBatches, Limits
 
 MOST_BYTES = MAX_CHANGE_BYTES + 1 * KIB
 """Of one change: a part of that size, and what names it."""
@@ -49,7 +47,7 @@ class TransactionBatches(ChangeBatches[TransactionChange, Decided]):
 
     def __init__(
         self,
-        quorum: Proposer,
+        quorum: MetadataQuorum,
         when_view_reaches: Callable[[int, Callable[[], None]], None],
         feature_level: Callable[[], int],
     ) -> None:

@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from metadata.command_envelope import Command
-from metadata.engine import Fate, Outcome
+from metadata.engine import Fate, Outcome, Propose
 from metadata.groups.transaction_changes import (
     TRANSACTIONS_FEATURE_LEVEL,
     AbortOverdue,
@@ -39,7 +38,6 @@ MAX_OVERDUE = 10_000
 PAUSE_SECONDS = 0.25
 """Before a report is tried again."""
 
-Propose = Callable[[Command, Callable[[Outcome], None]], None]
 WhenViewReaches = Callable[[int, Callable[[], None]], None]
 
 

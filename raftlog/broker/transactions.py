@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from http_api.service_transactions import NotVisibleYet, OpenTransaction, ProducerIdBlock, WantedCommit
+from metadata.engine import MetadataQuorum
 from metadata.groups.transaction_changes import (
     COMMIT_ID_BYTES,
     MAX_CHANGE_BYTES,
@@ -42,32 +42,18 @@ from metadata.groups.transaction_expiry import TransactionExpiry
 from metadata.view import ClusterView, MetadataEvent
 from partitions.driver_ports import Logger
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
-from raftlog.model import BrokerId, QuorumStatus
+from raftlog.model import BrokerId
 from raftlog.ports import Clock, Random
 from raftlog.transactions import TransactionKey
 
-from .transaction_batches import Decided, Proposer, TransactionBatches
+from .transaction_batches import Decided, TransactionBatches
 from .transaction_pieces import pieces_of, size_of_wanted
-from .wiring import Broker
 
 AFTER_ERROR_SECONDS = 1.0
 """After an exception that nobody foresaw, before what is due is looked at again."""
 
-MAX_OPEN_SHOWN = 2_500
-"""Open transactions that a node lists, the longest open ones of each partition first: ten milliseconds of its loop."""
-
 INLINE_OFFSETS = 2_000
 """A commit that names so many is taken apart on the loop, in some milliseconds; a larger one by a thread."""
-
-
-class Status(Protocol):
-    """The part of the quorum that is needed here."""
-
-    def status(self) -> QuorumStatus: ...
-
-
-class ProposerWithStatus(Proposer, Status, Protocol):
-    """The part of the quorum that is needed here and for batches."""
 
 
 class Transactions:
@@ -77,7 +63,7 @@ class Transactions:
         self,
         node_id: BrokerId,
         view: ClusterView,
-        quorum: Status,
+        quorum: MetadataQuorum,
         batches: TransactionBatches,
         clock: Clock,
         random: Random,
@@ -286,30 +272,6 @@ class Transactions:
         error = None if decided.cancelled() else decided.exception()
         if error is not None and not isinstance(error, RaftlogError):
             raise error
-
-
-def transactions_of(
-    broker: Broker, quorum: ProposerWithStatus, clock: Clock, random: Random, logger: Logger
-) -> Transactions:
-    """Of the broker of one node."""
-    view = broker.view
-    batches = TransactionBatches(quorum, broker.when_view_reaches, lambda: view.feature_level)
-    unused_ms = broker.config.transactional_id_expiration_minutes * 60_000
-
-    def open_here() -> list[OpenTransaction]:
-        now, now_ms = clock.monotonic(), broker.cluster_clock.stamp_ms()
-        return [
-            OpenTransaction(
-                one.key,
-                one.topic_partition,
-                one.first_offset,
-                -1 if one.since is None else now_ms - int((now - one.since) * 1000),
-            )
-            for one in broker.manager.transactions.open_transactions(MAX_OPEN_SHOWN)
-        ]
-
-    asked = (quorum, batches, clock, random, logger)
-    return Transactions(broker.identity.node_id, view, *asked, unused_ms=unused_ms, open_here=open_here)
 
 
 def _check_timeout(timeout_ms: int) -> None:

@@ -6,11 +6,10 @@ What is *not* here: whether a change is safe (`metadata/quorum_changes.py`), and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Protocol
 
 from metadata.quorum_changes import Action, VoterChange
 from metadata.quorum_protocol import VotersChanged
+from metadata.quorum_thread import QuorumThread
 from raftlog.errors import RetriableError, error_from_code
 from raftlog.model import BrokerId, VotersChange
 
@@ -19,15 +18,7 @@ from .futures import resolve
 TIMEOUT_SECONDS = 10.0
 
 
-class Changer(Protocol):
-    """The part of the quorum that is needed here."""
-
-    def change_voters(
-        self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
-    ) -> None: ...
-
-
-async def change_voters(quorum: Changer, action: str, node_id: int, *, plan: bool) -> VotersChange:
+async def change_voters(quorum: QuorumThread, action: str, node_id: int, *, plan: bool) -> VotersChange:
     """See `http_api.service.BrokerService.change_voters`."""
     answered: asyncio.Future[VotersChanged] = asyncio.get_running_loop().create_future()
     quorum.change_voters(

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from metadata.command_envelope import Command
 from metadata.command_parts import IsrMember, PackedReports
 from metadata.command_results import IsrAltered, Refused, Registered
 from metadata.commands import AlterIsr, RegisterBroker
 from metadata.commands_moves import ReportLoss
-from metadata.engine import Fate, Outcome
+from metadata.engine import Fate, MetadataQuorum, Outcome
 from metadata.image_events import BlockChanged, BlockRemoved, EndsCommitted, ProducerChanged, ProducerRemoved
 from metadata.view import (
     BrokerChanged,
@@ -69,16 +68,6 @@ _TRANSACTIONS = (EndsCommitted, BlockChanged, BlockRemoved, ProducerChanged, Pro
 """Events after which something that is open may be decided."""
 
 
-class Quorum(Protocol):
-    """The metadata quorum as the wiring uses it; callbacks come on the broker's thread."""
-
-    def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None: ...
-
-    def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
-
-    def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None: ...
-
-
 class Broker:
     """One broker on ports. Feed it with `on_events`; ask it through `view`, `manager` and `local`."""
 
@@ -103,7 +92,7 @@ class Broker:
         self.view = ClusterView()
         self.cluster_clock = ClusterClock(clock)
         self.incarnation: Incarnation = NO_INCARNATION
-        self._quorum: Quorum | None = None
+        self._quorum: MetadataQuorum | None = None
         self._logger = logger
         self._on_fatal = on_fatal
         self._following = Following(clock, scheduler, on_fatal)
@@ -170,7 +159,7 @@ class Broker:
         self.room_watch.look_here()
         self._reports = PackedReports.of(self.manager.load(clean_shutdown=self.identity.clean))
 
-    def register(self, quorum: Quorum, api: Endpoint, data: Endpoint, registered: Callable[[], None]) -> None:
+    def register(self, quorum: MetadataQuorum, api: Endpoint, data: Endpoint, registered: Callable[[], None]) -> None:
         """Take this broker's place in the cluster at these endpoints; `registered` follows once it has it."""
         self._quorum = quorum
         command = RegisterBroker.of(

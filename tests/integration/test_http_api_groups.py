@@ -86,7 +86,7 @@ async def test_a_topic_that_is_deleted_while_its_lag_is_asked_for_has_no_name(
     async def meanwhile(request: OffsetsRequest) -> OffsetsResponse:
         answer = await offsets(request)
         if broker.view.topic("t") is not None:
-            await broker.delete_topic("t")
+            await broker.topics.delete("t")
         return answer
 
     monkeypatch.setattr(broker, "offsets", meanwhile)

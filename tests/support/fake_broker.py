@@ -116,11 +116,49 @@ class FileWithoutDescriptor:
         return -1
 
 
+class FakeTopics:
+    """`TopicService`."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+
+    async def create(
+        self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
+    ) -> None:
+        self._broker._raise_if_asked("create_topic")
+        check_topic_name(name)
+        parse_topic_config(configs)
+        if self._broker.view.topic(name) is not None:
+            raise InvalidRequest("topic_exists", f"topic {name!r} exists")
+        if replication_factor not in {None, 1}:
+            raise InvalidRequest("invalid_request", "there is one broker")
+        self._broker.add_topic(name, partition_count, configs)
+
+    async def delete(self, name: str, meant: TopicId | None = None) -> None:
+        self._broker._raise_if_asked("delete_topic")
+        topic = self._broker._topic(name)
+        assert meant in (None, topic.topic_id)
+        self._broker._event(TopicRemoved(topic.topic_id, name))
+
+    async def alter(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
+        topic = self._broker._topic(name)
+        configs = {key: value for key, value in topic.configs if key not in remove} | dict(assign)
+        parse_topic_config(configs)
+        self._broker._event(TopicChanged(replace(topic, configs=tuple(sorted(configs.items())))))
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        topic = self._broker._topic(name)
+        if partition_count < topic.partition_count:
+            raise InvalidRequest("invalid_request", "partitions are never taken away")
+        self._broker.grow(name, partition_count)
+
+
 class FakeBroker:
     """`BrokerService`."""
 
     def __init__(self, parts: Literal["memory", "file", "no descriptor"] = "memory") -> None:
         self.view = ClusterView()
+        self.topics = FakeTopics(self)
         self.groups = FakeGroups(self.view, self._event)
         self.transactions = FakeBrokerTransactions(self.groups)
         self.parts = parts
@@ -389,36 +427,6 @@ class FakeBroker:
             return DeletedPartition(asked.topic_id, asked.partition, "offset_out_of_range", detail)
         log.log_start_offset = max(log.log_start_offset, before)
         return DeletedPartition(asked.topic_id, asked.partition, log_start_offset=log.log_start_offset)
-
-    async def create_topic(
-        self, name: str, partition_count: int, replication_factor: int | None, configs: Mapping[str, str]
-    ) -> None:
-        self._raise_if_asked("create_topic")
-        check_topic_name(name)
-        parse_topic_config(configs)
-        if self.view.topic(name) is not None:
-            raise InvalidRequest("topic_exists", f"topic {name!r} exists")
-        if replication_factor not in {None, 1}:
-            raise InvalidRequest("invalid_request", "there is one broker")
-        self.add_topic(name, partition_count, configs)
-
-    async def delete_topic(self, name: str, topic_id: TopicId | None = None) -> None:
-        self._raise_if_asked("delete_topic")
-        topic = self._topic(name)
-        assert topic_id in (None, topic.topic_id)
-        self._event(TopicRemoved(topic.topic_id, name))
-
-    async def alter_topic(self, name: str, assign: Mapping[str, str], remove: Sequence[str]) -> None:
-        topic = self._topic(name)
-        configs = {key: value for key, value in topic.configs if key not in remove} | dict(assign)
-        parse_topic_config(configs)
-        self._event(TopicChanged(replace(topic, configs=tuple(sorted(configs.items())))))
-
-    async def add_partitions(self, name: str, partition_count: int) -> None:
-        topic = self._topic(name)
-        if partition_count < topic.partition_count:
-            raise InvalidRequest("invalid_request", "partitions are never taken away")
-        self.grow(name, partition_count)
 
     def _topic(self, name: str) -> TopicRecord:
         topic = self.view.topic(name)

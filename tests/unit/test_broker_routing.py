@@ -19,7 +19,6 @@ from raftlog.broker import forwarding, routing_fetch
 from raftlog.broker.forwarding import Forwarder
 from raftlog.broker.routing import Router
 from raftlog.broker.routing_leaders import Slots
-from raftlog.broker.topics import TopicAdministrator
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import (
     NO_BROKER,
@@ -161,8 +160,8 @@ def router_of(view: ClusterView, here: Here, others: Others, quorum: Quorum) -> 
     broker = SimpleNamespace(
         view=view, local=here, identity=SimpleNamespace(node_id=HERE), when_view_reaches=when_view_reaches
     )
-    administrator = TopicAdministrator(view, quorum, random.Random(1), when_view_reaches)
-    return Router(broker, quorum, others, administrator)  # type: ignore[arg-type]
+    broker.manager = SimpleNamespace(drivers={})
+    return Router(broker, quorum, others, random.Random(1))  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopi
 from metadata.engine import Fate, Outcome
 from metadata.image_topics import CREATED_INDEX_FEATURE_LEVEL
 from metadata.view import BrokerChanged, ClusterView, TopicChanged, TopicRemoved
-from raftlog.broker import topics
+from raftlog.broker import linearizable
 from raftlog.errors import Applied, InvalidRequest, RetriableError
 from raftlog.model import BrokerId, BrokerRecord, DirectoryId, Endpoint, Incarnation, TopicId, TopicRecord
 from tests.unit.test_broker_routing import HERE, THERE, TOPIC, Here, Others, Quorum, lead, router_of, view_of
@@ -41,8 +41,8 @@ async def test_a_topic_is_said_to_exist_only_on_the_quorums_word(here: Here) -> 
     quorum = Quorum(Outcome(Fate.APPLIED, 1, Refused("topic_exists", "there it is")), Outcome(Fate.APPLIED, 1, Done()))
     router = router_of(view, here, Others(), quorum)
     with pytest.raises(InvalidRequest, match="there it is"):
-        await router.create_topic("t", 1, None, {})
-    await router.create_topic("t", 1, None, {})
+        await router.topics.create("t", 1, None, {})
+    await router.topics.create("t", 1, None, {})
     assert [type(command) for command in quorum.proposed] == [CreateTopic] * 2
 
 
@@ -52,8 +52,8 @@ async def test_a_topic_is_laid_out_over_the_brokers_that_the_quorum_knows(here: 
     register(view, HERE)
     quorum.before_barrier = lambda: register(view, THERE) if view.broker(THERE) is None else None
     router = router_of(view, here, Others(), quorum)
-    await router.create_topic("u", 1, None, {})
-    await router.create_topic("v", 1, 2, {})
+    await router.topics.create("u", 1, None, {})
+    await router.topics.create("v", 1, 2, {})
     assert [len(command.replicas[0]) for command in quorum.proposed if isinstance(command, CreateTopic)] == [2, 2]
 
 
@@ -63,7 +63,7 @@ async def test_a_creation_raises_no_feature_level(here: Here) -> None:
     for broker in (HERE, THERE):
         register(view, broker, level=CREATED_INDEX_FEATURE_LEVEL)
     quorum = Quorum(Outcome(Fate.APPLIED, 1, Done()))
-    await router_of(view, here, Others(), quorum).create_topic("u", 1, None, {})
+    await router_of(view, here, Others(), quorum).topics.create("u", 1, None, {})
     assert [type(command) for command in quorum.proposed] == [CreateTopic]
 
 
@@ -75,7 +75,7 @@ async def test_settings_are_those_of_the_topic_that_has_the_name_by_now(here: He
         view.on_events(view.index + 1, [TopicRemoved(TOPIC, "t"), TopicChanged(TopicRecord(other, "t", 0, 2))])
 
     quorum.before_barrier = again
-    await router_of(view, here, Others(), quorum).alter_topic("t", {"retention.ms": "1000"}, ())
+    await router_of(view, here, Others(), quorum).topics.alter("t", {"retention.ms": "1000"}, ())
     assert quorum.proposed == [AlterTopic(other, (("retention.ms", "1000"),))]
 
 
@@ -83,10 +83,10 @@ async def test_without_a_quorum_nothing_is_asked_for_by_an_old_view(here: Here, 
     quorum.barrier = Outcome(Fate.UNKNOWN, detail="nobody leads")
     router = router_of(view_of(HERE), here, Others(), quorum)
     for asked in (
-        router.create_topic("t", 1, None, {}),
-        router.alter_topic("t", {"retention.ms": "1"}, ()),
-        router.add_partitions("t", 1),
-        router.delete_topic("t"),
+        router.topics.create("t", 1, None, {}),
+        router.topics.alter("t", {"retention.ms": "1"}, ()),
+        router.topics.add_partitions("t", 1),
+        router.topics.delete("t"),
     ):
         with pytest.raises(RetriableError) as caught:
             await asked
@@ -99,15 +99,15 @@ async def test_a_change_of_unknown_fate_is_not_proposed_anew(here: Here) -> None
     log is repeated by the quorum alone, under one sequence of its session (S7)."""
     quorum = Quorum(UNKNOWN, Outcome(Fate.APPLIED, 1, Done()))
     with pytest.raises(RetriableError) as caught:
-        await router_of(view_of(HERE), here, Others(), quorum).alter_topic("t", {"retention.ms": "1"}, ())
+        await router_of(view_of(HERE), here, Others(), quorum).topics.alter("t", {"retention.ms": "1"}, ())
     assert (caught.value.code, caught.value.applied) == ("outcome_unknown", Applied.UNKNOWN)
     assert len(quorum.proposed) == 1
-    assert quorum.timeouts == [pytest.approx(topics.DEADLINE_SECONDS, abs=1)], "it has all of the time"
+    assert quorum.timeouts == [pytest.approx(linearizable.DEADLINE_SECONDS, abs=1)], "it has all of the time"
 
 
 async def test_what_reached_no_log_is_proposed_again(here: Here) -> None:
     quorum = Quorum(Outcome(Fate.REFUSED, detail="too many"), Outcome(Fate.APPLIED, 1, Done()))
-    await router_of(view_of(HERE), here, Others(), quorum).alter_topic("t", {"retention.ms": "1"}, ())
+    await router_of(view_of(HERE), here, Others(), quorum).topics.alter("t", {"retention.ms": "1"}, ())
     assert [type(command) for command in quorum.proposed] == [AlterTopic] * 2
 
 
@@ -115,7 +115,7 @@ async def test_a_deletion_whose_answer_was_lost_is_done_if_the_topic_is_gone(her
     view = view_of(HERE)
     quorum = Quorum(UNKNOWN)
     quorum.before = lambda: view.on_events(view.index + 1, [TopicRemoved(TOPIC, "t")])
-    await router_of(view, here, Others(), quorum).delete_topic("t")
+    await router_of(view, here, Others(), quorum).topics.delete("t")
     assert [type(command) for command in quorum.proposed] == [DeleteTopic]
 
 
@@ -129,10 +129,10 @@ async def test_the_topic_that_is_meant_is_deleted_and_no_other_of_its_name(here:
     quorum.before_barrier = again
     router = router_of(view, here, Others(), quorum)
     with pytest.raises(InvalidRequest, match="was deleted"):
-        await router.delete_topic("t", TOPIC)
+        await router.topics.delete("t", TOPIC)
     assert quorum.proposed == []
     quorum.before_barrier = lambda: None
-    await router.delete_topic("t", other)
+    await router.topics.delete("t", other)
     assert quorum.proposed == [DeleteTopic(other)]
 
 
@@ -146,18 +146,18 @@ async def test_a_topic_has_grown_if_it_is_seen_so_though_the_answer_was_lost(her
         lead(view, 1, THERE)
 
     quorum.before = grow
-    await router_of(view, here, Others(), quorum).add_partitions("t", 2)
+    await router_of(view, here, Others(), quorum).topics.add_partitions("t", 2)
     assert [type(command) for command in quorum.proposed] == [AddPartitions]
 
 
 async def test_what_may_have_been_decided_is_never_called_undecided(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "DEADLINE_SECONDS", 0.2)
+    monkeypatch.setattr(linearizable, "DEADLINE_SECONDS", 0.2)
     with pytest.raises(RetriableError) as caught:
-        await router_of(view_of(HERE), here, Others(), Quorum(UNKNOWN)).delete_topic("t")
+        await router_of(view_of(HERE), here, Others(), Quorum(UNKNOWN)).topics.delete("t")
     assert caught.value.code == "outcome_unknown"
     quorum = Quorum(Outcome(Fate.REFUSED, detail="nobody leads"))
     with pytest.raises(RetriableError) as caught:
-        await router_of(view_of(HERE), here, Others(), quorum).delete_topic("t")
+        await router_of(view_of(HERE), here, Others(), quorum).topics.delete("t")
     assert caught.value.code == "quorum_unavailable"

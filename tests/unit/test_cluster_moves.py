@@ -59,7 +59,7 @@ class Moving(FakeBroker):
         replicas = tuple(map(BrokerId, (0, 1, 2)))
         self.cluster.do(CreateTopic("orders", TOPIC, (replicas,) * partitions))
         self.view = self.cluster.view
-        self.moves = MoveAdministrator(self.view, dict, self, self)
+        self.moves = MoveAdministrator(self.view, dict, self, self)  # type: ignore[arg-type]
 
     def move_to(self, port: int) -> None:
         """Every node is where the API is."""
@@ -456,7 +456,7 @@ def test_a_node_tells_of_the_replicas_that_it_has(api: Api, broker: Moving) -> N
     roles = {3: "follower", 0: "leader", 1: "offline", 2: "idle"}
     held: Any = {TopicPartition(TOPIC, number): Held(100 + number, 7 * number, role) for number, role in roles.items()}
     held[TopicPartition(TopicId(b"gone" * 4), 0)] = Held(1, 1, "leader")
-    broker.moves = MoveAdministrator(broker.view, lambda: held, broker, broker)
+    broker.moves = MoveAdministrator(broker.view, lambda: held, broker, broker)  # type: ignore[arg-type]
 
     async def ask_it() -> list[ReplicaInfo]:
         async with Admin(f"127.0.0.1:{api.port}") as admin:
