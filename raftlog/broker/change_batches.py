@@ -175,7 +175,8 @@ class ChangeBatches(ABC, Generic[Change, Decision]):
             if self._gathering is None:
                 self._gathering = loop.call_later(pause, self._gathered)
             return
-        self._proposing, self._began = True, loop.time()
+        self._proposing = True
+        self._began = loop.time()
         try:
             self._take()
             command = self._command(tuple(waiting.change for waiting in self._under_way))

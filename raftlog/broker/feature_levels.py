@@ -50,7 +50,8 @@ async def finalize(
             f"node {absent[0]} is part of the quorum and not registered, so its version is not known: start it, or "
             f"remove it (raftlog quorum remove {absent[0]})",
         )
-    before, highest = view.feature_level, min(known.values(), default=view.feature_level)
+    before = view.feature_level
+    highest = min(known.values(), default=view.feature_level)
     wanted = max(before, highest) if level is None else level
     if wanted < before:
         raise InvalidRequest("unsupported_version", f"the feature level is {before}, and never falls")

@@ -57,7 +57,8 @@ class MoveAdministrator:
 
     async def plan(self, drain_brokers: Sequence[BrokerId]) -> list[SuggestedMove]:
         await self._proposer.catch_up()
-        brokers, partitions = self._view.brokers(), self._view.partitions()
+        brokers = self._view.brokers()
+        partitions = self._view.partitions()
         if drain_brokers:
             moves = await asyncio.to_thread(drain, brokers, partitions, drain_brokers)
         else:
@@ -158,7 +159,8 @@ class MoveAdministrator:
     def replicas(self) -> list[LocalReplica]:
         found = []
         for topic_partition, driver in sorted(self._drivers().items()):
-            log, replica = driver.log, driver.replica
+            log = driver.log
+            replica = driver.replica
             role = "offline" if replica.offline else "leader" if replica.leader else "follower"
             role = role if replica.offline or replica.leader or replica.follower else "idle"
             found.append(LocalReplica(topic_partition, log.size_bytes, log.log_end_offset, role))
@@ -209,7 +211,8 @@ class MoveAdministrator:
             return [Refused(error.code, error.detail)] * len(records)
 
     def _preferred(self, record: PartitionRecord) -> Election:
-        tp, preferred = record.topic_partition, record.replicas[0]
+        tp = record.topic_partition
+        preferred = record.replicas[0]
         broker = self._view.broker(preferred)
         assert broker is not None, "a replica of no broker"
         return Election(tp.topic_id, tp.partition, preferred, broker.incarnation, record.partition_epoch)

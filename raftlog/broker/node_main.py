@@ -70,7 +70,8 @@ def _read_config(path: str) -> tuple[NodeConfig, str]:
         raise InvalidRequest("invalid_config", f"cannot read {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise InvalidRequest("invalid_config", f"{path} is no text: {error.reason} at byte {error.start}") from None
-    config, beside = load_node_config(text), os.path.dirname(os.path.abspath(path))
+    config = load_node_config(text)
+    beside = os.path.dirname(os.path.abspath(path))
     if config.tls is not None:
         files = {name: os.path.join(beside, getattr(config.tls, name)) for name in ("certificate", "key", "authority")}
         config = msgspec.structs.replace(config, tls=msgspec.structs.replace(config.tls, **files))

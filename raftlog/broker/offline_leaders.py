@@ -82,7 +82,8 @@ class OfflineLeaders:
         self._next_look = self._scheduler.call_later(0.0, self._look)
 
     def _look(self) -> None:
-        self._next_look, self._soon = None, False
+        self._next_look = None
+        self._soon = False
         if not self._due:
             self._due, self._later = self._later, {}
         some = list(self._due)[:MAX_ELECTIONS_PER_COMMAND]
@@ -96,7 +97,8 @@ class OfflineLeaders:
             raise
 
     def _look_at(self, some: Sequence[TopicPartition]) -> None:
-        elections, renewals = [], []
+        elections = []
+        renewals = []
         for topic_partition in some:
             self._due.pop(topic_partition, None)
             record = self._view.partition(topic_partition)

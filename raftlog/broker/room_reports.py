@@ -55,7 +55,8 @@ class RoomReports:
             self._scheduler.call_soon(self._look)
 
     def _look(self) -> None:
-        self._due, again = False, True  # also where something raises
+        self._due = False
+        again = True  # also where something raises
         try:
             again = self._report()
         finally:
@@ -65,7 +66,8 @@ class RoomReports:
 
     def _report(self) -> bool:
         """Whether to look again in a while."""
-        incarnation, short = self._incarnation(), self._room.short
+        incarnation = self._incarnation()
+        short = self._room.short
         record = self._view.broker(self._node_id)
         known = record is not None and record.incarnation == incarnation != NO_INCARNATION
         if record is not None and known and self._view.feature_level >= ROOM_FEATURE_LEVEL:

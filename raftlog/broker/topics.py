@@ -114,7 +114,8 @@ class TopicAdministrator:
             unsubscribe()
 
     def _place(self, partition_count: int, replication_factor: int, start: int) -> tuple[tuple[BrokerId, ...], ...]:
-        brokers, carried = self._view.brokers(), self._view.tally.replicas
+        brokers = self._view.brokers()
+        carried = self._view.tally.replicas
         return place(brokers, partition_count, replication_factor, start=start, replica_counts=carried)
 
     def _topic(self, name: str) -> TopicRecord:

@@ -56,7 +56,9 @@ def pieces_of(wanted: WantedCommit, most_bytes: int = MAX_CHANGE_BYTES) -> list[
         full = len(outputs) >= MAX_OUTPUTS or len(groups) >= MAX_GROUPS_PER_COMMIT
         if (size > room or full) and (outputs or groups):
             pieces.append(Piece(tuple(outputs), tuple(groups)))
-            outputs, groups, room = [], [], most_bytes - FRAME_BYTES
+            outputs = []
+            groups = []
+            room = most_bytes - FRAME_BYTES
         room -= size
         if isinstance(part, Output):
             outputs.append(part)

@@ -29,7 +29,8 @@ class UnforeseenErrors:
 
     def hear(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """The loop's exception handler (`loop.set_exception_handler`)."""
-        error, message = context.get("exception"), str(context.get("message", "an error without a word"))
+        error = context.get("exception")
+        message = str(context.get("message", "an error without a word"))
         self._last = message if error is None else f"{type(error).__name__}: {error}"
         self._times.append(self._clock.monotonic())
         self._logger.error("unforeseen", message=message, exc_info=error)

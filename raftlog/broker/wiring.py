@@ -209,7 +209,8 @@ class Broker:
             self.view.on_events(index, events)
             yield from self._tell_partitions(events)
         else:
-            left, topics = list(reversed(events)), list[MetadataEvent]()
+            left = list(reversed(events))
+            topics = list[MetadataEvent]()
             del events  # Nobody else holds them by now: they go slice by slice, too.
             while left:
                 some = left[: -EVENTS_PER_STEP - 1 : -1]
@@ -264,9 +265,14 @@ class Broker:
         self._quorum.read_barrier(answered, timeout=PATIENCE_SECONDS)
 
     def _room_reports(self, scheduler: Scheduler) -> RoomReports:
-        here, view, room = self.identity.node_id, self.view, self.room
         return RoomReports(
-            here, view, room, scheduler, self._propose, lambda: self.incarnation, self._give_up_leaderships
+            self.identity.node_id,
+            self.view,
+            self.room,
+            scheduler,
+            self._propose,
+            lambda: self.incarnation,
+            self._give_up_leaderships,
         )
 
     def _give_up_leaderships(self) -> None:

@@ -85,7 +85,8 @@ def _server_name(record: _Reader) -> str:
         return ""
     extensions = hello.vector(2)
     while extensions.left:
-        kind, content = extensions.number(2), extensions.vector(2)
+        kind = extensions.number(2)
+        content = extensions.vector(2)
         if kind == _SERVER_NAME:
             return _first_name(content.vector(2))
     return ""

@@ -113,7 +113,9 @@ class ReconnectingDialer:
         """Starts at once, on the running loop. `on_opened` is called when the peer has accepted a stream; `handler`
         is told of that stream's messages and its `on_closed`. `on_closed` is called with the reason after each lost
         stream and after each failed attempt."""
-        self._host, self._port, self._path = host, port, path
+        self._host = host
+        self._port = port
+        self._path = path
         self._handler = handler
         self._random = random
         self._headers = dict(headers or {})

@@ -158,7 +158,8 @@ class Inbound:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA before SETTINGS, or within a header block")
         if not stream_id:
             raise Http2Error(ErrorCode.PROTOCOL_ERROR, "DATA on stream 0")
-        owner, ends = self._owner, flags & FLAG_END_STREAM
+        owner = self._owner
+        ends = flags & FLAG_END_STREAM
         self._window -= length
         if self._window < self._low_window:
             self._reopen_connection()
@@ -266,7 +267,8 @@ class Inbound:
         if len(staged) < len(self._preface):
             return False
         self.reader.drop_staged(len(self._preface))
-        self._preface, self.awaits_preface = b"", False
+        self._preface = b""
+        self.awaits_preface = False
         return True
 
     def _check_first_frame(self) -> None:

@@ -129,8 +129,11 @@ class MessageAssembler:
         """Forget an unfinished message."""
         if self._buffer:
             self._budget.give_back(len(self._buffer))
-        self._prefix, self._length, self._filled = b"", -1, 0
-        self._room, self._buffer = None, bytearray()
+        self._prefix = b""
+        self._length = -1
+        self._filled = 0
+        self._room = None
+        self._buffer = bytearray()
 
     def _take_prefix(self, data: memoryview, position: int) -> int:
         missing = PREFIX_BYTES - len(self._prefix)
@@ -144,7 +147,8 @@ class MessageAssembler:
     def _begin(self) -> None:
         size = min(self._length, FIRST_BYTES)
         self._budget.take(size)
-        self._buffer, self._filled = bytearray(size), 0
+        self._buffer = bytearray(size)
+        self._filled = 0
 
     def _grow(self, needed: int) -> None:
         while (held := len(self._buffer)) < needed:
@@ -156,7 +160,9 @@ class MessageAssembler:
         assert self._filled == len(self._buffer) == self._length
         message = memoryview(self._buffer)
         self._budget.give_back(self._length)
-        self._buffer, self._length, self._filled = bytearray(), -1, 0
+        self._buffer = bytearray()
+        self._length = -1
+        self._filled = 0
         return message
 
 

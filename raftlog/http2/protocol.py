@@ -183,7 +183,8 @@ class Http2Connection:
             self._shell.flush()
             raise
         stream = Http2Stream(self, state, path, fields)
-        stream.handler, stream.on_accepted = handler, on_accepted
+        stream.handler = handler
+        stream.on_accepted = on_accepted
         self._streams[state.id] = stream
         self._shell.flush()
         return stream

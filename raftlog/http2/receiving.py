@@ -160,7 +160,9 @@ class FrameReader:
     def drop_all(self) -> None:
         """Nobody is interested any more."""
         self._start = self._end = self._data_left = self._skip_left = 0
-        self._stream, self._direct, self._ends_stream = None, False, False
+        self._stream = None
+        self._direct = False
+        self._ends_stream = False
         self.behind = False
 
     def forget(self, stream: StreamState) -> None:
@@ -168,11 +170,15 @@ class FrameReader:
         `received`."""
         if self._stream is stream:
             self._skip_left += self._data_left
-            self._stream, self._data_left, self._ends_stream = None, 0, False
+            self._stream = None
+            self._data_left = 0
+            self._ends_stream = False
 
     def _compact(self, into: bytearray | None = None) -> None:
         """Move what is incomplete to the front, of a larger buffer if one is given."""
-        rest, self._start, self._end = self.staged(), 0, self._end - self._start
+        rest = self.staged()
+        self._end -= self._start
+        self._start = 0
         if into is not None:
             self._staging, self._view = into, memoryview(into)
         if self._end:
@@ -212,7 +218,8 @@ class FrameReader:
 
     def _next_frame(self) -> bool:
         """One frame, or the beginning of one. False: more bytes are needed."""
-        start, available = self._start, self._end - self._start
+        start = self._start
+        available = self._end - self._start
         if available < HEADER_BYTES:
             return False
         word, flags, stream_id = FRAME_HEADER.unpack_from(self._staging, start)
@@ -237,7 +244,8 @@ class FrameReader:
 
     def _plain_frame(self, stream_id: int, length: int) -> bool:
         """A whole DATA frame without flags: mostly just one message."""
-        sink, start = self._sink, self._start + HEADER_BYTES
+        sink = self._sink
+        start = self._start + HEADER_BYTES
         stream = sink.data_begins(stream_id, length, 0)
         self._start = start
         if stream is None or (stream.content_left is not None and not sink.data_counted(stream, length, False)):
@@ -251,14 +259,18 @@ class FrameReader:
                 self._start = start + length
                 sink.message(stream, memoryview(bytes(self._view[start + PREFIX_BYTES : self._start])))
                 return True
-        self._stream, self._data_left, self._ends_stream = stream, length, False
+        self._stream = stream
+        self._data_left = length
+        self._ends_stream = False
         return True
 
     def _data_frame(self, stream_id: int, length: int, flags: int, available: int) -> bool:
         padded = bool(flags & FLAG_PADDED)
         if padded and length and available == HEADER_BYTES:
             return False  # the padding's length must be there to know what is content
-        content, padding, start = length, 0, self._start + HEADER_BYTES
+        content = length
+        padding = 0
+        start = self._start + HEADER_BYTES
         if padded:
             padding = self._staging[start] + 1 if length else 1
             if padding > length:

@@ -174,7 +174,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
-        self._transport, self._reading = transport, True
+        self._transport = transport
+        self._reading = True
         if self._aborted:
             transport.abort()
             return
@@ -258,7 +259,9 @@ class ConnectionShell(asyncio.BufferedProtocol):
             events.end()
 
     def _dispatch(self) -> None:
-        events, clock, on_event = self._core.events, self._loop.time, self._on_event
+        events = self._core.events
+        clock = self._loop.time
+        on_event = self._on_event
         if self._dispatching or (self._transport is None and self._phase is not Phase.CLOSED):
             return  # or: it is between two loops
         if not events:
@@ -295,7 +298,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._set_reading()
 
     def _set_reading(self) -> None:
-        transport, wanted = self._transport, self._reading_wanted and not self._catching_up
+        transport = self._transport
+        wanted = self._reading_wanted and not self._catching_up
         if wanted is self._reading or transport is None or transport.is_closing():
             return
         self._reading = wanted
@@ -322,7 +326,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
             self._loop.call_soon(self._on_turn, self._loop)
 
     def _write(self) -> None:
-        writer, core = self._writer, self._core
+        writer = self._writer
+        core = self._core
         if writer is None:
             return
         outbox = core.outbox
@@ -346,7 +351,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
 
     def _refill(self) -> None:
         """Frames from the core into the writer, as far as the writer wants them. The writer calls this, too."""
-        writer, outbox = self._writer, self._core.outbox
+        writer = self._writer
+        outbox = self._core.outbox
         assert writer is not None
         room = HIGH_WATER_BYTES - writer.backlog
         if outbox.output or (outbox.queued_bytes and room > 0):
@@ -445,7 +451,8 @@ class ConnectionShell(asyncio.BufferedProtocol):
         self._move_to = target
 
     def _leave(self, target: asyncio.AbstractEventLoop) -> None:
-        transport, writer = self._transport, self._writer
+        transport = self._transport
+        writer = self._writer
         assert transport is not None and isinstance(writer, SocketWriter) and self._timer is not None
         self._timer.cancel()
         sock, self._moved_parts = writer.detach()
