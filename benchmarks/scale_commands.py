@@ -11,8 +11,8 @@ from metadata.command_parts import Election
 from metadata.commands import MAX_ELECTIONS_PER_COMMAND, CreateTopic, ElectLeaders, RegisterBroker
 from metadata.groups import image as group_image
 from metadata.groups.changes import ChangeGroups, Commit, OffsetToCommit
-from metadata.image import ClusterImage
 from metadata.image_elections import electable
+from metadata.image_state import ClusterImage
 from raftlog.model import BrokerId, DirectoryId, Endpoint, Offset, TopicId
 
 PARTITIONS_A_TOPIC = 10_000

@@ -18,8 +18,10 @@ from scale_commands import GROUPS_A_COMMAND, elections, group_commits, lift_limi
 
 from metadata.command_envelope import Command, Envelope
 from metadata.commands import FenceBroker, UnfenceBroker
-from metadata.image import ClusterImage
+from metadata.image import apply_in_steps
 from metadata.image_diff import diff_in_steps
+from metadata.image_state import ClusterImage
+from metadata.snapshot import SnapshotEncoder, decode_snapshot_in_steps
 from metadata.view import ClusterView, TopicChanged
 from raftlog.model import BrokerId
 
@@ -63,7 +65,7 @@ class Machine:
 
     def apply(self, command: Command, to: Longest) -> Any:
         envelope = Envelope(1, None, None, command)
-        result = to.run(self.image.apply_in_steps(self.image.index + 1, 1, envelope))
+        result = to.run(apply_in_steps(self.image, self.image.index + 1, 1, envelope))
         events = to.call(self.image.take_events)
         late = [event for event in events if isinstance(event, TopicChanged)]
         for start in range(0, len(events), VIEW_STEP):
@@ -125,12 +127,12 @@ def _fail(machine: Machine, found: dict[str, Any], brokers: int) -> None:
 
 def _snapshot(machine: Machine, found: dict[str, Any]) -> None:
     packing, reading, telling = Longest(), Longest(), Longest()
-    encoder = packing.call(machine.image.begin_snapshot)
+    encoder = packing.call(lambda: SnapshotEncoder(machine.image))
     begun = packing.step
     packed = None
     while packed is None:
         packed = packing.call(encoder.step)
-    image = reading.run(ClusterImage.from_snapshot_in_steps(packed))
+    image = reading.run(decode_snapshot_in_steps(packed))
     telling.run(diff_in_steps(ClusterImage(), image))
     found |= {
         "snapshot_mb": len(packed) / 1e6, "snapshot_s": packing.total, "snapshot_begin_ms": 1000 * begun,

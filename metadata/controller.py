@@ -31,7 +31,7 @@ from .commands import MAX_ELECTIONS_PER_COMMAND, ElectLeaders, FenceBroker, Unfe
 from .commands_moves import BeginMoves
 from .controller_moves import DEFAULT_IMBALANCE_PERCENT, Moves, PreferredLeaders
 from .image_elections import electable, is_live, members, recovery_winners
-from .image_state import ImageState
+from .image_state import ClusterImage
 from .sessions import Sessions
 
 MAX_PARTITIONS_PER_DECISION = 1_024
@@ -49,7 +49,7 @@ class Controller:
 
     def __init__(
         self,
-        image: ImageState,
+        image: ClusterImage,
         sessions: Sessions,
         *,
         recovery_patience: float = 3.0,

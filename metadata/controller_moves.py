@@ -25,7 +25,7 @@ from .command_parts import Election
 from .commands_moves import MAX_REASSIGNMENTS_PER_COMMAND, BeginMoves, Move
 from .image_elections import electable, is_live
 from .image_reassignments import MAX_MOVES_UNDER_WAY
-from .image_state import ImageState
+from .image_state import ClusterImage
 
 MAX_MOVES_PER_BROKER = 5
 """Partitions that a broker receives at a time: enough to keep its link busy, and each is done the sooner."""
@@ -52,7 +52,7 @@ class HeardOf(Protocol):
 class Moves:
     """Reassignments that may begin or come to their end."""
 
-    def __init__(self, image: ImageState, heard_of: HeardOf) -> None:
+    def __init__(self, image: ClusterImage, heard_of: HeardOf) -> None:
         self._image = image
         self._heard_of = heard_of
         self._beginning = False
@@ -152,7 +152,7 @@ def _is_elsewhere(record: PartitionRecord) -> bool:
 class PreferredLeaders:
     """Leaderships that should be elsewhere."""
 
-    def __init__(self, image: ImageState, heard_of: HeardOf, well_after: float, imbalance_percent: int) -> None:
+    def __init__(self, image: ClusterImage, heard_of: HeardOf, well_after: float, imbalance_percent: int) -> None:
         """`well_after`: seconds for which a broker must have been unfenced."""
         self._image = image
         self._heard_of = heard_of

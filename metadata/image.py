@@ -1,4 +1,4 @@
-"""The cluster image: the replicated state machine that every node applies the metadata log to.
+"""How the metadata log is applied to the cluster image: the replicated state machine of every node.
 
 `apply` is deterministic and total: the same commands give the same image and the same answers on every node, and a
 command that decodes is carried out or refused by name, never half and never with an exception. All that a proposer
@@ -11,9 +11,6 @@ forgotten (`image_sessions.py`).
 
 A command that touches many partitions is applied in steps (`apply_in_steps`), so that whoever applies it can do other
 things in between. It is one change all the same: nothing else is applied, and nobody looks, until it has ended.
-
-What is *not* here: the rules (`image_elections.py`), what each command changes (`image_brokers.py`,
-`image_partitions.py`, `image_topics.py`), the records and their indexes (`image_state.py`), bytes (`snapshot.py`).
 """
 
 from __future__ import annotations
@@ -22,9 +19,8 @@ from collections.abc import Generator
 
 from raftlog.errors import InvariantViolation
 from raftlog.model import UNTHROTTLED, ClusterTime, ProducerId
-from raftlog.ports import Buffer
 
-from . import image_brokers, image_invariants, image_partitions, image_reassignments, image_topics, snapshot
+from . import image_brokers, image_partitions, image_reassignments, image_topics
 from .command_envelope import Command, Envelope
 from .command_results import CommandResult, Done, ProducerIdsGranted, Refused
 from .commands import (
@@ -62,148 +58,123 @@ from .groups.transaction_image import change_transactions, strike_topic
 from .image_events import (
     MetadataEvent,
 )
-from .image_state import ImageState, Steps, run
-from .snapshot import SnapshotEncoder
+from .image_state import ClusterImage, Steps, run
 
 MAX_PRODUCER_IDS_PER_GRANT = 100_000
 
 
-class ClusterImage(ImageState):
-    """The agreed facts after `index`. Read the records as you like; only `apply` changes them."""
+def apply(image: ClusterImage, index: int, term: int, envelope: Envelope) -> tuple[CommandResult, list[MetadataEvent]]:
+    """Carry out one committed command, of the log entry at `index` and `term`.
 
-    def apply(self, index: int, term: int, envelope: Envelope) -> tuple[CommandResult, list[MetadataEvent]]:
-        """Carry out one committed command, of the log entry at `index` and `term`.
-
-        Raises `InvariantViolation` when the entries do not come in order.
-        """
-        result = run(self.apply_in_steps(index, term, envelope))
-        return result, self.take_events()
-
-    def apply_in_steps(self, index: int, term: int, envelope: Envelope) -> Steps:
-        """The same, a slice at a time for what touches many partitions. Until it has ended this image is of no index:
-        nobody may look at its partitions, nor apply anything else. The events are left in `take_events`."""
-        if index <= self.index:
-            raise InvariantViolation(f"entry {index} is applied after entry {self.index}")
-        self.index = index
-        if envelope.term is not None and envelope.term != term:
-            return Refused("not_controller", f"a command of term {envelope.term} in an entry of term {term}")
-        session = envelope.session
-        if session is not None:
-            known = self.sessions.first_answer(session)
-            if known is not None:
-                return known
-        result = self._carry_out(envelope.command, index, term)
-        if isinstance(result, Generator):
-            result = yield from result
-        if self.throttle and not self.reassigning:
-            self.put_throttle(UNTHROTTLED)
-        if session is not None:
-            self.sessions.remember(session, index, result)
-        return result
-
-    def _carry_out(self, command: Command, index: int, term: int) -> CommandResult | Steps:
-        match command:
-            case AlterIsr():
-                return image_partitions.alter_isr(self, command)
-            case ElectLeaders():
-                return image_partitions.elect_leaders(self, command)
-            case RegisterBroker():
-                return image_brokers.register_broker(self, command, index)
-            case FenceBroker():
-                return image_brokers.fence_broker(self, command)
-            case UnfenceBroker():
-                return image_brokers.unfence_broker(self, command)
-            case CreateTopic():
-                return image_topics.create_topic(self, command, index)
-            case DeleteTopic():
-                return self._delete_topic(command, index)
-            case ChangeGroups():
-                return change_groups(self, command, index, term)
-            case ChangeTransactions():
-                return change_transactions(self, command, index, term)
-            case AlterTopic():
-                return image_topics.alter_topic(self, command)
-            case AddPartitions():
-                return image_topics.add_partitions(self, command)
-            case GrantProducerIds():
-                return self._grant_producer_ids(command)
-            case SetFeatureLevel():
-                return self._set_feature_level(command)
-            case NoOp():
-                return Done()
-            case AdvanceTime():
-                return advance_time(self, command, term)
-            case AlterReassignments():
-                return image_reassignments.alter_reassignments(self, command)
-            case BeginMoves():
-                return image_reassignments.begin_moves(self, command)
-            case UnregisterBroker():
-                return image_reassignments.unregister_broker(self, command)
-            case ElectUnclean():
-                return image_reassignments.elect_unclean(self, command)
-            case ReportLoss():
-                return image_brokers.report_loss(self, command)
-            case RenewLeadership():
-                return image_partitions.renew_leadership(self, command)
-            case ReportRoom():
-                return image_brokers.report_room(self, command)
-            case ThrottleReassignments():
-                return image_reassignments.throttle_reassignments(self, command)
-
-    def _delete_topic(self, command: DeleteTopic, index: int) -> Steps:
-        topic_removed(self, command.topic_id, index)
-        yield from strike_topic(self, command.topic_id)
-        return (yield from image_topics.delete_topic(self, command))
-
-    def _grant_producer_ids(self, command: GrantProducerIds) -> CommandResult:
-        broker = self.brokers.get(command.broker_id)
-        if broker is None or broker.incarnation != command.incarnation:
-            return Refused("stale_incarnation", f"broker {command.broker_id} is not at {command.incarnation}")
-        if not 1 <= command.count <= MAX_PRODUCER_IDS_PER_GRANT:
-            return Refused("invalid_request", f"a block has 1 to {MAX_PRODUCER_IDS_PER_GRANT} producer ids")
-        first = self.next_producer_id
-        self.next_producer_id = ProducerId(first + command.count)
-        return ProducerIdsGranted(first, command.count)
-
-    def _set_feature_level(self, command: SetFeatureLevel) -> CommandResult:
-        if command.level < self.feature_level:
-            return Refused("unsupported_version", f"the feature level is {self.feature_level} and never falls")
-        behind = [b for b in sorted(self.brokers) if self.brokers[b].feature_level < command.level]
-        if behind:
-            level = self.brokers[behind[0]].feature_level
-            return Refused("unsupported_version", f"broker {behind[0]} understands feature level {level} at most")
-        if command.level != self.feature_level:
-            self.put_feature_level(command.level)
-        return Done()
-
-    # --- Snapshots ---------------------------------------------------------------------------------------------------
-
-    def snapshot(self) -> bytes:
-        """The whole state, for `from_snapshot` of this or a newer version."""
-        return snapshot.encode(self)
-
-    def begin_snapshot(self) -> SnapshotEncoder:
-        """The state of now, to be encoded a slice at a time while this image goes on."""
-        return SnapshotEncoder(self)
-
-    @classmethod
-    def from_snapshot(cls, packed: Buffer) -> ClusterImage:
-        """Raises `RemoteProtocolError` for bytes that are not a snapshot, `UnknownSnapshot` for a newer version's."""
-        return run(cls.from_snapshot_in_steps(packed))
-
-    @classmethod
-    def from_snapshot_in_steps(cls, packed: Buffer) -> Generator[None, None, ClusterImage]:
-        """The same, a slice at a time."""
-        image = cls()
-        yield from snapshot.decode_in_steps(image, packed)
-        return image
-
-    def check_invariants(self) -> None:
-        """Raises `InvariantViolation`. Looks at everything: for tests and the simulator."""
-        image_invariants.check(self)
+    Raises `InvariantViolation` when the entries do not come in order.
+    """
+    result = run(apply_in_steps(image, index, term, envelope))
+    return result, image.take_events()
 
 
-def advance_time(state: ImageState, command: AdvanceTime, term: int) -> CommandResult:
+def apply_in_steps(image: ClusterImage, index: int, term: int, envelope: Envelope) -> Steps:
+    """The same, a slice at a time for what touches many partitions. Until it has ended this image is of no index:
+    nobody may look at its partitions, nor apply anything else. The events are left in `take_events`."""
+    if index <= image.index:
+        raise InvariantViolation(f"entry {index} is applied after entry {image.index}")
+    image.index = index
+    if envelope.term is not None and envelope.term != term:
+        return Refused("not_controller", f"a command of term {envelope.term} in an entry of term {term}")
+    session = envelope.session
+    if session is not None:
+        known = image.sessions.first_answer(session)
+        if known is not None:
+            return known
+    result = _carry_out(image, envelope.command, index, term)
+    if isinstance(result, Generator):
+        result = yield from result
+    if image.throttle and not image.reassigning:
+        image.put_throttle(UNTHROTTLED)
+    if session is not None:
+        image.sessions.remember(session, index, result)
+    return result
+
+
+def _carry_out(image: ClusterImage, command: Command, index: int, term: int) -> CommandResult | Steps:
+    match command:
+        case AlterIsr():
+            return image_partitions.alter_isr(image, command)
+        case ElectLeaders():
+            return image_partitions.elect_leaders(image, command)
+        case RegisterBroker():
+            return image_brokers.register_broker(image, command, index)
+        case FenceBroker():
+            return image_brokers.fence_broker(image, command)
+        case UnfenceBroker():
+            return image_brokers.unfence_broker(image, command)
+        case CreateTopic():
+            return image_topics.create_topic(image, command, index)
+        case DeleteTopic():
+            return _delete_topic(image, command, index)
+        case ChangeGroups():
+            return change_groups(image, command, index, term)
+        case ChangeTransactions():
+            return change_transactions(image, command, index, term)
+        case AlterTopic():
+            return image_topics.alter_topic(image, command)
+        case AddPartitions():
+            return image_topics.add_partitions(image, command)
+        case GrantProducerIds():
+            return _grant_producer_ids(image, command)
+        case SetFeatureLevel():
+            return _set_feature_level(image, command)
+        case NoOp():
+            return Done()
+        case AdvanceTime():
+            return advance_time(image, command, term)
+        case AlterReassignments():
+            return image_reassignments.alter_reassignments(image, command)
+        case BeginMoves():
+            return image_reassignments.begin_moves(image, command)
+        case UnregisterBroker():
+            return image_reassignments.unregister_broker(image, command)
+        case ElectUnclean():
+            return image_reassignments.elect_unclean(image, command)
+        case ReportLoss():
+            return image_brokers.report_loss(image, command)
+        case RenewLeadership():
+            return image_partitions.renew_leadership(image, command)
+        case ReportRoom():
+            return image_brokers.report_room(image, command)
+        case ThrottleReassignments():
+            return image_reassignments.throttle_reassignments(image, command)
+
+
+def _delete_topic(image: ClusterImage, command: DeleteTopic, index: int) -> Steps:
+    topic_removed(image, command.topic_id, index)
+    yield from strike_topic(image, command.topic_id)
+    return (yield from image_topics.delete_topic(image, command))
+
+
+def _grant_producer_ids(image: ClusterImage, command: GrantProducerIds) -> CommandResult:
+    broker = image.brokers.get(command.broker_id)
+    if broker is None or broker.incarnation != command.incarnation:
+        return Refused("stale_incarnation", f"broker {command.broker_id} is not at {command.incarnation}")
+    if not 1 <= command.count <= MAX_PRODUCER_IDS_PER_GRANT:
+        return Refused("invalid_request", f"a block has 1 to {MAX_PRODUCER_IDS_PER_GRANT} producer ids")
+    first = image.next_producer_id
+    image.next_producer_id = ProducerId(first + command.count)
+    return ProducerIdsGranted(first, command.count)
+
+
+def _set_feature_level(image: ClusterImage, command: SetFeatureLevel) -> CommandResult:
+    if command.level < image.feature_level:
+        return Refused("unsupported_version", f"the feature level is {image.feature_level} and never falls")
+    behind = [b for b in sorted(image.brokers) if image.brokers[b].feature_level < command.level]
+    if behind:
+        level = image.brokers[behind[0]].feature_level
+        return Refused("unsupported_version", f"broker {behind[0]} understands feature level {level} at most")
+    if command.level != image.feature_level:
+        image.put_feature_level(command.level)
+    return Done()
+
+
+def advance_time(state: ClusterImage, command: AdvanceTime, term: int) -> CommandResult:
     """The cluster's time goes on, by a bounded step, and never back; decided against the time as this entry finds it.
 
     Whatever a node believes about clocks, the image takes no step that was made for another time or by a controller

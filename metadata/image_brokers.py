@@ -41,13 +41,13 @@ from .commands import ROOM_FEATURE_LEVEL, FenceBroker, RegisterBroker, ReplaceRe
 from .commands_moves import ReportLoss
 from .image_elections import is_live, members
 from .image_events import INITIAL_FEATURE_LEVEL
-from .image_state import ImageState, Steps, slices
+from .image_state import ClusterImage, Steps, slices
 from .tickets import RecoveryTicket
 
 MAX_BROKERS = 1_000
 
 
-def register_broker(state: ImageState, command: RegisterBroker, index: int) -> Steps:
+def register_broker(state: ClusterImage, command: RegisterBroker, index: int) -> Steps:
     """The incarnation is the index of the entry that registered it (as Kafka's broker epoch): unique and rising."""
     current = state.brokers.get(command.broker_id)
     if current is not None and current.directory_id == command.directory_id:
@@ -104,7 +104,7 @@ def register_broker(state: ImageState, command: RegisterBroker, index: int) -> S
     return Registered(broker.incarnation)
 
 
-def report_room(state: ImageState, command: ReportRoom) -> CommandResult:
+def report_room(state: ClusterImage, command: ReportRoom) -> CommandResult:
     """The word of a former life counts no more: a registration begins with room."""
     broker = state.brokers.get(command.broker_id)
     if state.feature_level < ROOM_FEATURE_LEVEL:
@@ -116,13 +116,13 @@ def report_room(state: ImageState, command: ReportRoom) -> CommandResult:
     return Done()
 
 
-def is_unused(state: ImageState) -> bool:
+def is_unused(state: ClusterImage) -> bool:
     """A new cluster: nobody registered, nothing was created."""
     return not state.brokers and not state.topics and state.feature_level == INITIAL_FEATURE_LEVEL
 
 
 def _settle_the_past(
-    state: ImageState,
+    state: ClusterImage,
     broker: BrokerRecord,
     former_directory: DirectoryId,
     topic_partitions: Iterable[TopicPartition],
@@ -160,7 +160,7 @@ def _ticket(broker: BrokerRecord, in_sync_with: DirectoryId, report: Report | No
     )
 
 
-def fence_broker(state: ImageState, command: FenceBroker) -> Steps:
+def fence_broker(state: ClusterImage, command: FenceBroker) -> Steps:
     """It loses its leaderships and leaves the ISRs, where it is not the last member."""
     broker = state.brokers.get(command.broker_id)
     if broker is None or broker.incarnation != command.incarnation:
@@ -177,7 +177,7 @@ def fence_broker(state: ImageState, command: FenceBroker) -> Steps:
     return Done()
 
 
-def _take_from(state: ImageState, record: PartitionRecord, broker_id: BrokerId) -> None:
+def _take_from(state: ClusterImage, record: PartitionRecord, broker_id: BrokerId) -> None:
     """A fenced broker's leadership and membership of one partition."""
     isr = isr_without(record, broker_id)
     if record.leader == broker_id:
@@ -186,7 +186,7 @@ def _take_from(state: ImageState, record: PartitionRecord, broker_id: BrokerId) 
         state.revise(record, isr=isr)
 
 
-def unfence_broker(state: ImageState, command: UnfenceBroker) -> CommandResult:
+def unfence_broker(state: ClusterImage, command: UnfenceBroker) -> CommandResult:
     """It may be elected and join ISRs again."""
     broker = state.brokers.get(command.broker_id)
     if broker is None or broker.incarnation != command.incarnation:
@@ -207,7 +207,7 @@ def isr_without(record: PartitionRecord, broker_id: BrokerId) -> tuple[BrokerId,
     return tuple(member for member in record.isr if member != broker_id) or record.isr
 
 
-def report_loss(state: ImageState, command: ReportLoss) -> CommandResult:
+def report_loss(state: ClusterImage, command: ReportLoss) -> CommandResult:
     """Decided against the record as this entry of the log finds it."""
     tp, broker_id = command.topic_partition, command.broker_id
     record = state.partitions.get(tp)
@@ -233,7 +233,7 @@ def report_loss(state: ImageState, command: ReportLoss) -> CommandResult:
     return Done()
 
 
-def _others(state: ImageState, record: PartitionRecord, broker_id: BrokerId) -> list[BrokerId]:
+def _others(state: ClusterImage, record: PartitionRecord, broker_id: BrokerId) -> list[BrokerId]:
     """Who has everything that may have been acknowledged, beside this one. Who is in neither set is not counted on."""
     able = [m for m in members(record) if m not in record.not_eligible and is_live(state.brokers, m)]
     return [member for member in able if member != broker_id]

@@ -10,7 +10,6 @@ from raftlog.model import PartitionRecord, TopicPartition
 from .groups.records import CommittedOffset, in_order
 from .groups.state import GroupsState
 from .groups.transaction_commit import ENDS_PER_EVENT, slices_of_ends
-from .image import ClusterImage
 from .image_events import (
     BlockChanged,
     BlockRemoved,
@@ -38,7 +37,7 @@ from .image_events import (
     TopicRemoved,
     TransactionEvent,
 )
-from .image_state import run
+from .image_state import ClusterImage, run
 from .image_transaction_state import TransactionsState
 
 OFFSETS_PER_STEP = 1_000

@@ -15,11 +15,11 @@ from raftlog.transactions import Outcome, TransactionKey
 from .groups.state import GroupsState
 from .groups.transaction_commit import MAX_ENDS
 from .groups.transaction_records import MAX_PRODUCER_EPOCH, Block, NamedProducer, Ranges
-from .image_state import ImageState
+from .image_state import ClusterImage
 from .image_transaction_state import TransactionsState
 
 
-def check(state: ImageState) -> None:
+def check(state: ClusterImage) -> None:
     """Raises `InvariantViolation` naming the first thing that is wrong."""
     replicas_of: dict[BrokerId, list[TopicPartition]] = {broker_id: [] for broker_id in state.brokers}
     led_by: dict[BrokerId, set[TopicPartition]] = {broker_id: set() for broker_id in state.brokers}
@@ -52,7 +52,7 @@ def check(state: ImageState) -> None:
         raise InvariantViolation(wrong)
 
 
-def _check_partition(state: ImageState, record: PartitionRecord) -> None:
+def _check_partition(state: ClusterImage, record: PartitionRecord) -> None:
     name = str(record)
     replicas, isr, commit_set = set(record.replicas), set(record.isr), set(record.commit_set)
     _require(len(replicas) == len(record.replicas), f"{name}: a replica twice")
@@ -140,7 +140,7 @@ def check_groups(state: GroupsState) -> Iterable[str]:
             yield f"offsets of no group {group_id}"
 
 
-def check_transactions(state: ImageState) -> Iterable[str]:
+def check_transactions(state: ClusterImage) -> Iterable[str]:
     """What is wrong, in words; nothing, if nothing is."""
     transactions = state.transactions
     for producer in transactions.producers():
@@ -203,7 +203,7 @@ def _is_tidy(ranges: Ranges, block: Block) -> bool:
     return within and all(before[1] < after[0] for before, after in pairwise(ranges))
 
 
-def _check_ends(state: ImageState) -> Iterable[str]:
+def _check_ends(state: ClusterImage) -> Iterable[str]:
     transactions = state.transactions
     count = 0
     partitions_of: dict[TransactionKey, int] = {}

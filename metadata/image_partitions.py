@@ -14,10 +14,10 @@ from .commands import AlterIsr, ElectLeaders
 from .commands_moves import RenewLeadership
 from .image_elections import electable, recovery_winners
 from .image_reassignments import settle
-from .image_state import ImageState, Steps, slices
+from .image_state import ClusterImage, Steps, slices
 
 
-def elect_leaders(state: ImageState, command: ElectLeaders) -> Steps:
+def elect_leaders(state: ClusterImage, command: ElectLeaders) -> Steps:
     """Each election is decided on its own, in order."""
     refusals: list[Refused | None] = []
     for elections in slices(command.elections):
@@ -26,7 +26,7 @@ def elect_leaders(state: ImageState, command: ElectLeaders) -> Steps:
     return Elected(tuple(refusals))
 
 
-def _elect(state: ImageState, election: Election) -> Refused | None:
+def _elect(state: ClusterImage, election: Election) -> Refused | None:
     record = state.partitions.get(election.topic_partition)
     if record is None:
         return Refused("unknown_partition", f"there is no partition {election.topic_partition}")
@@ -58,7 +58,7 @@ def _elect(state: ImageState, election: Election) -> Refused | None:
     return None
 
 
-def renew_leadership(state: ImageState, command: RenewLeadership) -> CommandResult:
+def renew_leadership(state: ClusterImage, command: RenewLeadership) -> CommandResult:
     """The same leader, in the next leader epoch: what it has on disk is all that was acknowledged, since its own fsync
     counted for that (S1)."""
     record = state.partitions.get(command.topic_partition)
@@ -77,7 +77,7 @@ def renew_leadership(state: ImageState, command: RenewLeadership) -> CommandResu
     return Done()
 
 
-def alter_isr(state: ImageState, command: AlterIsr) -> CommandResult:
+def alter_isr(state: ClusterImage, command: AlterIsr) -> CommandResult:
     """A leader's new ISR. Who is added becomes eligible; who is kept stays what it was.
 
     A refusal is for ever: no copy of the proposal that comes later is accepted. All reasons but one last by themselves
@@ -118,7 +118,7 @@ def _not_its_leader(record: PartitionRecord, command: AlterIsr) -> Refused | Non
     return None
 
 
-def _no_isr(state: ImageState, record: PartitionRecord, command: AlterIsr) -> Refused | None:
+def _no_isr(state: ClusterImage, record: PartitionRecord, command: AlterIsr) -> Refused | None:
     """Whether these members can be the ISR (KIP-903: each in exactly the life that its leader knows)."""
     members = {member.broker_id for member in command.isr}
     if len(members) != len(command.isr) or not members.issubset(record.replicas) or record.leader not in members:

@@ -56,18 +56,18 @@ from .commands_moves import (
 )
 from .image_config import minimum_for
 from .image_elections import electable, is_live, recovery_winners
-from .image_state import ImageState
+from .image_state import ClusterImage
 
 MAX_MOVES_UNDER_WAY = 256
 """Copying, in the whole cluster: a bound that holds whatever a controller proposes."""
 
 
-def alter_reassignments(state: ImageState, command: AlterReassignments) -> ReassignmentsAltered:
+def alter_reassignments(state: ClusterImage, command: AlterReassignments) -> ReassignmentsAltered:
     """Each is decided on its own, in order."""
     return ReassignmentsAltered(tuple(_alter(state, reassignment) for reassignment in command.reassignments))
 
 
-def throttle_reassignments(state: ImageState, command: ThrottleReassignments) -> ReassignmentsAltered:
+def throttle_reassignments(state: ClusterImage, command: ThrottleReassignments) -> ReassignmentsAltered:
     """The rates hold if anything was asked for, or if only they were; whoever applies commands ends them."""
     refusals = tuple(_alter(state, reassignment) for reassignment in command.reassignments)
     if state.reassigning and (None in refusals or not refusals):
@@ -75,12 +75,12 @@ def throttle_reassignments(state: ImageState, command: ThrottleReassignments) ->
     return ReassignmentsAltered(refusals)
 
 
-def begin_moves(state: ImageState, command: BeginMoves) -> ReassignmentsAltered:
+def begin_moves(state: ClusterImage, command: BeginMoves) -> ReassignmentsAltered:
     """Each is decided on its own, in order."""
     return ReassignmentsAltered(tuple(_begin(state, move) for move in command.moves))
 
 
-def settle(state: ImageState, record: PartitionRecord) -> PartitionRecord:
+def settle(state: ClusterImage, record: PartitionRecord) -> PartitionRecord:
     """Complete the partition's reassignment, if it is complete; called wherever ISR or leader changed."""
     target = record.target_replicas
     if not target or record.leader not in target or not set(target).issubset(record.isr):
@@ -100,7 +100,7 @@ def settle(state: ImageState, record: PartitionRecord) -> PartitionRecord:
     return settled
 
 
-def _follow_factor(state: ImageState, topic: TopicRecord, count: int) -> None:
+def _follow_factor(state: ClusterImage, topic: TopicRecord, count: int) -> None:
     """What new partitions of the topic get follows what all that are there have."""
     if count == topic.replication_factor:
         return
@@ -110,7 +110,7 @@ def _follow_factor(state: ImageState, topic: TopicRecord, count: int) -> None:
         state.put_topic(replace(topic, replication_factor=count))
 
 
-def _alter(state: ImageState, asked: Reassignment) -> Refused | None:
+def _alter(state: ClusterImage, asked: Reassignment) -> Refused | None:
     record = state.partitions.get(asked.topic_partition)
     if record is None:
         return Refused("unknown_partition", f"there is no partition {asked.topic_partition}")
@@ -129,13 +129,13 @@ def _alter(state: ImageState, asked: Reassignment) -> Refused | None:
     return _no_target(state, record, asked.target_replicas) or _aim(state, record, asked.target_replicas)
 
 
-def _cancel(state: ImageState, record: PartitionRecord) -> Refused | None:
+def _cancel(state: ClusterImage, record: PartitionRecord) -> Refused | None:
     if not record.target_replicas:
         return Refused("no_reassignment_in_progress", f"{record.topic_partition} is not being reassigned")
     return _aim(state, record, _without(record.replicas, record.adding_replicas))
 
 
-def _aim(state: ImageState, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
+def _aim(state: ClusterImage, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
     """Make `target` what the replicas are to be, whatever was under way. Of the replicas that were being added those
     that it names go on copying, and the others are let go."""
     original = _without(record.replicas, record.adding_replicas)
@@ -168,7 +168,7 @@ def _cannot_let_go(record: PartitionRecord, gone: tuple[BrokerId, ...]) -> Refus
     )
 
 
-def _no_target(state: ImageState, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
+def _no_target(state: ClusterImage, record: PartitionRecord, target: tuple[BrokerId, ...]) -> Refused | None:
     """Why the replicas cannot be these, if they cannot."""
     topic = state.topics[record.topic_partition.topic_id]
     if len(set(target)) != len(target):
@@ -188,7 +188,7 @@ def _no_target(state: ImageState, record: PartitionRecord, target: tuple[BrokerI
     return None
 
 
-def _begin(state: ImageState, move: Move) -> Refused | None:
+def _begin(state: ClusterImage, move: Move) -> Refused | None:
     record = state.partitions.get(move.topic_partition)
     if record is None:
         return Refused("unknown_partition", f"there is no partition {move.topic_partition}")
@@ -219,7 +219,7 @@ def _without(members: tuple[BrokerId, ...], gone: Collection[BrokerId]) -> tuple
 # --- Brokers that go, and the last resort ----------------------------------------------------------------------------
 
 
-def unregister_broker(state: ImageState, command: UnregisterBroker) -> Done | Refused:
+def unregister_broker(state: ClusterImage, command: UnregisterBroker) -> Done | Refused:
     """Forget a broker, once nothing depends on it. A process of its name that comes later is a new broker."""
     broker = state.brokers.get(command.broker_id)
     if broker is None:
@@ -239,7 +239,7 @@ def unregister_broker(state: ImageState, command: UnregisterBroker) -> Done | Re
     return Done()
 
 
-def elect_unclean(state: ImageState, command: ElectUnclean) -> Done | Refused:
+def elect_unclean(state: ClusterImage, command: ElectUnclean) -> Done | Refused:
     """Whatever the other members had and the candidate lacks is lost. The record keeps that it was so."""
     record = state.partitions.get(command.topic_partition)
     if record is None:

@@ -1,7 +1,7 @@
-"""The agreed facts as plain records, with the indexes that keep every command cheap.
+"""The cluster image: the agreed facts as plain records, with the indexes that keep every command cheap.
 
-Only the methods here write: each keeps the indexes true and notes an event. The deciding is in `image_brokers.py`,
-`image_partitions.py` and `image_topics.py`, which get this state and a command; `image.py` calls them.
+Only the methods here write: each keeps the indexes true and notes an event. The functions that decide about commands
+get this state and a command.
 
 `revise` is the one place where a partition's record changes. Whatever the reason, it raises the partition epoch, keeps
 the commit set (the last ISR of at least `min.insync.replicas` members under an elected leader: KIP-966's idea of who
@@ -68,8 +68,8 @@ MAX_UNCLEAN_EPOCHS = 8
 _NOTHING: Mapping[TopicPartition, None] = {}
 
 
-class ImageState:
-    """Records by id. Whoever is not this package's `image*` only reads."""
+class ClusterImage:
+    """The agreed facts after `index`. Read the records as you like; only applying a command changes them."""
 
     def __init__(self) -> None:
         self.index = 0

@@ -18,7 +18,7 @@ from .command_results import Done, Refused
 from .commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
 from .image_config import settled_config
 from .image_elections import is_live
-from .image_state import PARTITIONS_PER_STEP, ImageState, Steps
+from .image_state import PARTITIONS_PER_STEP, ClusterImage, Steps
 
 MAX_TOPICS = 10_000
 MAX_PARTITIONS = 100_000
@@ -28,7 +28,7 @@ CREATED_INDEX_FEATURE_LEVEL = 5
 """From here on a topic keeps the index of its creation: every node that applies the command keeps the same."""
 
 
-def create_topic(state: ImageState, command: CreateTopic, index: int) -> Steps:
+def create_topic(state: ClusterImage, command: CreateTopic, index: int) -> Steps:
     """Refused when the name or the id is taken; the same name with the same id is the same creation, come twice.
     `index`: of the command in the metadata log."""
     existing = state.topic_ids.get(command.name)
@@ -60,7 +60,7 @@ def create_topic(state: ImageState, command: CreateTopic, index: int) -> Steps:
     return Done()
 
 
-def add_partitions(state: ImageState, command: AddPartitions) -> Steps:
+def add_partitions(state: ClusterImage, command: AddPartitions) -> Steps:
     """The new partitions get the topic's replication factor and settings."""
     topic = state.topics.get(command.topic_id)
     if topic is None:
@@ -79,7 +79,7 @@ def add_partitions(state: ImageState, command: AddPartitions) -> Steps:
     return Done()
 
 
-def delete_topic(state: ImageState, command: DeleteTopic) -> Steps:
+def delete_topic(state: ClusterImage, command: DeleteTopic) -> Steps:
     """Its name is free at once; its id is never used again."""
     topic = state.topics.get(command.topic_id)
     if topic is None:
@@ -92,7 +92,7 @@ def delete_topic(state: ImageState, command: DeleteTopic) -> Steps:
     return Done()
 
 
-def alter_topic(state: ImageState, command: AlterTopic) -> Steps:
+def alter_topic(state: ClusterImage, command: AlterTopic) -> Steps:
     """All settings or none. Another `min.insync.replicas` is another version of every partition."""
     topic = state.topics.get(command.topic_id)
     if topic is None:
@@ -136,7 +136,7 @@ def _unknown(topic_id: TopicId) -> Refused:
 
 
 def _no_placement(
-    state: ImageState, replicas: Sequence[tuple[BrokerId, ...]], factor: int, *, existing_partitions: int
+    state: ClusterImage, replicas: Sequence[tuple[BrokerId, ...]], factor: int, *, existing_partitions: int
 ) -> Refused | None:
     """Why partitions cannot be laid out like this, if they cannot."""
     if not replicas or existing_partitions + len(replicas) > MAX_PARTITIONS_PER_TOPIC:
@@ -154,7 +154,7 @@ def _no_placement(
     return None
 
 
-def _too_few_live(state: ImageState, replicas: Sequence[tuple[BrokerId, ...]], minimum: int) -> Refused | None:
+def _too_few_live(state: ClusterImage, replicas: Sequence[tuple[BrokerId, ...]], minimum: int) -> Refused | None:
     """A partition that could take no write with `acks=all` is not begun."""
     here = {broker_id for broker_id in state.brokers if is_live(state.brokers, broker_id)}
     for assigned in replicas:
@@ -166,12 +166,12 @@ def _too_few_live(state: ImageState, replicas: Sequence[tuple[BrokerId, ...]], m
     return None
 
 
-def _live(state: ImageState, brokers: Iterable[BrokerId]) -> tuple[BrokerId, ...]:
+def _live(state: ClusterImage, brokers: Iterable[BrokerId]) -> tuple[BrokerId, ...]:
     return tuple(broker_id for broker_id in brokers if is_live(state.brokers, broker_id))
 
 
 def _put_new_partitions(
-    state: ImageState, topic_id: TopicId, first: int, replicas: Sequence[tuple[BrokerId, ...]], minimum: int
+    state: ClusterImage, topic_id: TopicId, first: int, replicas: Sequence[tuple[BrokerId, ...]], minimum: int
 ) -> Generator[None, None, None]:
     for number, assigned in enumerate(replicas, first):
         if number % PARTITIONS_PER_STEP == 0:

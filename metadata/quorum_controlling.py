@@ -18,7 +18,7 @@ from raftlog.model import NO_TIME, BrokerId, Incarnation
 from .command_envelope import Command, encode
 from .controller import Controller
 from .engine import Outcome
-from .image import ClusterImage
+from .image_state import ClusterImage
 from .sessions import Sessions
 from .time_keeper import TimeKeeper
 

@@ -23,12 +23,12 @@ from raftlog.errors import InvariantViolation, RemoteProtocolError
 from .command_envelope import decode
 from .command_results import CommandResult
 from .engine import Committed, InstalledSnapshot
-from .image import ClusterImage
+from .image import apply_in_steps
 from .image_diff import diff_in_steps
 from .image_events import MetadataEvent
-from .image_state import slices
+from .image_state import ClusterImage, slices
 from .journal import FIRST_INDEX
-from .snapshot import SnapshotEncoder
+from .snapshot import SnapshotEncoder, decode_snapshot_in_steps
 
 Entry: TypeAlias = Committed | InstalledSnapshot
 
@@ -116,12 +116,12 @@ class StateMachine:
             raise InvariantViolation(f"the committed entry {entry.index} cannot be applied here: {error}") from None
         if len(entry.command) > LARGE_COMMAND_BYTES:
             yield
-        result = yield from self.image.apply_in_steps(entry.index, entry.term, envelope)
+        result = yield from apply_in_steps(self.image, entry.index, entry.term, envelope)
         return result, self.image.take_events()
 
     def _install(self, snapshot: InstalledSnapshot) -> _Work:
         try:
-            image = yield from ClusterImage.from_snapshot_in_steps(snapshot.state)
+            image = yield from decode_snapshot_in_steps(snapshot.state)
         except RemoteProtocolError as error:
             raise InvariantViolation(f"the snapshot up to {snapshot.index} cannot be read here: {error}") from None
         events = yield from diff_in_steps(self.image, image)
@@ -152,7 +152,7 @@ class StateMachine:
         after which it is) when one is whole. It takes many steps where there is much, and entries are applied
         meanwhile."""
         if self._snapshot is None and begin and self.between_entries:
-            self._snapshot = self.image.begin_snapshot()
+            self._snapshot = SnapshotEncoder(self.image)
             self.snapshot_index = self.applied_index
         state = self._snapshot.step() if self._snapshot is not None else None
         if state is None:

@@ -33,12 +33,13 @@ from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolErr
 from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Incarnation, QuorumStatus
 from raftlog.ports import Buffer, Clock, Disk, Random
 
+from . import image_invariants
 from . import quorum_protocol as protocol
 from .command_envelope import ClientSession, Command, encode
 from .commands import NoOp, RegisterBroker
 from .engine import Outcome, Ready
-from .image import ClusterImage
 from .image_events import MetadataEvent
+from .image_state import ClusterImage
 from .journal import prepare_journal as prepare_quorum
 from .pysyncobj_engine import PySyncObjEngine
 from .quorum_broker import OwnBroker
@@ -421,7 +422,7 @@ class QuorumNode:
         """Assert what must hold between any two calls. Raises `InvariantViolation`. Looks at everything: for tests."""
         self._engine.check_invariants()
         if self._machine.between_entries:
-            self._machine.image.check_invariants()
+            image_invariants.check(self._machine.image)
         applied = self._engine.status().applied_index
         if self._machine.applied_index > applied:
             raise InvariantViolation(f"the image is at {self._machine.applied_index}, the engine {applied}")

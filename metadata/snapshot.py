@@ -28,7 +28,7 @@ from raftlog.ports import Buffer
 
 from .groups.snapshot import PackedGroup, pack_group, unpack_group
 from .groups.transaction_snapshot import pack_transactions, unpack_transactions
-from .image_state import ImageState
+from .image_state import ClusterImage, run
 from .snapshot_format import (
     Body,
     BodyWithTime,
@@ -92,7 +92,7 @@ _group_decoder = msgspec.msgpack.Decoder(PackedGroup)
 _answer_decoder = msgspec.msgpack.Decoder(PackedAnswer)
 
 
-def encode(state: ImageState) -> bytes:
+def encode_snapshot(state: ClusterImage) -> bytes:
     """Equal states give equal bytes."""
     encoder = SnapshotEncoder(state)
     while True:
@@ -107,7 +107,7 @@ class SnapshotEncoder:
     Records are never changed, only replaced, so copies of the dictionaries that hold them are a copy of the state.
     """
 
-    def __init__(self, state: ImageState) -> None:
+    def __init__(self, state: ClusterImage) -> None:
         self._topics = [state.topics[topic_id] for topic_id in sorted(state.topics)]
         self._groups = [state.groups.by_id[group_id] for group_id in sorted(state.groups.by_id)]
         self._offsets = state.groups.copy_offsets()
@@ -198,9 +198,15 @@ class SnapshotEncoder:
         return groups
 
 
-def decode_in_steps(state: ImageState, packed: Buffer) -> Generator[None, None, None]:
-    """Fill an empty state, a topic or so many partitions at a time; it brings no events. Raises `RemoteProtocolError`
-    (`UnknownSnapshot` for a newer version's)."""
+def decode_snapshot(packed: Buffer) -> ClusterImage:
+    """The state that it was made of. Raises `RemoteProtocolError` for bytes that are not a snapshot, `UnknownSnapshot`
+    for a newer version's."""
+    return run(decode_snapshot_in_steps(packed))
+
+
+def decode_snapshot_in_steps(packed: Buffer) -> Generator[None, None, ClusterImage]:
+    """The same, a topic or so many partitions at a time; it brings no events."""
+    state = ClusterImage()
     body = yield from _open(packed)
     state.index = body.index
     state.feature_level = body.feature_level
@@ -242,6 +248,7 @@ def decode_in_steps(state: ImageState, packed: Buffer) -> Generator[None, None, 
     if not body.sessions:
         state.sessions.derive_seen()
     state.take_events()
+    return state
 
 
 def _open(packed: Buffer) -> Generator[None, None, Body]:
@@ -263,7 +270,7 @@ def _open(packed: Buffer) -> Generator[None, None, Body]:
     return _decode(_decoder, body)
 
 
-def _version_of(state: ImageState) -> int:
+def _version_of(state: ClusterImage) -> int:
     """The oldest that holds all of the state: nodes of the cluster's feature level can read it."""
     if state.feature_level >= VERSION_FEATURE_LEVEL:
         return VERSION
@@ -280,7 +287,7 @@ def _crc(version: int, body: Buffer) -> Generator[None, None, int]:
     return crc
 
 
-def _unpack_transactions(state: ImageState, body: BodyWithTransactions) -> Generator[None, None, None]:
+def _unpack_transactions(state: ClusterImage, body: BodyWithTransactions) -> Generator[None, None, None]:
     steps = unpack_transactions(state.transactions, body.transactions)
     while True:
         try:

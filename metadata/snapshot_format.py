@@ -27,7 +27,7 @@ from raftlog.model import (
 
 from .command_results import CommandResult
 from .image_sessions import Seen
-from .image_state import ImageState
+from .image_state import ClusterImage
 from .tickets import RecoveryTicket
 
 
@@ -139,7 +139,7 @@ def unpack_session(packed: PackedSession) -> Seen:
     return Seen(packed.upto, set(packed.ahead), packed.last_index, packed.floor_index)
 
 
-def pack_broker(state: ImageState, broker: BrokerRecord) -> PackedBroker:
+def pack_broker(state: ClusterImage, broker: BrokerRecord) -> PackedBroker:
     return PackedBroker(
         broker_id=broker.broker_id,
         incarnation=broker.incarnation,

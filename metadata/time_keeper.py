@@ -32,7 +32,7 @@ from raftlog.model import BrokerId, ClusterTime
 
 from .command_envelope import Command
 from .commands import MAX_STEP_MS, TIME_FEATURE_LEVEL, AdvanceTime
-from .image_state import ImageState
+from .image_state import ClusterImage
 
 STEP_SECONDS = 10.0
 """Between two steps: nodes extrapolate from one to the next."""
@@ -81,7 +81,7 @@ class TimeKeeper:
         """A node's wall clock, as it was a moment ago."""
         self._readings[node] = _Reading(wall_ms - now * 1000, now)
 
-    def decide(self, now: float, image: ImageState, voters: Sequence[BrokerId], known_at: float) -> Command | None:
+    def decide(self, now: float, image: ClusterImage, voters: Sequence[BrokerId], known_at: float) -> Command | None:
         """What to propose, if anything; to be given to `settled`. `known_at`: since when this node has known the
         present time of the image."""
         if self._first_at is None:

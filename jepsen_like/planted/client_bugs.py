@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any
 
-from metadata import quorum_node
+from metadata import quorum_machine, quorum_node
 from metadata.engine import Fate, Outcome
-from metadata.image import ClusterImage
 from metadata.image_sessions import ClientSessions
+from metadata.image_state import ClusterImage
 from metadata.quorum_questions import Barriers
 from raftlog.ports import Buffer
 
 from .patches import Patch, Planted, original
 
 _encode = original(quorum_node, "encode")
-_from_snapshot = original(ClusterImage, "from_snapshot_in_steps")
+_decode_snapshot = original(quorum_machine, "decode_snapshot_in_steps")
 _propose = original(quorum_node.QuorumNode, "propose")
 _pump = original(Barriers, "pump")
 
@@ -33,8 +33,8 @@ def _encode_without_session(command: Any, *, session: Any = None, term: int | No
     return packed
 
 
-def _image_without_answers(cls: Any, packed: Buffer) -> Generator[None, None, ClusterImage]:
-    image: ClusterImage = yield from _from_snapshot(packed)
+def _image_without_answers(packed: Buffer) -> Generator[None, None, ClusterImage]:
+    image: ClusterImage = yield from _decode_snapshot(packed)
     image.sessions = ClientSessions()
     return image
 
@@ -80,6 +80,6 @@ CLIENT_BUGS = (
         "answers_are_not_in_snapshots",
         "a voter that came by a snapshot carries out a retry that the others do not",
         "the snapshot holds the answers",
-        (Patch(ClusterImage, "from_snapshot_in_steps", classmethod(_image_without_answers)),),
+        (Patch(quorum_machine, "decode_snapshot_in_steps", _image_without_answers),),
     ),
 )

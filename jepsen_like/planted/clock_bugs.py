@@ -14,7 +14,7 @@ from metadata.commands import MAX_STEP_MS, AdvanceTime
 from metadata.groups import image as group_image
 from metadata.groups.coordinator import Coordinator
 from metadata.groups.records import in_order
-from metadata.image_state import ImageState
+from metadata.image_state import ClusterImage
 from metadata.time_keeper import TimeKeeper
 from raftlog.cluster_clock import ClusterClock
 from raftlog.model import ClusterTime
@@ -95,9 +95,9 @@ CLOCK_BUGS_OF_GROUPS = (
     Planted(
         "offsets_are_stamped_by_the_asked_node",
         "offsets of a group expire because the node that took its commits has a clock that is behind",
-        "ImageState.stamp_ms is the cluster's time; ClusterTime.since_ms",
+        "ClusterImage.stamp_ms is the cluster's time; ClusterTime.since_ms",
         (
-            Patch(ImageState, "stamp_ms", _stamps_of_the_asker),
+            Patch(ClusterImage, "stamp_ms", _stamps_of_the_asker),
             Patch(ClusterTime, "since_ms", _as_it_says),
         ),
         GROUPS,

@@ -13,7 +13,7 @@ import msgspec
 from metadata import controller, image_brokers, image_elections, image_partitions, image_reassignments
 from metadata.controller import Controller
 from metadata.image_elections import is_live, members, recovery_minimum, recovery_participants
-from metadata.image_state import ImageState
+from metadata.image_state import ClusterImage
 from partitions.replica import Replica
 from partitions.replica_folders import OpenedReplica
 from raftlog.model import NO_BROKER, PartitionEpoch
@@ -23,7 +23,7 @@ from .patches import CLUSTER, Patch, Planted, original
 _begin_role = original(Replica, "_begin_role")
 _electable = original(image_elections, "electable")
 _report = original(OpenedReplica, "report")
-_revise = original(ImageState, "revise")
+_revise = original(ClusterImage, "revise")
 
 
 def _settle_without_epochs(state: Any, broker: Any, former_directory: Any, topic_partitions: Any, reports: Any) -> None:
@@ -152,8 +152,8 @@ ELECTION_BUGS = (
     Planted(
         "the_commit_set_follows_the_isr",
         "what is left of the ISR is forgotten to have been more",
-        "ImageState.revise keeps the last ISR that could commit",
-        (Patch(ImageState, "revise", _commit_set_follows_the_isr),),
+        "ClusterImage.revise keeps the last ISR that could commit",
+        (Patch(ClusterImage, "revise", _commit_set_follows_the_isr),),
         found_by=CLUSTER,
     ),
     Planted(

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from metadata.image import ClusterImage
+from metadata.image_state import ClusterImage
 from raftlog.model import TopicPartition
 
 from .violation import Violation

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from metadata.command_envelope import Command, Envelope
 from metadata.commands import AlterTopic, CreateTopic, DeleteTopic, GrantProducerIds
-from metadata.image import ClusterImage
+from metadata.image_state import ClusterImage
 
 from .violation import Violation
 

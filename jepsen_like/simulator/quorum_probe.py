@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from metadata.image import ClusterImage
+from metadata.image_state import ClusterImage
 from metadata.journal import Journal
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_node import QuorumNode

@@ -20,6 +20,7 @@ from types import ModuleType
 from unittest import mock
 
 from metadata import image_sessions, pysyncobj_engine, quorum_replication, quorum_snapshot
+from metadata.snapshot import encode_snapshot
 from raftlog.errors import DiskDamaged, DiskFailed, DiskFull, InvalidRequest, InvariantViolation, RaftlogError
 
 from .collector import seldom_collected
@@ -240,7 +241,7 @@ class QuorumWorld:
                 return
             if at >= deadline:
                 raise Violation(f"S10: {LIVENESS_SECONDS:.0f} s after everything healed: {'; '.join(missing[:5])}")
-        images = {node.quorum.image.snapshot() for node in wanted if node.quorum is not None}
+        images = {encode_snapshot(node.quorum.image) for node in wanted if node.quorum is not None}
         if len(images) > 1:
             raise Violation(f"S7.6: at the end the images of {len(wanted)} nodes differ")
         for node in wanted:

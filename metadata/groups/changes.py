@@ -91,7 +91,7 @@ class Join(Part, frozen=True, tag="join"):
 
 class Leave(Part, frozen=True, tag="leave"):
     """A member goes by itself. `now_ms`, here and below, is the proposer's wall clock: it makes a stamp only as long as
-    there is no cluster's time (`ImageState.stamp_ms`)."""
+    there is no cluster's time (`ClusterImage.stamp_ms`)."""
 
     group_id: GroupIdField
     member_id: MemberIdField

@@ -42,14 +42,14 @@ from .changes import (
 from .records import NEVER_MS, CommittedOffset, GroupRecord, MemberRecord, in_order
 
 if TYPE_CHECKING:
-    from ..image_state import ImageState
+    from ..image_state import ClusterImage
 
 MAX_GROUPS = 10_000
 MAX_COMMITTED_OFFSETS = 1_000_000
 """Of all groups: every node keeps them in memory and in every snapshot."""
 
 
-def change_groups(state: ImageState, command: ChangeGroups, index: int, term: int) -> GroupsChanged:
+def change_groups(state: ClusterImage, command: ChangeGroups, index: int, term: int) -> GroupsChanged:
     """Each change on its own, in order."""
     refusals = []
     for position, change in enumerate(command.changes):
@@ -59,7 +59,7 @@ def change_groups(state: ImageState, command: ChangeGroups, index: int, term: in
     return GroupsChanged(tuple(refusals))
 
 
-def _change(state: ImageState, change: GroupChange, index: int, term: int) -> Refused | None:
+def _change(state: ClusterImage, change: GroupChange, index: int, term: int) -> Refused | None:
     match change:
         case Commit():
             return _commit(state, change, index)
@@ -81,7 +81,7 @@ def _change(state: ImageState, change: GroupChange, index: int, term: int) -> Re
             return _delete(state, change)
 
 
-def topic_removed(state: ImageState, topic_id: TopicId, index: int) -> None:
+def topic_removed(state: ClusterImage, topic_id: TopicId, index: int) -> None:
     """Nobody owns its partitions any more, and nobody goes on in them: a topic of the same name is another topic."""
     for group in state.groups.groups_of(topic_id):
         members = dict(group.members)
@@ -102,7 +102,7 @@ def topic_removed(state: ImageState, topic_id: TopicId, index: int) -> None:
 # --- Members ---------------------------------------------------------------------------------------------------------
 
 
-def _join(state: ImageState, join: Join, index: int) -> Refused | None:
+def _join(state: ClusterImage, join: Join, index: int) -> Refused | None:
     if join.assignor not in ASSIGNORS:
         return Refused("invalid_request", f"assignor {join.assignor!r} is none of {', '.join(sorted(ASSIGNORS))}")
     if not join.topics and not join.pattern:
@@ -147,7 +147,7 @@ def _join(state: ImageState, join: Join, index: int) -> Refused | None:
     return None
 
 
-def _remove_member(state: ImageState, change: Leave | Fence, index: int) -> Refused | None:
+def _remove_member(state: ClusterImage, change: Leave | Fence, index: int) -> Refused | None:
     """What it owned is nobody's until the next assignment."""
     found = _member(state, change.group_id, change.member_id, change.incarnation)
     if isinstance(found, Refused):
@@ -163,7 +163,7 @@ def _remove_member(state: ImageState, change: Leave | Fence, index: int) -> Refu
     return None
 
 
-def _release(state: ImageState, release: Release, index: int) -> Refused | None:
+def _release(state: ClusterImage, release: Release, index: int) -> Refused | None:
     found = _member(state, release.group_id, release.member_id, release.incarnation)
     if isinstance(found, Refused):
         return found
@@ -199,7 +199,7 @@ def _granted(
 
 
 def _member(
-    state: ImageState, group_id: str, member_id: str, incarnation: int
+    state: ClusterImage, group_id: str, member_id: str, incarnation: int
 ) -> tuple[GroupRecord, MemberRecord] | Refused:
     group = state.groups.by_id.get(group_id)
     member = None if group is None else group.members.get(member_id)
@@ -219,7 +219,7 @@ def _other_term(named: int, term: int) -> Refused | None:
 # --- Assignment ------------------------------------------------------------------------------------------------------
 
 
-def _assign(state: ImageState, assign: Assign, index: int) -> Refused | None:
+def _assign(state: ClusterImage, assign: Assign, index: int) -> Refused | None:
     group = state.groups.by_id.get(assign.group_id)
     if group is None or group.epoch != assign.epoch:
         return Refused("stale_group_epoch", f"group {assign.group_id!r} is not at {assign.epoch} any more")
@@ -247,7 +247,7 @@ def _assign(state: ImageState, assign: Assign, index: int) -> Refused | None:
 # --- Offsets ---------------------------------------------------------------------------------------------------------
 
 
-def _commit(state: ImageState, commit: Commit, index: int) -> Refused | None:
+def _commit(state: ClusterImage, commit: Commit, index: int) -> Refused | None:
     # Made once: of ten thousand offsets a second each is looked up in four places.
     named = [TopicPartition(one.topic_id, one.partition) for one in commit.offsets]
     refused = not_its_own(state, commit, named) or _no_such_place(state, commit.group_id, named)
@@ -265,7 +265,7 @@ def _commit(state: ImageState, commit: Commit, index: int) -> Refused | None:
     return None
 
 
-def not_its_own(state: ImageState, commit: Commit, named: list[TopicPartition]) -> Refused | None:
+def not_its_own(state: ClusterImage, commit: Commit, named: list[TopicPartition]) -> Refused | None:
     """Why this member may not commit for these partitions, if it may not: the fence of ordinary commits and of those
     within a transaction (S8)."""
     if not commit.member_id:
@@ -290,7 +290,7 @@ def not_its_own(state: ImageState, commit: Commit, named: list[TopicPartition]) 
     return None
 
 
-def _no_such_place(state: ImageState, group_id: str, named: list[TopicPartition]) -> Refused | None:
+def _no_such_place(state: ClusterImage, group_id: str, named: list[TopicPartition]) -> Refused | None:
     current = state.groups.offsets_of(group_id)
     added = 0
     for partition in named:
@@ -304,7 +304,7 @@ def _no_such_place(state: ImageState, group_id: str, named: list[TopicPartition]
     return None
 
 
-def have_group(state: ImageState, group_id: str, index: int) -> None:
+def have_group(state: ClusterImage, group_id: str, index: int) -> None:
     """One without members is made where there is none."""
     if group_id not in state.groups.by_id:
         state.groups.put_group(GroupRecord(group_id, index, index, ""))
@@ -314,7 +314,7 @@ def _committed(one: OffsetToCommit, now_ms: int) -> CommittedOffset:
     return CommittedOffset(one.offset, one.leader_epoch, one.metadata, now_ms)
 
 
-def _reset(state: ImageState, reset: Reset, index: int) -> Refused | None:
+def _reset(state: ClusterImage, reset: Reset, index: int) -> Refused | None:
     group = state.groups.by_id.get(reset.group_id)
     if group is not None and group.members:
         return _has_members(group)
@@ -331,7 +331,7 @@ def _reset(state: ImageState, reset: Reset, index: int) -> Refused | None:
     return None
 
 
-def _moved(state: ImageState, reset: Reset, named: list[TopicPartition]) -> Refused | None:
+def _moved(state: ClusterImage, reset: Reset, named: list[TopicPartition]) -> Refused | None:
     """Why this is not the group for which it was planned, if it is not."""
     if not reset.expected:
         return None
@@ -347,7 +347,7 @@ def _moved(state: ImageState, reset: Reset, named: list[TopicPartition]) -> Refu
     return None
 
 
-def _expire(state: ImageState, expire: Expire) -> Refused | None:
+def _expire(state: ClusterImage, expire: Expire) -> Refused | None:
     group = state.groups.by_id.get(expire.group_id)
     if group is None or group.epoch != expire.epoch or group.members:
         return Refused("stale_group_epoch", f"group {expire.group_id!r} is not what it was")
@@ -365,7 +365,7 @@ def _expire(state: ImageState, expire: Expire) -> Refused | None:
     return None
 
 
-def _delete(state: ImageState, delete: Delete) -> Refused | None:
+def _delete(state: ClusterImage, delete: Delete) -> Refused | None:
     group = state.groups.by_id.get(delete.group_id)
     if group is None:
         return Refused("unknown_group", f"there is no group {delete.group_id!r}")

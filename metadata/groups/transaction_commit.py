@@ -33,7 +33,7 @@ from .transaction_ends import KEYS_PER_STEP, Decision, abort_undecided, describe
 from .transaction_records import Standing
 
 if TYPE_CHECKING:
-    from ..image_state import ImageState
+    from ..image_state import ClusterImage
 
 MAX_KEYS_PER_COMMIT = 100_000
 MAX_ENDS_PER_COMMIT = 200_000
@@ -114,7 +114,7 @@ class _Wanted:
         return None
 
 
-def commit(state: ImageState, change: Commit | CommitStaged, index: int) -> Decision:
+def commit(state: ClusterImage, change: Commit | CommitStaged, index: int) -> Decision:
     """One commit, in steps."""
     wanted = _Wanted(change, state.stamp_ms(change.now_ms))
     pieces: list[bytes] = []
@@ -137,7 +137,7 @@ def commit(state: ImageState, change: Commit | CommitStaged, index: int) -> Deci
     return (yield from _decide(state, wanted, index))
 
 
-def _take_parts(state: ImageState, change: CommitStaged) -> list[bytes] | Refused:
+def _take_parts(state: ClusterImage, change: CommitStaged) -> list[bytes] | Refused:
     """They are dropped, whatever the answer will be."""
     parts = state.transactions.parts.get(change.commit_id, {})
     if sorted(parts) != list(range(change.parts)):
@@ -150,7 +150,7 @@ def _take_parts(state: ImageState, change: CommitStaged) -> list[bytes] | Refuse
     return pieces
 
 
-def _decide(state: ImageState, wanted: _Wanted, index: int) -> Decision:
+def _decide(state: ClusterImage, wanted: _Wanted, index: int) -> Decision:
     refused = _cannot_be(wanted)
     if refused is not None:
         return refused
@@ -208,7 +208,7 @@ def _cannot_be(wanted: _Wanted) -> Refused | None:
     return None
 
 
-def _no_room(state: ImageState, wanted: _Wanted) -> Refused | None:
+def _no_room(state: ClusterImage, wanted: _Wanted) -> Refused | None:
     """The world's fault, and mended by time, but for positions, which stay for ever."""
     if state.transactions.ends_count + wanted.end_count > MAX_ENDS:
         return Refused("overloaded", f"{MAX_ENDS} offsets of commits wait for their markers, which is the most")
@@ -231,14 +231,14 @@ def _no_room(state: ImageState, wanted: _Wanted) -> Refused | None:
 # --- What is not so now: the attempt is over -------------------------------------------------------------------------
 
 
-def _was_accepted(state: ImageState, wanted: _Wanted, standings: dict[TransactionKey, Standing]) -> bool:
+def _was_accepted(state: ClusterImage, wanted: _Wanted, standings: dict[TransactionKey, Standing]) -> bool:
     """Before: its transactions are committed, and its positions have moved. All of them: where one of several is taken
     it was another commit that took it."""
     committed = bool(standings) and all(standing is Standing.COMMITTED for standing in standings.values())
     return committed and all(state.transactions.position(one.name) >= one.new for one in wanted.positions)
 
 
-def _position_refusal(state: ImageState, wanted: _Wanted) -> Refused | None:
+def _position_refusal(state: ClusterImage, wanted: _Wanted) -> Refused | None:
     moved = None
     for position in wanted.positions:
         value = state.transactions.position(position.name)
@@ -274,7 +274,7 @@ def _standing_refusal(standings: dict[TransactionKey, Standing], wanted: _Wanted
     return Refused("outcome_unknown", f"{of} is not remembered any more")
 
 
-def _partition_refusal(state: ImageState, wanted: _Wanted) -> Generator[None, None, Refused | None]:
+def _partition_refusal(state: ClusterImage, wanted: _Wanted) -> Generator[None, None, Refused | None]:
     for count, topic_partition in enumerate(wanted.ends, 1):
         if topic_partition not in state.partitions:
             return Refused("unknown_partition", f"there is no partition {topic_partition}")
@@ -283,7 +283,7 @@ def _partition_refusal(state: ImageState, wanted: _Wanted) -> Generator[None, No
     return None
 
 
-def _group_refusal(state: ImageState, wanted: _Wanted) -> Refused | None:
+def _group_refusal(state: ClusterImage, wanted: _Wanted) -> Refused | None:
     for group in wanted.moves.values():
         speaker = (group.group_id, group.member_id, group.incarnation, group.generation)
         named = [move.topic_partition for move in group.moves]
@@ -308,7 +308,7 @@ def _group_refusal(state: ImageState, wanted: _Wanted) -> Refused | None:
 # --- All of it -------------------------------------------------------------------------------------------------------
 
 
-def _write(state: ImageState, wanted: _Wanted, index: int) -> Generator[None, None, None]:
+def _write(state: ClusterImage, wanted: _Wanted, index: int) -> Generator[None, None, None]:
     # The ends before the outcome: a copy that takes this over in pieces must not miss what is meant (S13).
     for number, piece in enumerate(slices_of_ends(wanted.ends)):
         state.transactions.change(EndsCommitted(piece))
@@ -329,7 +329,7 @@ def _write(state: ImageState, wanted: _Wanted, index: int) -> Generator[None, No
         state.transactions.change(PositionMoved(position.name, position.new))
 
 
-def _position_tells_all(state: ImageState, wanted: _Wanted) -> bool:
+def _position_tells_all(state: ClusterImage, wanted: _Wanted) -> bool:
     """Whether the positions of this commit, which is decided, tell of all that is committed in the block that it
     retires. There may be others in it, whose own commits had no position and may be asked for again."""
     block = state.transactions.open_block(wanted.block) if wanted.positions and wanted.block else None

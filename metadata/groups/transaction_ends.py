@@ -17,7 +17,7 @@ from ..image_events import BlockChanged, ProducerChanged, ProducerIdsTaken
 from .transaction_records import MAX_PRODUCER_EPOCH, NamedProducer, Standing, with_ids
 
 if TYPE_CHECKING:
-    from ..image_state import ImageState
+    from ..image_state import ClusterImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def describe(key: TransactionKey) -> str:
     return f"the transaction of producer {key.producer_id} in epoch {key.producer_epoch}"
 
 
-def in_next_epoch(state: ImageState, producer: NamedProducer, after: int) -> NamedProducer:
+def in_next_epoch(state: ClusterImage, producer: NamedProducer, after: int) -> NamedProducer:
     """The producer in the epoch after this one; where there is none, with another id."""
     if after < MAX_PRODUCER_EPOCH:
         return replace(producer, epoch=ProducerEpoch(after + 1))
@@ -56,7 +56,7 @@ def in_next_epoch(state: ImageState, producer: NamedProducer, after: int) -> Nam
     return replace(producer, producer_id=fresh, epoch=ProducerEpoch(0), former_id=producer.producer_id)
 
 
-def put_producer(state: ImageState, record: NamedProducer) -> None:
+def put_producer(state: ClusterImage, record: NamedProducer) -> None:
     """Its id counts as granted from now on. The record goes first: an id that was granted and is in no record would be
     taken for an expired one."""
     transactions = state.transactions
@@ -65,7 +65,7 @@ def put_producer(state: ImageState, record: NamedProducer) -> None:
         transactions.change(ProducerIdsTaken(ProducerId(record.producer_id + 1)))
 
 
-def end_producer(state: ImageState, producer: NamedProducer, outcome: Outcome, now_ms: int | None) -> None:
+def end_producer(state: ClusterImage, producer: NamedProducer, outcome: Outcome, now_ms: int | None) -> None:
     """Its transaction is decided; `now_ms` where the producer itself asked for that. Its epoch rises (KIP-890)."""
     record = replace(
         in_next_epoch(state, producer, producer.epoch),
@@ -77,7 +77,7 @@ def end_producer(state: ImageState, producer: NamedProducer, outcome: Outcome, n
 
 
 def end_all(
-    state: ImageState, keys: Iterable[TransactionKey], outcome: Outcome, index: int, now_ms: int | None
+    state: ClusterImage, keys: Iterable[TransactionKey], outcome: Outcome, index: int, now_ms: int | None
 ) -> Generator[None, None, None]:
     """All of these are undecided; now they are not."""
     by_block: dict[ProducerId, list[int]] = {}
@@ -102,7 +102,7 @@ def end_all(
 
 
 def abort_undecided(
-    state: ImageState, keys: Iterable[TransactionKey], index: int, now_ms: int | None
+    state: ClusterImage, keys: Iterable[TransactionKey], index: int, now_ms: int | None
 ) -> Generator[None, None, None]:
     """Those of them that are; nothing happens to the others. It is right at any time: nobody was told of a commit."""
     undecided = []
@@ -114,7 +114,7 @@ def abort_undecided(
     yield from end_all(state, undecided, Outcome.ABORTED, index, now_ms)
 
 
-def retire_block(state: ImageState, name: str, index: int, *, answered: bool = False) -> None:
+def retire_block(state: ClusterImage, name: str, index: int, *, answered: bool = False) -> None:
     """What is undecided in it is aborted for good; nothing happens where no block of this name is open.
 
     `answered`: a position tells what became of its ids. Then nobody needs the block for long, and as nothing of it is
@@ -127,7 +127,7 @@ def retire_block(state: ImageState, name: str, index: int, *, answered: bool = F
         state.transactions.change(BlockChanged(retired))
 
 
-def told_after(state: ImageState, ended: Iterable[TransactionKey]) -> Told:
+def told_after(state: ClusterImage, ended: Iterable[TransactionKey]) -> Told:
     """With what the named ones among these producers go on, having ended these last. There is nothing to tell where
     that is the next epoch for all of them (`Transactions.going_on`): answers are remembered, thousands of them."""
     keys = list(dict.fromkeys(ended))

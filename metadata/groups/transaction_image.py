@@ -59,7 +59,7 @@ from .transaction_ends import (
 from .transaction_records import Block, NamedProducer, Standing, with_attempt
 
 if TYPE_CHECKING:
-    from ..image_state import ImageState
+    from ..image_state import ClusterImage
 
 MAX_PRODUCERS = 50_000
 """Named ones. As all that follows: every node keeps them in memory and in every snapshot."""
@@ -75,7 +75,7 @@ ENDS_PER_STEP = 1_000
 
 
 def change_transactions(
-    state: ImageState, command: ChangeTransactions, index: int, term: int
+    state: ClusterImage, command: ChangeTransactions, index: int, term: int
 ) -> Generator[None, None, TransactionsChanged]:
     """Each change on its own, in order; in steps."""
     answers = []
@@ -89,7 +89,7 @@ def change_transactions(
     return TransactionsChanged(tuple(answers))
 
 
-def _change(state: ImageState, change: TransactionChange, index: int, term: int) -> Decision:
+def _change(state: ClusterImage, change: TransactionChange, index: int, term: int) -> Decision:
     match change:
         case Commit() | CommitStaged():
             return (yield from commit(state, change, index))
@@ -114,7 +114,7 @@ def _change(state: ImageState, change: TransactionChange, index: int, term: int)
             return _remove_position(state, change)
 
 
-def strike_topic(state: ImageState, topic_id: TopicId) -> Generator[None, None, None]:
+def strike_topic(state: ClusterImage, topic_id: TopicId) -> Generator[None, None, None]:
     """The topic is about to go: no commit waits for markers in its partitions any more."""
     topic = state.topics.get(topic_id)
     for number in range(0 if topic is None else topic.partition_count):
@@ -128,7 +128,7 @@ def strike_topic(state: ImageState, topic_id: TopicId) -> Generator[None, None, 
             yield
 
 
-def _forget(state: ImageState, topic_partition: TopicPartition, keys: Iterable[TransactionKey]) -> None:
+def _forget(state: ClusterImage, topic_partition: TopicPartition, keys: Iterable[TransactionKey]) -> None:
     """Those of these ends that are there."""
     transactions = state.transactions
     known = [key for key in dict.fromkeys(keys) if transactions.end_offset(key, topic_partition) is not None]
@@ -139,7 +139,7 @@ def _forget(state: ImageState, topic_partition: TopicPartition, keys: Iterable[T
 # --- Who has transactions --------------------------------------------------------------------------------------------
 
 
-def _initialize(state: ImageState, change: Initialize) -> Answer:
+def _initialize(state: ClusterImage, change: Initialize) -> Answer:
     transactions = state.transactions
     known = transactions.producer(change.transactional_id)
     now_ms = state.stamp_ms(change.now_ms)
@@ -169,7 +169,7 @@ def _initialize(state: ImageState, change: Initialize) -> Answer:
     return Told((record.key,))
 
 
-def _open_block(state: ImageState, change: OpenBlock, index: int) -> Answer:
+def _open_block(state: ClusterImage, change: OpenBlock, index: int) -> Answer:
     transactions = state.transactions
     block = transactions.open_block(change.name) if change.name else None
     if block is None:
@@ -197,7 +197,7 @@ _NOT_ABORTED = (
 """Why an abort is refused, the weightiest first."""
 
 
-def _abort(state: ImageState, change: Abort, index: int) -> Decision:
+def _abort(state: ClusterImage, change: Abort, index: int) -> Decision:
     keys = [key.key for key in change.keys]
     yield from abort_undecided(state, keys, index, state.stamp_ms(change.now_ms))
     standings = {state.transactions.standing(key): key for key in reversed(keys)}
@@ -207,7 +207,7 @@ def _abort(state: ImageState, change: Abort, index: int) -> Decision:
     return told_after(state, keys)
 
 
-def _abort_overdue(state: ImageState, change: AbortOverdue, index: int) -> Decision:
+def _abort_overdue(state: ClusterImage, change: AbortOverdue, index: int) -> Decision:
     keys = [key.key for key in change.keys]
     yield from abort_undecided(state, keys, index, None)
     for key in keys:
@@ -216,7 +216,7 @@ def _abort_overdue(state: ImageState, change: AbortOverdue, index: int) -> Decis
     return DONE
 
 
-def _pass_over(state: ImageState, key: TransactionKey) -> None:
+def _pass_over(state: ClusterImage, key: TransactionKey) -> None:
     """Somebody wrote with what was never handed out: it never will be, and so it is aborted."""
     producer = state.transactions.producer_of(key.producer_id)
     if producer is None:
@@ -229,7 +229,7 @@ def _pass_over(state: ImageState, key: TransactionKey) -> None:
 # --- What is staged, and what is forgotten ---------------------------------------------------------------------------
 
 
-def _stage(state: ImageState, change: StagePart) -> Answer:
+def _stage(state: ClusterImage, change: StagePart) -> Answer:
     transactions = state.transactions
     known = transactions.parts.get(change.commit_id, {})
     if change.number in known:
@@ -246,7 +246,7 @@ def _stage(state: ImageState, change: StagePart) -> Answer:
     return DONE
 
 
-def _marked(state: ImageState, change: Marked) -> Answer:
+def _marked(state: ClusterImage, change: Marked) -> Answer:
     record = state.partitions.get(change.topic_partition)
     if record is None:
         return Refused("unknown_partition", f"there is no partition {change.topic_partition}")
@@ -256,7 +256,7 @@ def _marked(state: ImageState, change: Marked) -> Answer:
     return DONE
 
 
-def _remove_position(state: ImageState, change: RemovePosition) -> Answer:
+def _remove_position(state: ClusterImage, change: RemovePosition) -> Answer:
     value = state.transactions.position(change.name)
     if value < 0:
         return DONE
@@ -266,7 +266,7 @@ def _remove_position(state: ImageState, change: RemovePosition) -> Answer:
     return DONE
 
 
-def _expire(state: ImageState, change: Expire, term: int) -> Answer:
+def _expire(state: ClusterImage, change: Expire, term: int) -> Answer:
     if change.term != term:
         return Refused("not_coordinator", f"a coordinator's change of term {change.term} in an entry of term {term}")
     transactions = state.transactions

@@ -14,9 +14,11 @@ from metadata.command_envelope import ENVELOPE_VERSION, Envelope
 from metadata.command_parts import Election
 from metadata.command_results import Elected, ReassignmentsAltered, Refused
 from metadata.commands import ElectLeaders
-from metadata.image import ClusterImage
+from metadata.image import apply
 from metadata.image_diff import diff
-from metadata.image_invariants import check_step
+from metadata.image_invariants import check, check_step
+from metadata.image_state import ClusterImage
+from metadata.snapshot import decode_snapshot, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, PartitionRecord
 from tests.support.metadata_commands import RandomCommands
@@ -48,9 +50,9 @@ def test_the_invariants_hold_and_a_follower_sees_all(seed: int, length: int) -> 
     commands = RandomCommands(image, seed)
     for index in range(1, length + 1):
         before = dict(image.partitions)
-        result, events = image.apply(index, 1, commands.next())
+        result, events = apply(image, index, 1, commands.next())
         assert not (isinstance(result, Refused) and result.code == "internal_error")
-        image.check_invariants()
+        check(image)
         for topic_partition, record in image.partitions.items():
             check_step(before.get(topic_partition, record), record)
         view.on_events(index, events)
@@ -63,15 +65,15 @@ def test_a_snapshot_is_the_same_state_with_the_same_future(seed: int, past: int,
     image = ClusterImage()
     commands = RandomCommands(image, seed)
     for index in range(1, past + 1):
-        image.apply(index, 1, commands.next())
-    restored = ClusterImage.from_snapshot(image.snapshot())
-    assert restored.snapshot() == image.snapshot()
+        apply(image, index, 1, commands.next())
+    restored = decode_snapshot(encode_snapshot(image))
+    assert encode_snapshot(restored) == encode_snapshot(image)
     assert diff(image, restored) == []
-    restored.check_invariants()
+    check(restored)
     for index in range(past + 1, past + future + 1):
         envelope = commands.next()
-        assert image.apply(index, 1, envelope) == restored.apply(index, 1, envelope)
-    assert restored.snapshot() == image.snapshot()
+        assert apply(image, index, 1, envelope) == apply(restored, index, 1, envelope)
+    assert encode_snapshot(restored) == encode_snapshot(image)
 
 
 @settings(max_examples=100, deadline=None)
@@ -80,11 +82,11 @@ def test_the_difference_leads_a_follower_to_the_present(seed: int, past: int, mi
     image, view = ClusterImage(), ClusterView()
     commands = RandomCommands(image, seed)
     for index in range(1, past + 1):
-        view.on_events(index, image.apply(index, 1, commands.next())[1])
-    old = ClusterImage.from_snapshot(image.snapshot())
+        view.on_events(index, apply(image, index, 1, commands.next())[1])
+    old = decode_snapshot(encode_snapshot(image))
     for index in range(past + 1, past + missed + 1):
-        image.apply(index, 1, commands.next())
-    new = ClusterImage.from_snapshot(image.snapshot())
+        apply(image, index, 1, commands.next())
+    new = decode_snapshot(encode_snapshot(image))
     view.on_events(new.index, diff(old, new))
     assert seen(view) == seen(fresh(image))
 
@@ -118,11 +120,11 @@ def test_elections_agree_with_the_twin(seed: int, length: int) -> None:
     image = ClusterImage()
     commands = RandomCommands(image, seed)
     for index in range(1, length + 1):
-        image.apply(index, 1, commands.next())
+        apply(image, index, 1, commands.next())
     for topic_partition, record in sorted(image.partitions.items()):
         for candidate in record.replicas:
             for recovery in (False, True):
-                trial = ClusterImage.from_snapshot(image.snapshot())
+                trial = decode_snapshot(encode_snapshot(image))
                 election = Election(
                     topic_partition.topic_id,
                     topic_partition.partition,
@@ -132,7 +134,7 @@ def test_elections_agree_with_the_twin(seed: int, length: int) -> None:
                     recovery,
                 )
                 command = Envelope(ENVELOPE_VERSION, None, None, ElectLeaders((election,)))
-                result, _ = trial.apply(image.index + 1, 1, command)
+                result, _ = apply(trial, image.index + 1, 1, command)
                 assert isinstance(result, Elected)
                 expected = twin_may_lead(image, record, candidate, recovery)
                 assert (result.refusals == (None,)) == expected, (str(record), candidate, recovery, result)
@@ -147,7 +149,7 @@ def test_the_random_commands_reach_every_answer() -> None:
         commands = RandomCommands(image, seed)
         for index in range(1, 151):
             envelope = commands.next()
-            result, _ = image.apply(index, 1, envelope)
+            result, _ = apply(image, index, 1, envelope)
             if envelope.session is not None:
                 continue
             refusals = result.refusals if isinstance(result, Elected | ReassignmentsAltered) else (result,)

@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 from metadata import image_brokers, image_partitions, image_reassignments
-from metadata.image import ClusterImage
 from tests.support import metadata_cluster
 from tests.support.metadata_moving import MovingWalk
 from tests.support.metadata_replicas import LostRecord, Walk
@@ -96,7 +95,7 @@ def whoever_was_added_may_be_let_go(patch: pytest.MonkeyPatch) -> None:
 )
 def test_the_moving_walks_find_a_planted_bug(plant: Callable[[pytest.MonkeyPatch], None], first_seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ClusterImage, "check_invariants", lambda self: None)
+        patch.setattr(metadata_cluster, "check", lambda image: None)
         patch.setattr(metadata_cluster, "check_step", lambda before, after: None)
         plant(patch)
         with pytest.raises(LostRecord):
@@ -115,7 +114,7 @@ PLANTED: list[Callable[[pytest.MonkeyPatch], None]] = [
 def test_the_walks_find_a_planted_bug(plant: Callable[[pytest.MonkeyPatch], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         # Only a lost record counts here, not the image's own alarm.
-        patch.setattr(ClusterImage, "check_invariants", lambda self: None)
+        patch.setattr(metadata_cluster, "check", lambda image: None)
         patch.setattr(metadata_cluster, "check_step", lambda before, after: None)
         plant(patch)
         with pytest.raises(LostRecord):

@@ -38,7 +38,7 @@ from raftlog.transactions import TransactionKey
 from .fake_groups import NOW_MS, FakeGroups
 
 if TYPE_CHECKING:
-    from metadata.image_state import ImageState
+    from metadata.image_state import ClusterImage
 
 
 class FakeBrokerTransactions:
@@ -59,7 +59,7 @@ class FakeBrokerTransactions:
             raise self.fail
         groups: Any = self._groups
         groups.transactions = self._state
-        typed: ImageState = groups
+        typed: ClusterImage = groups
         steps = change_transactions(typed, ChangeTransactions((change,)), self._groups.view.index + 1, 1)
         try:
             while True:

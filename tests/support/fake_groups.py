@@ -29,7 +29,7 @@ from raftlog.model import ClusterTime, Offset, PartitionRecord, TopicPartition
 from raftlog.patterns import full_matcher
 
 if TYPE_CHECKING:
-    from metadata.image_state import ImageState
+    from metadata.image_state import ClusterImage
 
 NOW_MS = 1_700_000_000_000
 
@@ -68,7 +68,7 @@ class FakeGroups:
         """The index at which it was decided. Raises the refusal."""
         index = self.view.index + 1
         state: Any = self
-        typed: ImageState = state
+        typed: ClusterImage = state
         result = change_groups(typed, ChangeGroups((change,)), index, 1)
         self.feed_events()
         assert self.view.index == index

@@ -18,6 +18,7 @@ from metadata.groups.changes import (
     pack_partitions,
 )
 from metadata.groups.records import GroupRecord, MemberRecord
+from metadata.snapshot import encode_snapshot
 from raftlog.model import Offset, TopicPartition
 from raftlog.version import FEATURE_LEVEL
 
@@ -51,7 +52,7 @@ class GroupCluster(Cluster):
 
     def change(self, *changes: GroupChange, refused: str = "") -> None:
         """All are carried out; or, with `refused`, the only one is refused with this code and nothing happens."""
-        before = self.image.snapshot() if refused else b""
+        before = encode_snapshot(self.image) if refused else b""
         result = self.apply(ChangeGroups(changes))
         assert isinstance(result, GroupsChanged), result
         if not refused:
@@ -61,7 +62,7 @@ class GroupCluster(Cluster):
         assert self.events == []
         after = self.image.index
         self.image.index = after - 1
-        assert self.image.snapshot() == before
+        assert encode_snapshot(self.image) == before
         self.image.index = after
 
     def group(self, group: str = "readers") -> GroupRecord:

@@ -19,9 +19,11 @@ from metadata.commands import (
     SetFeatureLevel,
     UnfenceBroker,
 )
-from metadata.image import ClusterImage
+from metadata.image import apply
 from metadata.image_events import MetadataEvent
-from metadata.image_invariants import check_step
+from metadata.image_invariants import check, check_step
+from metadata.image_state import ClusterImage
+from metadata.snapshot import decode_snapshot, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import (
     BrokerId,
@@ -88,19 +90,19 @@ class Cluster:
     ) -> CommandResult:
         """The state machine's answer, whatever it is; a node that began from a snapshot gives the same (S7)."""
         before = dict(self.image.partitions)
-        snapshot = self.image.snapshot()
-        other_node, unchanged = ClusterImage.from_snapshot(snapshot), ClusterImage.from_snapshot(snapshot)
+        snapshot = encode_snapshot(self.image)
+        other_node, unchanged = decode_snapshot(snapshot), decode_snapshot(snapshot)
         unchanged.index = index = self.image.index + 1
         envelope = decode(encode(command, term=term, session=session))
-        result, self.events = self.image.apply(index, self.term, envelope)
-        assert other_node.apply(index, self.term, envelope) == (result, self.events)
-        self.image.check_invariants()
+        result, self.events = apply(self.image, index, self.term, envelope)
+        assert apply(other_node, index, self.term, envelope) == (result, self.events)
+        check(self.image)
         for topic_partition, record in self.image.partitions.items():
             if topic_partition in before:
                 check_step(before[topic_partition], record)
         if isinstance(result, Refused) and session is None and not isinstance(command, AlterIsr):
             assert self.events == []
-            assert self.image.snapshot() == unchanged.snapshot()
+            assert encode_snapshot(self.image) == encode_snapshot(unchanged)
         self.view.on_events(index, self.events)
         return result
 

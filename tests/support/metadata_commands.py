@@ -33,8 +33,8 @@ from metadata.commands_moves import (
     ThrottleReassignments,
     UnregisterBroker,
 )
-from metadata.image import ClusterImage
 from metadata.image_elections import recovery_winners
+from metadata.image_state import ClusterImage
 from raftlog.model import (
     BrokerId,
     Endpoint,

@@ -28,9 +28,11 @@ from metadata.groups.transaction_changes import (
     TopicEnds,
     TransactionChange,
 )
-from metadata.image import ClusterImage
+from metadata.image import apply
 from metadata.image_elections import electable, recovery_winners
 from metadata.image_events import MetadataEvent
+from metadata.image_invariants import check
+from metadata.image_state import ClusterImage
 from partitions.manager import Produced
 from raftlog.broker.identity import NodeIdentity
 from raftlog.broker.wiring import Broker
@@ -190,8 +192,8 @@ class TransactionWorld:
     def apply(self, command: Command) -> tuple[Any, int]:
         """The answer, and the entry's index. Every broker hears of it soon."""
         index = self.image.index + 1
-        result, events = self.image.apply(index, 1, decode(encode(command)))
-        self.image.check_invariants()
+        result, events = apply(self.image, index, 1, decode(encode(command)))
+        check(self.image)
         self.told.append((index, events))
         for node in self.nodes.values():
             self.scheduler.call_soon(node.hear)

@@ -20,6 +20,7 @@ from metadata.groups.transaction_changes import (
     TransactionChange,
     pack_keys,
 )
+from metadata.snapshot import encode_snapshot
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey, Verdict
 
@@ -94,7 +95,7 @@ class TransactionCluster(GroupCluster):
         """All but the index."""
         index, self.image.index = self.image.index, 0
         try:
-            return self.image.snapshot()
+            return encode_snapshot(self.image)
         finally:
             self.image.index = index
 

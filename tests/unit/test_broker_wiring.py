@@ -13,9 +13,9 @@ from jepsen_like.simulator.disk import SimDisk
 from metadata.command_results import Registered
 from metadata.commands_moves import UnregisterBroker
 from metadata.engine import Fate, Outcome
-from metadata.image import ClusterImage
 from metadata.image_diff import diff
 from metadata.image_events import BrokerChanged, ThrottleChanged
+from metadata.snapshot import decode_snapshot, encode_snapshot
 from raftlog.broker.health import health_of
 from raftlog.broker.identity import NodeIdentity
 from raftlog.broker.wiring import Broker, _as_change
@@ -133,9 +133,9 @@ def test_a_process_that_reads_in_a_snapshot_that_its_broker_was_unregistered_sto
 ) -> None:
     """The log entry is gone: a node that was away for long gets a snapshot in its place."""
     cluster, broker, fatal = registered
-    before = ClusterImage.from_snapshot(cluster.image.snapshot())
+    before = decode_snapshot(encode_snapshot(cluster.image))
     cluster.do(UnregisterBroker(OWN, broker.incarnation))
-    broker.on_events(cluster.image.index, diff(before, ClusterImage.from_snapshot(cluster.image.snapshot())))
+    broker.on_events(cluster.image.index, diff(before, decode_snapshot(encode_snapshot(cluster.image))))
     (error,) = fatal
     assert "was unregistered by an operator" in str(error)
     assert broker.view.broker(OWN) is None

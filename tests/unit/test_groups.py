@@ -22,8 +22,10 @@ from metadata.groups.changes import (
     pack_partitions,
 )
 from metadata.groups.records import GroupState
-from metadata.image import ClusterImage
+from metadata.image import apply
 from metadata.image_diff import diff
+from metadata.image_state import ClusterImage
+from metadata.snapshot import decode_snapshot, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, Offset
 from tests.support.groups import NOW_MS, GroupCluster, join, tps
@@ -326,9 +328,9 @@ def test_what_goes_with_a_topic_is_the_same_on_every_node_s7() -> None:
     cluster.commit("b", {3: 1})
     cluster.commit("a", {1: 1, 0: 2})
     cluster.commit("", {0: 1}, group="console")
-    copy = ClusterImage.from_snapshot(cluster.image.snapshot())
+    copy = decode_snapshot(encode_snapshot(cluster.image))
     entry = (cluster.image.index + 1, 1, Envelope(ENVELOPE_VERSION, None, None, DeleteTopic(TOPIC)))
-    assert copy.apply(*entry) == cluster.image.apply(*entry)
+    assert apply(copy, *entry) == apply(cluster.image, *entry)
 
 
 def test_groups_that_come_and_go_leave_nothing_behind() -> None:
@@ -359,7 +361,7 @@ def test_views_and_snapshots_have_it_all() -> None:
     cluster.change(join("c", instance="static", pattern="o.*"))
     cluster.assign(a=[0], b=[2, 3], c=[1])
     cluster.commit("a", {0: 10, 1: 3})
-    restored = ClusterImage.from_snapshot(cluster.image.snapshot())
+    restored = decode_snapshot(encode_snapshot(cluster.image))
     assert restored.groups.by_id == cluster.image.groups.by_id
     assert restored.groups.copy_offsets() == cluster.image.groups.copy_offsets()
     assert restored.groups.offset_count == 2
@@ -374,7 +376,7 @@ def test_a_difference_takes_away_what_is_gone() -> None:
     cluster = two_members()
     cluster.commit("a", {0: 10, 1: 3})
     cluster.commit("", {0: 1}, group="other")
-    old = ClusterImage.from_snapshot(cluster.image.snapshot())
+    old = decode_snapshot(encode_snapshot(cluster.image))
     view = ClusterView()
     view.on_events(old.index, diff(ClusterImage(), old))
     cluster.change(Delete("other"))

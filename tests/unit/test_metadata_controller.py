@@ -8,6 +8,8 @@ from metadata.command_envelope import Command, decode, encode
 from metadata.command_parts import IsrMember
 from metadata.commands import AlterIsr, CreateTopic, ElectLeaders, FenceBroker, UnfenceBroker
 from metadata.controller_moves import MAX_REBALANCED_AT_ONCE
+from metadata.image import apply
+from metadata.image_invariants import check
 from raftlog.model import NO_BROKER, BrokerId, TopicPartition
 from tests.support.metadata_cluster import TP, Cluster, report
 from tests.support.metadata_world import SESSION, TICK, World
@@ -185,7 +187,7 @@ def test_thousands_of_partitions_fail_over_in_few_commands() -> None:
     world = World(cluster)
     image = cluster.image
     create = CreateTopic("many", b"t" * 16, ((BrokerId(0), BrokerId(1), BrokerId(2)),) * 3000)  # type: ignore[arg-type]
-    image.apply(image.index + 1, 1, decode(encode(create)))
+    apply(image, image.index + 1, 1, decode(encode(create)))
     world.run(0.3)
     world.die(0)
     commands: list[Command] = []
@@ -195,11 +197,11 @@ def test_thousands_of_partitions_fail_over_in_few_commands() -> None:
             world.beat(broker)
         for command in world.controller.decide(world.now):
             commands.append(command)
-            image.apply(image.index + 1, cluster.term, decode(encode(command, term=cluster.term)))
+            apply(image, image.index + 1, cluster.term, decode(encode(command, term=cluster.term)))
             world.controller.settled(command)
     assert not image.leaderless
     assert len(commands) <= 10
-    image.check_invariants()
+    check(image)
 
 
 # --- Recovery --------------------------------------------------------------------------------------------------------

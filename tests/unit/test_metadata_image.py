@@ -24,8 +24,9 @@ from metadata.commands import (
     SetFeatureLevel,
     UnfenceBroker,
 )
-from metadata.image import MAX_PRODUCER_IDS_PER_GRANT, ClusterImage
+from metadata.image import MAX_PRODUCER_IDS_PER_GRANT, apply
 from metadata.image_brokers import MAX_BROKERS
+from metadata.image_state import ClusterImage
 from raftlog.errors import CODES, InvariantViolation
 from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation, TopicId
 from tests.support.metadata_cluster import Cluster, report
@@ -118,7 +119,7 @@ def test_the_number_of_brokers_is_bounded() -> None:
     cluster = Cluster(0)
     image = cluster.image
     for number in range(MAX_BROKERS):
-        image.apply(number + 1, 1, decode(encode(cluster.registration(number))))
+        apply(image, number + 1, 1, decode(encode(cluster.registration(number))))
     assert cluster.refusal(cluster.registration(MAX_BROKERS)) == "invalid_request"
     assert isinstance(cluster.do(cluster.registration(3)), Registered)
 
@@ -185,10 +186,10 @@ def test_a_command_of_another_term_is_refused() -> None:
 
 def test_entries_come_in_order() -> None:
     image = ClusterImage()
-    image.apply(5, 1, decode(encode(NoOp())))
+    apply(image, 5, 1, decode(encode(NoOp())))
     with pytest.raises(InvariantViolation):
-        image.apply(5, 1, decode(encode(NoOp())))
-    image.apply(9, 1, decode(encode(NoOp())))
+        apply(image, 5, 1, decode(encode(NoOp())))
+    apply(image, 9, 1, decode(encode(NoOp())))
     assert image.index == 9
 
 
@@ -359,7 +360,7 @@ def test_a_forgotten_answer_is_unknown_and_a_new_command_is_not(monkeypatch: pyt
     cluster.apply(grant, session=mine)
     for sequence in range(100):
         envelope = decode(encode(NoOp(), session=ClientSession(b"t" * 16, sequence, image.index)))
-        image.apply(image.index + 1, 1, envelope)
+        apply(image, image.index + 1, 1, envelope)
     assert len(image.sessions.answers) == 100
     retried = cluster.apply(grant, session=mine)
     assert isinstance(retried, Refused)

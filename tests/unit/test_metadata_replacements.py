@@ -6,7 +6,7 @@ import pytest
 
 from metadata.commands import SetFeatureLevel
 from metadata.commands_moves import REPLACEMENT_FEATURE_LEVEL, Reassignment, ThrottleReassignments
-from metadata.image import ClusterImage
+from metadata.snapshot import decode_snapshot, encode_snapshot
 from raftlog.model import BrokerId, PartitionRecord
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, TP, Cluster, report
@@ -185,7 +185,7 @@ def test_a_throttle_that_comes_with_a_replacement_holds() -> None:
 def test_a_snapshot_keeps_what_waits_and_copies() -> None:
     cluster = moving(0, 3, 4)
     assert reassign(cluster, 0, 3, 5) == ""
-    read = ClusterImage.from_snapshot(cluster.image.snapshot())
+    read = decode_snapshot(encode_snapshot(cluster.image))
     assert read.partitions == cluster.image.partitions
     assert (read.reassigning, read.moving, read.adding) == (cluster.image.reassigning, {}, cluster.image.adding)
 

@@ -13,10 +13,11 @@ from metadata.command_envelope import ClientSession
 from metadata.command_results import Done
 from metadata.commands import CreateTopic, DeleteTopic, NoOp, SetFeatureLevel
 from metadata.engine import InstalledSnapshot
-from metadata.image import ClusterImage
 from metadata.image_diff import diff
+from metadata.image_invariants import check
+from metadata.image_state import ClusterImage
 from metadata.quorum_machine import StateMachine
-from metadata.snapshot import VERSION, UnknownSnapshot
+from metadata.snapshot import VERSION, SnapshotEncoder, UnknownSnapshot, decode_snapshot, encode_snapshot
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, TopicId
 from raftlog.version import FEATURE_LEVEL
@@ -33,14 +34,14 @@ def busy() -> Cluster:
 
 
 def test_an_empty_image_round_trips() -> None:
-    image = ClusterImage.from_snapshot(ClusterImage().snapshot())
+    image = decode_snapshot(encode_snapshot(ClusterImage()))
     assert (image.index, image.brokers, image.partitions) == (0, {}, {})
 
 
 def test_what_was_derived_is_derived_again() -> None:
     image = busy().image
-    restored = ClusterImage.from_snapshot(image.snapshot())
-    restored.check_invariants()
+    restored = decode_snapshot(encode_snapshot(image))
+    check(restored)
     assert restored.starting == image.starting == {1}
     assert restored.sessions.answers == image.sessions.answers and restored.sessions.seen == image.sessions.seen
     assert set(restored.leaderless) == set(image.leaderless)
@@ -60,8 +61,8 @@ def with_more_topics() -> Cluster:
 def test_a_snapshot_in_slices_is_the_state_in_which_it_was_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.snapshot.PARTITIONS_PER_STEP", 1)
     cluster = with_more_topics()
-    before = cluster.image.snapshot()
-    encoder = cluster.image.begin_snapshot()
+    before = encode_snapshot(cluster.image)
+    encoder = SnapshotEncoder(cluster.image)
     packed, steps = encoder.step(), 1
     while packed is None:
         cluster.apply(DeleteTopic(TopicId(bytes([steps % 5]) * 16)))
@@ -69,7 +70,7 @@ def test_a_snapshot_in_slices_is_the_state_in_which_it_was_begun(monkeypatch: py
         cluster.start(1)
         packed, steps = encoder.step(), steps + 1
     assert packed == before and steps > 5
-    assert cluster.image.snapshot() != before
+    assert encode_snapshot(cluster.image) != before
 
 
 def test_an_installed_snapshot_ends_the_one_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +80,7 @@ def test_an_installed_snapshot_ends_the_one_under_way(monkeypatch: pytest.Monkey
     machine.image = with_more_topics().image
     machine.applied_index = machine.image.index
     assert machine.snapshot_step(begin=True) is None
-    machine.apply(InstalledSnapshot(500, 1, machine.image.snapshot()))
+    machine.apply(InstalledSnapshot(500, 1, encode_snapshot(machine.image)))
     assert machine.snapshot_step(begin=False) is None and machine.entries_since_snapshot == 0
     taken = None
     while taken is None:
@@ -88,16 +89,16 @@ def test_an_installed_snapshot_ends_the_one_under_way(monkeypatch: pytest.Monkey
 
 
 def test_a_newer_version_is_told_from_damage() -> None:
-    packed = busy().image.snapshot()
+    packed = encode_snapshot(busy().image)
     with pytest.raises(UnknownSnapshot, match="upgraded"):
-        ClusterImage.from_snapshot(packed[:4] + struct.pack(">I", VERSION + 1) + packed[8:])
+        decode_snapshot(packed[:4] + struct.pack(">I", VERSION + 1) + packed[8:])
 
 
 @pytest.mark.parametrize("length", [0, 3, 11, 12, 40, -1])
 def test_a_snapshot_that_was_cut_short_is_refused(length: int) -> None:
-    packed = busy().image.snapshot()
+    packed = encode_snapshot(busy().image)
     with pytest.raises(RemoteProtocolError):
-        ClusterImage.from_snapshot(packed[:length])
+        decode_snapshot(packed[:length])
 
 
 def newest() -> Cluster:
@@ -112,7 +113,7 @@ def newest() -> Cluster:
 @pytest.mark.parametrize("made", [busy, newest])
 @given(data=st.data())
 def test_a_flipped_bit_is_found(made: Callable[[], Cluster], data: st.DataObject) -> None:
-    packed = bytearray(made().image.snapshot())
+    packed = bytearray(encode_snapshot(made().image))
     packed[data.draw(st.integers(0, len(packed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(RemoteProtocolError):
-        ClusterImage.from_snapshot(packed)
+        decode_snapshot(packed)

@@ -15,10 +15,12 @@ from metadata.command_envelope import ClientSession, Command, decode, encode
 from metadata.command_results import Done, Refused
 from metadata.commands import AlterTopic, CreateTopic, DeleteTopic, FenceBroker, NoOp
 from metadata.engine import Committed, Fate, InstalledSnapshot
-from metadata.image import ClusterImage
+from metadata.image import apply
 from metadata.image_diff import diff
 from metadata.image_events import MetadataEvent
+from metadata.image_invariants import check
 from metadata.quorum_machine import StateMachine
+from metadata.snapshot import SnapshotEncoder, decode_snapshot, encode_snapshot
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, TopicId
 from tests.support.metadata_cluster import TOPIC, Cluster, report
@@ -58,7 +60,7 @@ def test_in_steps_is_the_same_as_at_once(large: Callable[[Cluster], Command]) ->
     cluster = Cluster(partitions=PARTITIONS)
     command = large(cluster)
     machine = StateMachine(lambda index, events: None)
-    machine.apply(InstalledSnapshot(cluster.image.index, 1, cluster.image.snapshot()))
+    machine.apply(InstalledSnapshot(cluster.image.index, 1, encode_snapshot(cluster.image)))
     machine.give([Committed(cluster.image.index + 1, 1, encode(command))])
     steps, answers = 0, list(machine.carry_on(no_time))
     while machine.behind:
@@ -67,8 +69,8 @@ def test_in_steps_is_the_same_as_at_once(large: Callable[[Cluster], Command]) ->
     assert steps >= PARTITIONS, "about one for each"
     result = cluster.apply(command)
     assert [answer for _, answer in answers] == [result]
-    assert machine.image.snapshot() == cluster.image.snapshot()
-    machine.image.check_invariants()
+    assert encode_snapshot(machine.image) == encode_snapshot(cluster.image)
+    check(machine.image)
 
 
 class Followed:
@@ -77,7 +79,7 @@ class Followed:
     def __init__(self, cluster: Cluster) -> None:
         self.told: list[tuple[int, Sequence[MetadataEvent]]] = []
         self.machine = StateMachine(lambda index, events: self.told.append((index, events)))
-        self.machine.apply(InstalledSnapshot(cluster.image.index, 1, cluster.image.snapshot()))
+        self.machine.apply(InstalledSnapshot(cluster.image.index, 1, encode_snapshot(cluster.image)))
         self.told.clear()
         self.before = cluster.image.index
 
@@ -114,10 +116,10 @@ def test_an_entry_is_told_once_and_when_it_has_ended() -> None:
 def test_a_snapshot_is_installed_in_steps_and_may_end_what_waits() -> None:
     cluster = Cluster(partitions=PARTITIONS)
     followed = Followed(Cluster(partitions=3))
-    machine, old = followed.machine, ClusterImage.from_snapshot(followed.machine.image.snapshot())
+    machine, old = followed.machine, decode_snapshot(encode_snapshot(followed.machine.image))
     cluster.fence(1)
     cluster.do(CreateTopic("other", OTHER, ((BrokerId(0),),)))
-    machine.give([InstalledSnapshot(cluster.image.index, 1, cluster.image.snapshot())])
+    machine.give([InstalledSnapshot(cluster.image.index, 1, encode_snapshot(cluster.image))])
     followed.give(NoOp())
     steps = 0
     while machine.behind:
@@ -125,7 +127,7 @@ def test_a_snapshot_is_installed_in_steps_and_may_end_what_waits() -> None:
         for entry, _ in machine.carry_on(no_time):
             assert machine.applied_index == entry.index
     assert steps > PARTITIONS
-    assert followed.told[0] == (cluster.image.index, diff(old, ClusterImage.from_snapshot(cluster.image.snapshot())))
+    assert followed.told[0] == (cluster.image.index, diff(old, decode_snapshot(encode_snapshot(cluster.image))))
     assert machine.applied_index == cluster.image.index + 1
 
 
@@ -142,8 +144,8 @@ def test_a_snapshot_takes_a_bounded_number_of_partitions_a_step(monkeypatch: pyt
     cluster = Cluster(partitions=PARTITIONS)
     for sequence in range(9):
         cluster.apply(NoOp(), session=ClientSession(b"s" * 16, sequence, 1))
-    whole = cluster.image.snapshot()
-    encoder, steps = cluster.image.begin_snapshot(), 1
+    whole = encode_snapshot(cluster.image)
+    encoder, steps = SnapshotEncoder(cluster.image), 1
     packed = encoder.step()
     while packed is None:
         packed, steps = encoder.step(), steps + 1
@@ -182,6 +184,6 @@ def test_a_registration_with_a_report_that_cannot_be_read_changes_nothing() -> N
     before = cluster.image.brokers[BrokerId(1)]
     good = cluster.registration(1, [report(2, 9)])
     bad = replace(good, packed_reports=(*good.packed_reports, Raw(encode_anything(["not", "a", "report"]))))
-    result, events = cluster.image.apply(cluster.image.index + 1, 1, decode(encode(bad)))
+    result, events = apply(cluster.image, cluster.image.index + 1, 1, decode(encode(bad)))
     assert isinstance(result, Refused) and result.code == "invalid_request" and "report" in result.detail
     assert cluster.image.brokers[BrokerId(1)] == before and not events

@@ -8,7 +8,7 @@ from metadata import image_topics
 from metadata.command_envelope import Command
 from metadata.command_results import Done
 from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, SetFeatureLevel
-from metadata.image import ClusterImage
+from metadata.snapshot import decode_snapshot, encode_snapshot
 from raftlog.model import BrokerId, TopicId
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import TOPIC, Cluster
@@ -112,7 +112,7 @@ def test_of_two_topics_of_one_name_the_later_has_the_greater_index() -> None:
     cluster.do(AddPartitions(OTHER, 1, (brokers(2, 1, 0),)))
     cluster.do(CreateTopic("orders", OTHER, (brokers(0, 1, 2),)))
     assert created(cluster) == first
-    restored = ClusterImage.from_snapshot(cluster.image.snapshot())
+    restored = decode_snapshot(encode_snapshot(cluster.image))
     assert restored.topics == cluster.image.topics
     cluster.do(DeleteTopic(OTHER))
     cluster.do(CreateTopic("orders", TOPIC, (brokers(0, 1, 2),)))

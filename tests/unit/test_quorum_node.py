@@ -11,10 +11,11 @@ from metadata.command_envelope import encode
 from metadata.command_results import Done, ProducerIdsGranted, Refused
 from metadata.commands import CreateTopic, FenceBroker, GrantProducerIds, NoOp
 from metadata.engine import Fate, Outcome
-from metadata.image import ClusterImage
+from metadata.image_state import ClusterImage
 from metadata.quorum_node import QuorumLimits
 from metadata.quorum_protocol import Propose, Proposed, decode
 from metadata.quorum_protocol import encode as encode_frame
+from metadata.snapshot import encode_snapshot
 from raftlog.errors import InvariantViolation, RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, QuorumStatus, TopicId
 from tests.support.quorum_cluster import QuorumCluster, incarnation_of, others, ready_cluster, topic
@@ -172,7 +173,7 @@ def test_a_command_that_raises_stops_the_node_and_is_not_tried_again(monkeypatch
         raise ValueError("poison")
 
     with monkeypatch.context() as poison:
-        poison.setattr(ClusterImage, "apply_in_steps", poisoned)
+        poison.setattr("metadata.quorum_machine.apply_in_steps", poisoned)
         node.propose(NoOp(), lambda outcome: None)
         with pytest.raises(ValueError, match="poison"):
             cluster.run(1.0)
@@ -215,7 +216,7 @@ def test_a_node_that_was_away_gets_the_difference_and_misses_nothing(monkeypatch
     assert len(jumps) <= 1 and (not jumps or jumps[0][1] - jumps[0][0] > 20), "one installed snapshot, no other gap"
     assert member.indexes[0] > 2 or jumps, "it came by a snapshot"
     cluster.run(0.2)
-    assert cluster.node(away).image.snapshot() == cluster.node(leader).image.snapshot()
+    assert encode_snapshot(cluster.node(away).image) == encode_snapshot(cluster.node(leader).image)
 
 
 def test_the_journal_stays_bounded() -> None:

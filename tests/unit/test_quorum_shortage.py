@@ -16,6 +16,7 @@ from metadata.engine import Fate, InstalledSnapshot, Outcome
 from metadata.journal import Journal, prepare_journal
 from metadata.quorum_messages import AppendReply, SnapshotChunk
 from metadata.quorum_node import SHORTAGE_SECONDS
+from metadata.snapshot import encode_snapshot
 from raftlog.errors import ResourceShortage
 from raftlog.ports import Buffer
 from tests.support.quorum_bench import Bench
@@ -126,7 +127,7 @@ def test_a_leader_in_a_shortage_gives_way_and_comes_back(shortage: Shortage) -> 
     shortage.refusing.clear()
     cluster.run_until(lambda: cluster.members[leader].view.topic("kept") is not None)
     cluster.run(0.5)
-    assert len({cluster.node(number).image.snapshot() for number in cluster.nodes}) == 1
+    assert len({encode_snapshot(cluster.node(number).image) for number in cluster.nodes}) == 1
 
 
 def test_a_shortage_that_lasts_stops_the_node(shortage: Shortage) -> None:

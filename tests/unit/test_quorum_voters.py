@@ -14,7 +14,7 @@ from metadata import quorum_messages as messages
 from metadata import quorum_protocol as protocol
 from metadata.command_envelope import encode
 from metadata.commands import NoOp
-from metadata.image import ClusterImage
+from metadata.image_state import ClusterImage
 from metadata.journal import Journal, prepare_journal
 from metadata.journal_snapshot import Snapshot, save_snapshot
 from metadata.quorum_configuration import encode_configuration, encode_entry
@@ -22,6 +22,7 @@ from metadata.quorum_messages import Append, AppendReply, Entry, PreVote, Reques
 from metadata.quorum_node import QuorumNode
 from metadata.quorum_protocol import EngineFrame
 from metadata.quorum_voters import MAGIC, PATH, VoterDirectories
+from metadata.snapshot import SnapshotEncoder
 from raftlog.clock import ManualClock
 from raftlog.config import TimingConfig
 from raftlog.errors import DiskDamaged
@@ -113,7 +114,7 @@ def test_a_rotten_memory_that_the_log_has_replaced_stops_nobody() -> None:
     journal.close()
     with pytest.raises(DiskDamaged, match="damaged"):
         start()  # the entry may be cut away yet
-    state = ClusterImage().begin_snapshot()
+    state = SnapshotEncoder(ClusterImage())
     while (packed := state.step()) is None:
         pass
     taken = Snapshot.of(2, 1, packed, encode_configuration(configuration(1, 2, 3)))

@@ -6,8 +6,8 @@ import pytest
 
 from metadata.groups.transaction_changes import Expire, ExpiredProducer, Initialize, Key, RemovePosition
 from metadata.groups.transaction_records import ATTEMPT_BYTES, ATTEMPTS_KEPT
-from metadata.image import ClusterImage
 from metadata.image_diff import transactions_diff
+from metadata.snapshot import decode_snapshot, encode_snapshot
 from raftlog.transactions import TransactionKey
 from tests.support.groups import NOW_MS
 from tests.support.transactions import TransactionCluster, commit, key, output
@@ -100,7 +100,7 @@ def test_names_remember_each_their_own_and_nothing_once_they_are_forgotten() -> 
 def test_a_snapshot_keeps_what_is_remembered() -> None:
     cluster = TransactionCluster()
     first = begin(cluster, 1)
-    cluster.image = ClusterImage.from_snapshot(cluster.image.snapshot())
+    cluster.image = decode_snapshot(encode_snapshot(cluster.image))
     assert begin(cluster, 1) == first
 
 
@@ -126,7 +126,7 @@ def test_a_position_is_forgotten_where_it_stands(moved: TransactionCluster) -> N
 
 
 def test_a_copy_that_is_brought_up_forgets_it_too(moved: TransactionCluster) -> None:
-    before = ClusterImage.from_snapshot(moved.image.snapshot())
+    before = decode_snapshot(encode_snapshot(moved.image))
     moved.do_change(RemovePosition("report/7", 3))
     steps = transactions_diff(before.transactions, moved.image.transactions)
     with pytest.raises(StopIteration) as done:

@@ -255,7 +255,7 @@ def forgets_ends_at_the_first_marker(patch: pytest.MonkeyPatch) -> None:
 def keeps_the_epoch(patch: pytest.MonkeyPatch) -> None:
     for module in (transaction_ends, transaction_image):
         patch.setattr(module, "in_next_epoch", lambda state, producer, after: producer)
-    patch.setattr("tests.support.metadata_cluster.ClusterImage.check_invariants", lambda self: None)
+    patch.setattr("tests.support.metadata_cluster.check", lambda image: None)
 
 
 def leaves_what_a_refused_commit_names(patch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ def aborts_what_is_committed(patch: pytest.MonkeyPatch) -> None:
 
     _standing = Block.standing
     patch.setattr(Block, "standing", standing)
-    patch.setattr("tests.support.metadata_cluster.ClusterImage.check_invariants", lambda self: None)
+    patch.setattr("tests.support.metadata_cluster.check", lambda image: None)
 
 
 def forgets_attempts(patch: pytest.MonkeyPatch) -> None:

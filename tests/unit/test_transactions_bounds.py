@@ -26,9 +26,11 @@ from metadata.groups.transaction_changes import (
     encode_piece,
 )
 from metadata.groups.transaction_records import Ranges, has_id, with_ids
-from metadata.image import ClusterImage
+from metadata.image import apply, apply_in_steps
 from metadata.image_diff import diff
-from metadata.image_state import run
+from metadata.image_invariants import check
+from metadata.image_state import ClusterImage, run
+from metadata.snapshot import SnapshotEncoder, decode_snapshot, decode_snapshot_in_steps, encode_snapshot
 from metadata.view import ClusterView
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId
@@ -129,7 +131,7 @@ def test_a_large_commit_is_applied_in_steps_and_seen_as_one_s13(monkeypatch: pyt
     block = cluster.open_block(count=50)
     asked = commit(*(output(one, {0: 5, 1: 6, 2: 7, 3: 8}) for one in block), positions={"query": (-1, 0)})
     image = cluster.image
-    steps = image.apply_in_steps(image.index + 1, 1, decode(encode(ChangeTransactions((asked,)))))
+    steps = apply_in_steps(image, image.index + 1, 1, decode(encode(ChangeTransactions((asked,)))))
     count = 0
     while True:
         try:
@@ -138,7 +140,7 @@ def test_a_large_commit_is_applied_in_steps_and_seen_as_one_s13(monkeypatch: pyt
             break
         count += 1
     assert count > 20
-    image.check_invariants()
+    check(image)
     events = image.take_events()
     assert len(events) > 200 / 7
     for event in events:
@@ -225,16 +227,16 @@ def test_what_is_struck_off_is_the_same_on_every_node_s7() -> None:
     one, other, *_ = cluster.open_block()
     cluster.do_change(commit(output(other, {0: 5})))
     cluster.do_change(commit(output(one, {0: 6})))
-    copy = ClusterImage.from_snapshot(cluster.image.snapshot())
+    copy = decode_snapshot(encode_snapshot(cluster.image))
     entry = (cluster.image.index + 1, 1, Envelope(ENVELOPE_VERSION, None, None, DeleteTopic(TOPIC)))
-    assert copy.apply(*entry) == cluster.image.apply(*entry)
+    assert apply(copy, *entry) == apply(cluster.image, *entry)
 
 
 def test_a_copy_that_missed_many_entries_is_brought_up_without_a_wrong_word_s13() -> None:
     cluster = TransactionCluster()
     named = cluster.initialize()
     block = cluster.open_block("batch", 4)
-    behind = ClusterImage.from_snapshot(cluster.image.snapshot())
+    behind = decode_snapshot(encode_snapshot(cluster.image))
     view = ClusterView()
     view.on_events(behind.index, diff(ClusterImage(), behind))
     cluster.do_change(commit(output(named, {0: 5}), output(block[0], {1: 6}), positions={"q": (-1, 3)}))
@@ -250,7 +252,7 @@ def test_a_copy_that_missed_many_entries_is_brought_up_without_a_wrong_word_s13(
             told = view.transactions.verdict(one, tp(0))
             assert told in (UNDECIDED, cluster.image.transactions.verdict(one, tp(0))), (event, one)
     assert view.transactions.positions() == [("q", 3)] and view.transactions.staged() == [(ID, 1)]
-    assert diff(cluster.image, ClusterImage.from_snapshot(cluster.image.snapshot())) == []
+    assert diff(cluster.image, decode_snapshot(encode_snapshot(cluster.image))) == []
     back = diff(cluster.image, behind)
     view.on_events(view.index, back)
     assert [view.transactions.verdict(one, tp(1)) for one in keys] == [
@@ -262,8 +264,8 @@ def test_a_snapshot_takes_nothing_of_what_comes_after_it() -> None:
     cluster = TransactionCluster()
     one, other, *_ = cluster.open_block()
     cluster.do_change(commit(output(one, {0: 5})))
-    whole = cluster.image.snapshot()
-    encoder = cluster.image.begin_snapshot()
+    whole = encode_snapshot(cluster.image)
+    encoder = SnapshotEncoder(cluster.image)
     cluster.do_change(commit(output(other, {0: 7}), positions={"q": (-1, 3)}))
     cluster.mark(0, one)
     while True:
@@ -271,7 +273,7 @@ def test_a_snapshot_takes_nothing_of_what_comes_after_it() -> None:
         if packed is not None:
             break
     assert packed == whole
-    assert run(ClusterImage.from_snapshot_in_steps(packed)).transactions.unmarked(tp(0)) == [one]
+    assert run(decode_snapshot_in_steps(packed)).transactions.unmarked(tp(0)) == [one]
 
 
 def test_damaged_snapshots_are_refused_whole() -> None:
@@ -279,20 +281,20 @@ def test_damaged_snapshots_are_refused_whole() -> None:
     one, *_ = cluster.open_block("batch")
     cluster.initialize()
     cluster.do_change(commit(output(one, {0: 5}), positions={"q": (-1, 3)}))
-    packed = cluster.image.snapshot()
+    packed = encode_snapshot(cluster.image)
     head = 12
     for bit in range(8 * head):
         damaged = bytearray(packed)
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(RemoteProtocolError):
-            ClusterImage.from_snapshot(bytes(damaged))
+            decode_snapshot(bytes(damaged))
     # With a checksum that fits: what is no transactions is told as such, and nothing else.
     for position in range(packed.index(b"batch"), len(packed)):
         damaged = bytearray(packed)
         damaged[position] ^= 0x55
         damaged[8:head] = zlib.crc32(damaged[head:]).to_bytes(4, "big")
         with contextlib.suppress(RemoteProtocolError):
-            ClusterImage.from_snapshot(bytes(damaged))
+            decode_snapshot(bytes(damaged))
 
 
 @pytest.mark.parametrize("few", [True, False])
