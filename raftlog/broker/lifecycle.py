@@ -110,6 +110,7 @@ class Node:
         self._forwarder = Forwarder(self.data_address_of, dial)
         self._groups = groups_of(self.broker, self._quorum, self._forwarder, self._clock, self._log)
         self._transactions = transactions_of(self.broker, self._quorum, self._clock, self._random, self._log)
+        self._descriptors = DescriptorBudget(limit, self.broker.manager.replica_count, self._clock, self._log)
         self.router = Router(
             self.broker,
             self._quorum,
@@ -118,9 +119,8 @@ class Node:
             stalls=stalls,
             groups=self._groups,
             transactions=self._transactions,
+            own_problems=self._problems,
         )
-        self._descriptors = DescriptorBudget(limit, self.broker.manager.replica_count, self._clock, self._log)
-        self.router.own_problems = self._problems
         self._listener: Http2Listener | None = None
         self._api: object | None = None
         self.api = self.data = Endpoint("", 0)

@@ -71,7 +71,7 @@ class LoopStalls:
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         """A loop that this gauge measures."""
-        return asyncio.SelectorEventLoop(_MeasuredSelector(self))
+        return asyncio.SelectorEventLoop(_MeasuredSelector(begins=self.turn_begins, ends=self.turn_ends))
 
     def begin(self, warn: Callable[..., Any]) -> None:
         """Count from here on, on the loop's thread. `warn(event, **fields)` gets a line now and then."""
@@ -121,14 +121,15 @@ class LoopStalls:
 
 
 class _MeasuredSelector(selectors.DefaultSelector):
-    """Tells the gauge when a turn begins and ends."""
+    """Tells when a turn of the loop begins and ends."""
 
-    def __init__(self, gauge: LoopStalls) -> None:
+    def __init__(self, *, begins: Callable[[], None], ends: Callable[[], None]) -> None:
         super().__init__()
-        self._gauge = gauge
+        self._begins = begins
+        self._ends = ends
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        self._gauge.turn_ends()
+        self._ends()
         ready = super().select(timeout)
-        self._gauge.turn_begins()
+        self._begins()
         return ready

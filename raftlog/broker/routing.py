@@ -93,7 +93,9 @@ class Router:
         stalls: LoopStalls | None = None,
         groups: Groups | None = None,
         transactions: Transactions | None = None,
+        own_problems: Callable[[], Sequence[str]] = tuple,
     ) -> None:
+        """`own_problems`: what is wrong with this node and can be seen here only."""
         self._broker = broker
         self._quorum = quorum
         self._forwarder = forwarder
@@ -105,8 +107,7 @@ class Router:
         self._groups = groups
         self._transactions = transactions
         self._stalls = stalls
-        self.own_problems: Callable[[], Sequence[str]] = tuple
-        """What is wrong with this node and can be seen here only."""
+        self._own_problems = own_problems
         self._leaders = Leaders(broker.view)
         self._fetches = FetchRouter(broker.identity.node_id, broker.local, forwarder, self._leaders)
         self._deletions = DeletionRouter(broker.identity.node_id, broker.local, forwarder, self._leaders, self.offsets)
@@ -258,7 +259,7 @@ class Router:
         return await self._proposer.catch_up_within(CATCH_UP_SECONDS)
 
     def health(self) -> Health:
-        return health_of(self._broker, self._quorum.status(), self._stalls, self.own_problems())
+        return health_of(self._broker, self._quorum.status(), self._stalls, self._own_problems())
 
     async def change_voters(self, action: str, node_id: int, *, plan: bool) -> VotersChange:
         return await change_voters(self._quorum, action, node_id, plan=plan)

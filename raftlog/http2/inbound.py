@@ -103,11 +103,6 @@ class Inbound:
     def new_assembler(self) -> MessageAssembler:
         return MessageAssembler(self._limits.max_message_bytes, self._budget)
 
-    @property
-    def partial_bytes(self) -> int:
-        """Held for unfinished messages."""
-        return self._budget.used
-
     def received(self, count: int, now: float) -> None:
         """Raises `Http2Error`."""
         self._now = now

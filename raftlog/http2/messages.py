@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..config import KIB, MIB
-from ..ports import Buffer, FileRegion, Part
+from ..ports import FileRegion, Part
 from .frames import PREFIX, PREFIX_BYTES, ErrorCode, Http2Error
 
 FIRST_BYTES = 2 * MIB + 256 * KIB
@@ -185,12 +185,6 @@ def normalize(parts: Sequence[Part]) -> tuple[list[Part], int]:
         normal.append(part)
         total += length
     return normal, total
-
-
-def encode_message(parts: Sequence[Buffer]) -> bytes:
-    """A whole message with its prefix as one piece: for tests and for bodies of other HTTP clients."""
-    body = b"".join(parts)
-    return PREFIX.pack(len(body)) + body
 
 
 def release_regions(parts: Sequence[Part]) -> None:

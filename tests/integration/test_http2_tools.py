@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from raftlog.http2 import Http2Limits, Http2Listener, Http2Stream
-from raftlog.http2.messages import encode_message
 from tests.support.certificates import self_signed
+from tests.support.http2_peer import prefixed
 
 pytestmark = pytest.mark.integration
 
@@ -69,7 +69,7 @@ async def run(*command: str) -> tuple[int, bytes, bytes]:
 @needs_curl
 @pytest.mark.parametrize("megabytes", [0, 1, 50])
 async def test_curl_posts_messages_and_gets_them_back(port: int, tmp_path: Path, megabytes: int) -> None:
-    content = b"".join(encode_message([os.urandom(size)]) for size in [21, *[1 << 20] * megabytes, 0, 5])
+    content = b"".join(prefixed(os.urandom(size)) for size in [21, *[1 << 20] * megabytes, 0, 5])
     (tmp_path / "body").write_bytes(content)
     status, out, err = await run(
         "curl", "-sS", "--http2-prior-knowledge", "--data-binary", f"@{tmp_path}/body", "-H", "Expect:",
@@ -110,7 +110,7 @@ async def test_curl_over_tls(tmp_path: Path) -> None:
     (tmp_path / "key.pem").write_bytes(key)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
-    content = encode_message([os.urandom(3 << 20)])
+    content = prefixed(os.urandom(3 << 20))
     (tmp_path / "body").write_bytes(content)
     listener = Http2Listener({"/echo": lambda stream: Echo()}, ssl=context)
     port = await listener.start("127.0.0.1", 0)
@@ -124,7 +124,7 @@ async def test_curl_over_tls(tmp_path: Path) -> None:
 
 @needs_nghttp
 async def test_nghttp_sees_a_clean_exchange(port: int, tmp_path: Path) -> None:
-    content = encode_message([b"hello " * 20_000])
+    content = prefixed(b"hello " * 20_000)
     (tmp_path / "body").write_bytes(content)
     status, out, err = await run("nghttp", "-v", "-n", "-d", f"{tmp_path}/body", f"http://127.0.0.1:{port}/echo")
     text = out.decode()
@@ -139,7 +139,7 @@ async def test_nghttp_sees_a_clean_exchange(port: int, tmp_path: Path) -> None:
 @needs_h2load
 @pytest.mark.parametrize("clients", [1, 8])
 async def test_h2load_sees_no_failure(port: int, tmp_path: Path, clients: int) -> None:
-    (tmp_path / "body").write_bytes(encode_message([b"x" * 1000]))
+    (tmp_path / "body").write_bytes(prefixed(b"x" * 1000))
     status, out, _ = await run(
         "h2load", "-n", "3000", "-c", str(clients), "-m", "32", "-d", f"{tmp_path}/body",
         f"http://127.0.0.1:{port}/echo",
@@ -155,7 +155,7 @@ async def test_h2load_with_the_smallest_windows_and_more_streams_than_announced(
         {"/echo": lambda stream: Echo()}, limits=Http2Limits(window_bytes=65_535, max_frame_bytes=2**14)
     )
     port = await listener.start("127.0.0.1", 0)
-    (tmp_path / "body").write_bytes(encode_message([b"x" * 200_000]))
+    (tmp_path / "body").write_bytes(prefixed(b"x" * 200_000))
     status, out, _ = await run(
         "h2load", "-n", "200", "-c", "2", "-m", "64", "-w", "16", "-W", "16", "-d", f"{tmp_path}/body",
         f"http://127.0.0.1:{port}/echo",

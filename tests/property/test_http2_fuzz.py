@@ -63,14 +63,14 @@ steps = st.lists(st.one_of(st.sampled_from([REQUESTS, AGAIN]), data_frames, any_
 def check_end(peer: RawPeer) -> None:
     """Whatever happened: bounded, and if it is over, with one GOAWAY that has a code."""
     core = peer.core
-    assert core._inbound.partial_bytes <= core.limits.max_partial_bytes
+    assert core._inbound._budget.used <= core.limits.max_partial_bytes
     assert len(core._inbound.reader._staging) <= STAGING_BYTES
     assert len(core.streams) <= core.limits.max_concurrent_streams
     goaways = only(peer.frames(), GoAwayFrame)
     failures = only(peer.events(), ConnectionFailed)
     assert len(goaways) == len(failures) <= 1
     if failures:
-        assert core.failed and not core.streams and core._inbound.partial_bytes == 0
+        assert core.failed and not core.streams and core._inbound._budget.used == 0
         assert goaways[0].error_code == failures[0].code
         assert failures[0].code in list(ErrorCode) and failures[0].reason
 
@@ -261,7 +261,7 @@ def test_two_cores_give_every_message_once_and_in_order(
         assert got.get(stream.id, []) == sent
         assert got_back.get(stream.id, []) == replies
     for core in (client, server):
-        assert core.outbox.queued_bytes == 0 and core._inbound.partial_bytes == 0 and not core.streams
+        assert core.outbox.queued_bytes == 0 and core._inbound._budget.used == 0 and not core.streams
 
 
 def test_parse_of_the_support_library_reads_its_own_frames() -> None:

@@ -24,7 +24,7 @@ def test_early_messages_are_told_after_the_answer() -> None:
     peer.core.respond(request.stream)
     peer.feed(data_frame(1, b"d" + prefixed(b"e")))
     assert peer.messages() == [b"a", b"b", b"cd", b"e"]
-    assert peer.core._inbound.partial_bytes == 0
+    assert peer.core._inbound._budget.used == 0
 
 
 @pytest.mark.parametrize("trailers", [True, False])
@@ -43,7 +43,7 @@ def test_early_bytes_that_are_no_messages_are_judged_only_when_accepted() -> Non
     peer = RawPeer()
     peer.core.refuse(arrive(peer, wire).stream, 404, "not here")
     assert [type(event) for event in peer.events()] == [StreamEnded, StreamClosed]
-    assert not peer.core.failed and peer.core._inbound.partial_bytes == 0
+    assert not peer.core.failed and peer.core._inbound._budget.used == 0
     peer = RawPeer()
     peer.core.respond(arrive(peer, wire).stream)
     (failed, _) = peer.events()
@@ -54,10 +54,10 @@ def test_early_bytes_are_bounded() -> None:
     peer = RawPeer(limits=Http2Limits(max_message_bytes=1000, max_partial_bytes=10_000))
     peer.frames()
     arrive(peer, *[data_frame(1, b"x" * 900) for _ in range(11)])
-    assert peer.core._inbound.partial_bytes <= 10_000
+    assert peer.core._inbound._budget.used <= 10_000
     peer.feed(data_frame(1, b"x" * 900))
     assert peer.reset_code() == ErrorCode.ENHANCE_YOUR_CALM
-    assert peer.core._inbound.partial_bytes == 0
+    assert peer.core._inbound._budget.used == 0
 
 
 def test_data_after_an_early_end() -> None:

@@ -230,4 +230,4 @@ def test_a_message_announced_above_the_limit_ends_the_connection_before_it_is_bu
     peer.frames()
     peer.feed(data_frame(1, (1001).to_bytes(4, "big") + b"x" * 1001)[:arrived])
     assert peer.goaway() == (ErrorCode.ENHANCE_YOUR_CALM, "message of 1001 bytes announced, the limit is 1000")
-    assert peer.core._inbound.partial_bytes == 0
+    assert peer.core._inbound._budget.used == 0

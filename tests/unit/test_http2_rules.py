@@ -328,7 +328,7 @@ def test_trailers_within_a_message_after_our_own_end(sent: bytes) -> None:
     peer.feed(data_frame(1, sent) + peer.headers(1, [("checksum", "1")], end=True))
     (closed,) = peer.events()
     assert isinstance(closed, StreamClosed) and "in the middle of a message" in closed.reason
-    assert peer.output() == b"" and not peer.core.failed and peer.core._inbound.partial_bytes == 0
+    assert peer.output() == b"" and not peer.core.failed and peer.core._inbound._budget.used == 0
 
 
 def test_a_stream_too_many_is_refused_by_itself() -> None:
@@ -355,7 +355,7 @@ def test_a_reset_of_the_peers_ends_the_stream_both_ways() -> None:
     peer.core.end(stream)
     peer.core.reset(stream, ErrorCode.CANCEL, "")
     assert peer.output() == b"" and peer.events() == []
-    assert peer.core._inbound.partial_bytes == 0
+    assert peer.core._inbound._budget.used == 0
 
 
 @pytest.mark.parametrize("rest_in_same_frame", [True, False])
@@ -375,4 +375,4 @@ def test_what_a_refused_request_carries_is_thrown_away_to_its_end(rest_in_same_f
         assert not request.stream.closed
         peer.feed(data_frame(1, b"more of it", end=True))
     assert [type(event) for event in peer.events()] == [StreamEnded, StreamClosed]
-    assert peer.output() == b"" and not peer.core.failed and peer.core._inbound.partial_bytes == 0
+    assert peer.output() == b"" and not peer.core.failed and peer.core._inbound._budget.used == 0
