@@ -11,7 +11,6 @@ from raftlog.http2.messages import (
     MessageAssembler,
     PartialBudget,
     PartialOverflow,
-    encode_message,
     normalize,
 )
 from raftlog.ports import FileRegion
@@ -98,4 +97,3 @@ def test_normalize_counts_bytes_whatever_the_items_are() -> None:
 
 
 def test_a_whole_message_for_other_clients() -> None:
-    assert encode_message([b"ab", memoryview(b"c")]) == b"\0\0\0\3abc"
