@@ -15,12 +15,12 @@ from typing import Protocol, TypeAlias
 from raftlog.errors import NotLeader, RaftlogError
 from raftlog.model import Offset, TopicId, TopicPartition
 from raftlog.ports import Scheduler, Worker
+from raftlog.slices import in_turns
 from raftlog.wire import AbortedRange, FetchedPartition, FetchedSlot, FetchPartition, SlotToFetch
 
 from .aborted_ranges import AbortedRanges
 from .driver import PartitionDriver
 from .log_slice import LogSlice
-from .turns import in_turns
 
 READS_A_TURN = 128
 """Some tens of microseconds each."""

@@ -29,11 +29,11 @@ from typing import TypeAlias
 from raftlog.errors import InvalidRequest, RetriableError
 from raftlog.model import TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler, Timer, Worker
+from raftlog.slices import in_turns
 from raftlog.wire import MAX_PARTITIONS_PER_REQUEST, FetchedSlot, SessionFetchRequest, SlotToFetch
 
 from .fetch_doubts import FetchDoubts
 from .fetch_reads import READS_A_TURN, PartitionRead, Replicas, load_cold, look, read_partition
-from .turns import in_turns
 
 MAX_POLLS = 16
 """Under way in one session: each may hold an answer in memory."""

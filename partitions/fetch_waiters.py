@@ -26,12 +26,12 @@ from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS
 from raftlog.errors import RetriableError
 from raftlog.model import TopicId, TopicPartition
 from raftlog.ports import Clock, FileRegion, Part, Scheduler, Timer, Worker
+from raftlog.slices import in_turns
 from raftlog.wire import FetchedPartition, FetchPartition
 
 from .fetch_doubts import CatchUp, FetchDoubts
 from .fetch_reads import READS_A_TURN, PartitionRead, Replicas, load_cold, read_partition
 from .fetch_sessions import FetchSessions
-from .turns import in_turns
 
 MAX_WAITING_POLLS = 10_000
 MAX_WAITING_PARTITIONS = 200_000

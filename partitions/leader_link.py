@@ -17,11 +17,12 @@ from raftlog.errors import CorruptBatch, RemoteProtocolError
 from raftlog.model import NO_INCARNATION, BrokerId, Incarnation, LeaderEpoch, Offset
 from raftlog.ports import Link
 from raftlog.record_batch import check_crc, split_batches
+from raftlog.slices import fits_a_turn, stepwise
 
 from .control_batches import control_of
 from .driver import PartitionDriver
 from .effects import FetchedBatch, Matched, ReportStable
-from .message_turns import MessageTurns, fits_a_turn, stepwise
+from .message_turns import MessageTurns
 from .replication_protocol import PushEntry, PushFrame, PushLedger, Subscription
 
 

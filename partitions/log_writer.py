@@ -23,11 +23,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from raftlog.ports import Scheduler, Worker
+from raftlog.slices import all_in_turns
 
 from .durable import TOGETHER_MAX, together, worth_one_call
 from .log import PartitionLog
 from .log_job import LogJob
-from .turns import all_in_turns
 
 HINDERED_RETRY_S = 1.0
 

@@ -20,6 +20,7 @@ from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, MIB, TimingConfig
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import NO_INCARNATION, Acks, BrokerId, Incarnation, ReplicaReport, TopicPartition
 from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Part, Random, Scheduler, Worker
+from raftlog.slices import in_turns
 from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset
 
 from .compactor import Compactor
@@ -43,7 +44,6 @@ from .replica_ticks import ReplicaTicks
 from .replication_client import Dialer, ReplicationClient
 from .replication_server import ReplicationServer
 from .transaction_looks import TransactionLooks
-from .turns import in_turns
 
 __all__ = ["Cancellable", "Dialer", "Logger", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
 

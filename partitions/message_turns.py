@@ -13,41 +13,13 @@ What is *not* here: what messages mean (`replication_server.py`, `replication_cl
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator
 
 from raftlog.errors import RemoteProtocolError
 from raftlog.ports import Scheduler
 
-T = TypeVar("T")
-
-ENTRIES_PER_TURN = 64
-"""Some fifty microseconds each."""
-
 WAITING_MAX = 4_096
 """Messages that wait for one before them."""
-
-
-def stepwise(items: Iterable[T], do: Callable[[T], None]) -> Iterator[None]:
-    """`do` for each, with a stop after every `ENTRIES_PER_TURN`."""
-    for number, item in enumerate(items):
-        if number and number % ENTRIES_PER_TURN == 0:
-            yield
-        do(item)
-
-
-def fits_a_turn(items: Sequence[object]) -> bool:
-    """Whether nothing else has to wait while something is done for all of these."""
-    return len(items) <= ENTRIES_PER_TURN
-
-
-def in_turns_of(items: Sequence[T], do: Callable[[T], None]) -> Iterator[None] | None:
-    """`do` for each: now, where they are so few that nothing has to wait for it; else the steps."""
-    if not fits_a_turn(items):
-        return stepwise(items, do)
-    for item in items:
-        do(item)
-    return None
 
 
 class MessageTurns:

@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from raftlog.ports import Disk, Scheduler, Worker
+from raftlog.slices import all_in_turns
 
 from .durable import TOGETHER_MAX, Steps, alone, together, worth_one_call
-from .turns import all_in_turns
 
 RESULTS_PER_TURN = 16
 """Replicas of a round that are told of in one turn: a driver is made for each, some hundred microseconds."""

@@ -21,6 +21,7 @@ from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskHindered
 from raftlog.model import Offset, ReplicaReport, TopicPartition
 from raftlog.ports import Disk, Scheduler, Worker
+from raftlog.slices import in_turns
 
 from .batch_tail import FetchCache
 from .driver_ports import Logger
@@ -42,7 +43,6 @@ from .replica_folders import (
     shares_syncs,
 )
 from .replica_rounds import Piece, ReplicaRounds, run_all
-from .turns import in_turns
 
 STRAY_SECONDS = 3600.0
 """How long a stray folder is kept, out of the way, for somebody to notice."""

@@ -9,9 +9,9 @@ What is *not* here: what a replica does with the time (`leader.py`, `follower.py
 from __future__ import annotations
 
 from raftlog.ports import Clock, Scheduler
+from raftlog.slices import in_turns
 
 from .driver import PartitionDriver
-from .turns import in_turns
 
 TICK_SECONDS = 0.1
 """How precisely deadlines, lag and retries are kept."""

@@ -17,10 +17,10 @@ from functools import partial
 from partitions.driver_requests import Deleted
 from partitions.fetch_session import FetchSession
 from partitions.manager import Cancellable, PartitionManager, Produced
-from partitions.turns import in_turns
 from raftlog.errors import NotLeader, RaftlogError, RetriableError
 from raftlog.model import Acks, Offset, TopicId, TopicPartition
 from raftlog.ports import Part, Scheduler
+from raftlog.slices import in_turns
 from raftlog.wire import (
     DeletedPartition,
     DeleteRecordsPartition,

@@ -30,6 +30,7 @@ VOCABULARY = (
     "raftlog.clock",
     "raftlog.cluster_clock",
     "raftlog.runtime",
+    "raftlog.slices",
     "raftlog.zero_copy",
     "raftlog.paced_server",
     "raftlog.loop_events",

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from partitions.manager import PartitionManager, Produced
-from partitions.turns import PER_TURN
 from raftlog.broker.local import BATCHES_A_TURN, LocalRequests
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import Offset
+from raftlog.slices import PER_TURN
 from raftlog.wire import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,

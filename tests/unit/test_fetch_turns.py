@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from partitions import fetch_reads, fetch_session, fetch_waiters, turns
+from partitions import fetch_reads, fetch_session, fetch_waiters
 from partitions.fetch_reads import PartitionRead
+from raftlog import slices
 from raftlog.errors import RetriableError
 from raftlog.ports import FileRegion
 from raftlog.wire import FetchPartition
@@ -69,7 +70,7 @@ class CountedCluster(ReplicationCluster):
 def cluster(monkeypatch: pytest.MonkeyPatch) -> CountedCluster:
     monkeypatch.setattr(fetch_waiters, "READS_A_TURN", 3)
     monkeypatch.setattr(fetch_waiters, "ANSWERS_A_TURN", 2)
-    monkeypatch.setattr(turns, "PER_TURN", 2)
+    monkeypatch.setattr(slices, "PER_TURN", 2)
     return CountedCluster(PARTITIONS)
 
 

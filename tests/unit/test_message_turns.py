@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from partitions import message_turns, replication_client, replication_pushes
-from partitions.message_turns import WAITING_MAX, MessageTurns, in_turns_of, stepwise
+from partitions import replication_client, replication_pushes
+from partitions.message_turns import WAITING_MAX, MessageTurns
+from raftlog import slices
 from raftlog.errors import RaftlogError, RemoteProtocolError
+from raftlog.slices import in_turns_of, stepwise
 from tests.support.manual import ManualScheduler
 from tests.support.replication_cluster import ReplicationCluster, tp
 
@@ -41,7 +43,7 @@ class Link:
 
 @pytest.fixture(autouse=True)
 def two_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_turns, "ENTRIES_PER_TURN", 2)
+    monkeypatch.setattr(slices, "ENTRIES_PER_TURN", 2)
     monkeypatch.setattr(replication_client, "ENTRIES_PER_FRAME", 7)
     monkeypatch.setattr(replication_pushes, "ENTRIES_PER_PUSH", 5)
     monkeypatch.setattr(replication_pushes, "MARKS_PER_PUSH", 5)

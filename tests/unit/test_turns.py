@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from partitions import log_writer, turns
+from partitions import log_writer
 from partitions.replica_ticks import TICK_SECONDS
-from partitions.turns import in_turns
+from raftlog import slices
 from raftlog.errors import RaftlogError
+from raftlog.slices import in_turns
 from tests.support.manual import ManualScheduler
 from tests.support.replication_cluster import ReplicationCluster, tp
 
 
 @pytest.fixture
 def few_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "PER_TURN", 2)
+    monkeypatch.setattr(slices, "PER_TURN", 2)
     monkeypatch.setattr(log_writer, "JOBS_PER_TURN", 2)
 
 

@@ -13,11 +13,11 @@ from metadata.groups.transaction_expiry import TransactionExpiry
 from partitions import log_writer, scrubber
 from partitions.driver import PartitionDriver
 from partitions.log import PartitionLog
-from partitions.turns import in_turns
 from raftlog.broker import groups, offline_leaders, room_reports, transaction_reports
 from raftlog.broker import transactions as broker_transactions
 from raftlog.broker.following import Following
 from raftlog.errors import RetriableError, Unforeseen
+from raftlog.slices import in_turns
 from tests.support import transactions
 from tests.support.compacted_cluster import CompactedCluster
 from tests.support.manual import ManualScheduler
@@ -343,7 +343,7 @@ def test_who_comes_after_a_bug_in_one_of_many_has_its_turn() -> None:
 
 
 def test_messages_behind_one_that_broke_are_handled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partitions.message_turns.ENTRIES_PER_TURN", 2)
+    monkeypatch.setattr("raftlog.slices.ENTRIES_PER_TURN", 2)
     link = test_message_turns.Link()
     link.send(5, 1)
     real = link.turns._begin

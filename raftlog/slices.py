@@ -1,23 +1,25 @@
-"""Something done for each of many replicas, some at a time, so that no turn of the loop is as long as all of them.
+"""Work of many pieces, a slice of it in each turn of the event loop, so that nothing else waits for all of it.
 
-Whoever is next is looked at when its turn has come: what is done must be right whatever happened since it was asked for
-(a driver that was closed meanwhile does nothing). So few that one turn is enough are done at once.
-
-What is *not* here: order among several such passes, and work that is an iterator of its own (`Following`).
+`in_turns` and `all_in_turns` call a function for each item and schedule their own later turns; `stepwise` gives an
+iterator of steps that the caller runs. Work that is small enough for one turn is done at once. An item is looked at
+only when its turn has come: the function must be right whatever happened since the work was handed in.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from raftlog.ports import Scheduler
+from .ports import Scheduler
 
 T = TypeVar("T")
 
 PER_TURN = 128
 """Some tens of microseconds each: a few milliseconds."""
+
+ENTRIES_PER_TURN = 64
+"""Some fifty microseconds each."""
 
 
 def in_turns(
@@ -50,3 +52,25 @@ def all_in_turns(scheduler: Scheduler, items: deque[T], do: Callable[[T], None],
     finally:
         if items:
             scheduler.call_soon(lambda: all_in_turns(scheduler, items, do, per_turn=per_turn))
+
+
+def stepwise(items: Iterable[T], do: Callable[[T], None]) -> Iterator[None]:
+    """`do` for each, with a stop after every `ENTRIES_PER_TURN`."""
+    for number, item in enumerate(items):
+        if number and number % ENTRIES_PER_TURN == 0:
+            yield
+        do(item)
+
+
+def fits_a_turn(items: Sequence[object]) -> bool:
+    """Whether nothing else has to wait while something is done for all of these."""
+    return len(items) <= ENTRIES_PER_TURN
+
+
+def in_turns_of(items: Sequence[T], do: Callable[[T], None]) -> Iterator[None] | None:
+    """`do` for each: now, where they are so few that nothing has to wait for it; else the steps."""
+    if not fits_a_turn(items):
+        return stepwise(items, do)
+    for item in items:
+        do(item)
+    return None
