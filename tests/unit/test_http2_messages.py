@@ -94,6 +94,3 @@ def test_normalize_counts_bytes_whatever_the_items_are() -> None:
     assert total == 24
     assert [len(part) for part in parts if not isinstance(part, FileRegion)] == [3, 16, 5]
     assert released == [1]  # an empty region is sent at once
-
-
-def test_a_whole_message_for_other_clients() -> None:
