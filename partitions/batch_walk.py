@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from raftlog.config import MAX_BATCH_BYTES
 from raftlog.errors import CorruptBatch, DiskFailed
@@ -37,14 +36,6 @@ Pread = Callable[[int, int], bytes | None]
 
 class Cold(Exception):
     """What the walk needs is not in memory: a worker has to do it with reads that wait."""
-
-
-class Damage(NamedTuple):
-    """Where a log is not what was written, and how it shows."""
-
-    offset: Offset
-    position: FilePosition
-    detail: str
 
 
 def check_placement(header: BatchHeader, expected_offset: Offset, expected_epoch: LeaderEpoch) -> None:

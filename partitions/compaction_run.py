@@ -34,8 +34,8 @@ from .compaction import CompactionPlan, OffsetMap, choose
 from .compaction_holes import NeededBatches
 from .compaction_output import CleanedFile, OldSegment, remove_cleaned
 from .control_batches import control_in_file, control_of
+from .damage import LogDamaged
 from .leader_epochs import LeaderEpochHistory
-from .log_slice import LogDamaged
 from .segment import SegmentIndex, segment_name
 from .transaction_state import key_of
 

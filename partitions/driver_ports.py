@@ -15,9 +15,10 @@ from raftlog.model import BrokerId, BrokerRecord, Incarnation, LeaderEpoch, Topi
 from raftlog.ports import Clock, Worker
 from raftlog.transactions import TransactionKey, TransactionVerdicts
 
+from .damage import LogDamaged
 from .disk_room import DiskRoom
 from .effects import Answer, Fate, IsrProposal, ReportStable, Subscribe
-from .log import LogDamaged, PartitionLog
+from .log import PartitionLog
 
 if TYPE_CHECKING:
     from .driver import PartitionDriver

@@ -17,10 +17,11 @@ from raftlog.errors import DiskFailed, DiskHindered, InvalidRequest, RaftlogErro
 from raftlog.model import Offset
 
 from .aborted_ranges import AbortedRanges
+from .damage import LogDamaged
 from .driver_effects import EffectPerformer
 from .driver_ports import Waiter
 from .log import PartitionLog
-from .log_slice import LogDamaged, LogSlice, ReadBy
+from .log_slice import LogSlice, ReadBy
 from .producer_replay import ProducerReplay
 from .producer_state import ProducerStates
 from .replica import Replica

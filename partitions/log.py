@@ -36,21 +36,19 @@ from raftlog.record_batch import BatchHeader
 
 from .batch_tail import BatchTail, FetchCache, TailBatch
 from .batch_walk import check_placement
+from .damage import LogDamaged
 from .durable import Steps, alone
 from .log_compaction import LogCompaction
 from .log_job import LogJob
 from .log_pending import PendingWork
 from .log_reader import LogReader
 from .log_segments import LogSegments
-from .log_slice import LogDamaged, LogSlice
 from .producer_replay import LiveProducers, ProducerReplay
 from .producer_snapshots import ReplayedState
 from .recovered import Recovered, Recovery
 from .recovery import recover
 from .replica_distrust import distrust
 from .retention import retained_start
-
-__all__ = ["LogDamaged", "LogJob", "LogSlice", "PartitionLog", "Recovery", "ReplayedState"]
 
 OWN_CACHE_BYTES = 8 * MIB
 """For a log that is opened without the cache that the logs of a node share."""

@@ -35,10 +35,11 @@ from .batch_walk import (
     require_in_memory,
     skip_to,
 )
+from .damage import LogDamaged
 from .index_files import read_index, read_index_cached, rebuild_index
 from .leader_epochs import LeaderEpochHistory
 from .log_segments import LogSegments
-from .log_slice import LogDamaged, LogSlice
+from .log_slice import LogSlice
 from .segment import Hold, Segment, SegmentGone, SegmentIndex, segment_name
 from .time_search import CANDIDATES_MAX, SearchedSegment, TimeSearch
 

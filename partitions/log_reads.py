@@ -18,12 +18,13 @@ from raftlog.model import Offset
 from raftlog.ports import Disk
 
 from .batch_tail import BatchTail
+from .damage import LogDamaged
 from .index_files import index_names
 from .leader_epochs import LeaderEpochHistory
 from .log_pending import PendingWork
 from .log_reader import LogReader
 from .log_segments import LogSegments
-from .log_slice import LogDamaged, LogSlice, ReadBy
+from .log_slice import LogSlice, ReadBy
 from .scrubber_check import ScrubPlan
 from .scrubber_plan import plan_of_log, still_stands
 from .time_search import TimeSearch

@@ -13,20 +13,8 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from raftlog.errors import DiskFailed
 from raftlog.model import Offset
 from raftlog.ports import FileRegion, Part
-
-
-class LogDamaged(DiskFailed):
-    """What was read is not what was written."""
-
-    def __init__(self, detail: str, base_offset: Offset, generation: int) -> None:
-        super().__init__(detail)
-        self.base_offset = base_offset
-        """Of the segment."""
-        self.generation = generation
-        """Of the log when the read began: a truncation in between explains the difference."""
 
 
 class ReadBy(enum.Enum):

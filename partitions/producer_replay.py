@@ -19,8 +19,8 @@ from raftlog.errors import CorruptBatch
 from raftlog.model import Offset
 
 from .control_batches import checked_control_of
+from .damage import LogDamaged
 from .log_segments import HeaderSource, LogSegments
-from .log_slice import LogDamaged
 from .producer_snapshots import ReplayedState, newest_fitting
 
 CATCH_UP_MAX = 1024

@@ -44,8 +44,7 @@ from .producer_snapshots import SNAPSHOT_SUFFIX, prune_snapshots
 from .quarantine import QUARANTINED_SUFFIX
 from .recovered import Recovered, Recovery
 from .recovery_actions import act
-from .recovery_places import Neighbours, place_of
-from .recovery_scan import ScannedSegment, scan_segment
+from .recovery_scan import Neighbours, ScannedSegment, place_of, scan_segment
 from .recovery_table import VOUCHED, Action, Content, Facts, Finding, Index, Place, Position, Row, Stop, row_for
 from .segment import (
     CLEANED_SUFFIX,

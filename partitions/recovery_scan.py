@@ -1,13 +1,19 @@
-"""Reading a segment as it lies on disk: how far it is good, and what is wrong behind that.
+"""The facts about a segment that is found on disk: how far it is good, what is wrong behind that, and where it lies.
 
 The part that a good index covers was fsynced before the index was written, and is not read again; from there on every
 batch is read whole, CRC and all, and checked against its neighbour and the leader epochs. The index grows with it.
+
+Names tell most of a segment's place against the ones before it and the log's start: a segment ends where its successor
+begins. Compaction puts segments together, though, and removes the files of those that the first one holds now only
+after that; until then what their names say of the first one's end is not true of it any more. So wherever the answer
+would take a file away, the file itself is asked how far it goes.
 
 What is *not* here: what is done about it (`recovery_table.py`, `recovery.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from raftlog.config import MAX_BATCH_BYTES, MIB
@@ -19,7 +25,7 @@ from raftlog.record_batch import HEADER_BYTES, BatchHeader, check_crc, parse_hea
 from .batch_walk import check_placement
 from .index_files import read_index
 from .leader_epochs import LeaderEpochHistory
-from .recovery_table import Content, Index
+from .recovery_table import Content, Index, Place
 from .segment import SegmentIndex, segment_name
 
 _CHUNK_BYTES = 1 * MIB
@@ -53,6 +59,20 @@ class ScannedSegment:
         return self.index.end_offset
 
 
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """What is known when a segment's turn comes, in the order of base offsets."""
+
+    log_start: Offset
+    successor: Offset | None
+    """Base of the next segment that was found."""
+    expected: Offset
+    """Where the segments before it end; the log's start where there are none."""
+    is_first: bool
+    """None before it was kept."""
+    behind_damage: bool
+
+
 def scan_segment(
     disk: Disk, path: str, base_offset: Offset, epochs: LeaderEpochHistory, interval_bytes: int, *, learn_epochs: bool
 ) -> ScannedSegment:
@@ -74,6 +94,19 @@ def scan_segment(
         return ScannedSegment(base_offset, size, content, state, index, size - covered, first, detail)
     finally:
         file.close()
+
+
+def place_of(base: Offset, around: Neighbours, good_end: Callable[[], Offset]) -> Place:
+    """`good_end` reads the segment: up to where it is as it should be."""
+    if around.successor is not None and around.successor <= around.log_start and good_end() <= around.log_start:
+        return Place.BELOW_START
+    if around.behind_damage:
+        return Place.BEHIND_DAMAGE
+    if base == around.expected or (around.is_first and base < around.log_start):
+        return Place.NEXT
+    if base > around.expected:
+        return Place.GAP
+    return Place.WITHIN if base < good_end() <= around.expected else Place.OVERLAP
 
 
 def _covers_what_it_says(file: File, index: SegmentIndex, epochs: LeaderEpochHistory) -> bool:

@@ -21,10 +21,11 @@ from raftlog.ports import Disk
 
 from .batch_tail import FetchCache
 from .checkpoint import FLUSH_OS_NAME
-from .durable import Steps, alone
-from .log import PartitionLog, Recovery
+from .durable import Steps
+from .log import PartitionLog
 from .producer_state import DEFAULT_BOUNDS, ProducerBounds, ProducerStates
 from .quarantine import quarantined
+from .recovered import Recovery
 
 FOLDER = "partitions"
 REMOVED_FOLDER = "partitions-removed"
@@ -84,17 +85,6 @@ def find_replicas(disk: Disk) -> list[TopicPartition]:
     return sorted(tp for tp in found if tp is not None)
 
 
-def open_replica(
-    disk: Disk, topic_partition: TopicPartition, config: TopicConfig | None, cache: FetchCache, *, clean_shutdown: bool
-) -> OpenedReplica:
-    """Open a replica, or begin one; recover it first. `config` None: the topic's settings are not known yet, only (by
-    the marker) how it was flushed; whoever takes the replica configures its log.
-
-    Raises `DiskError`.
-    """
-    return alone(disk, open_steps(disk, topic_partition, config, cache, False, clean_shutdown=clean_shutdown))
-
-
 def shares_syncs(disk: Disk, topic_partition: TopicPartition) -> bool:
     """Whether one call of the disk covers the replica, which may not be there yet."""
     try:
@@ -116,7 +106,9 @@ def open_steps(
     clean_shutdown: bool,
     bounds: ProducerBounds = DEFAULT_BOUNDS,
 ) -> Steps[OpenedReplica]:
-    """`open_replica`, from barrier to barrier (`durable.py`)."""
+    """Open a replica, or begin one, from barrier to barrier (`durable.py`); recover it first. `config` None: the
+    topic's settings are not known yet, only (by the marker) how it was flushed; whoever takes the replica configures
+    its log. Raises `DiskError`."""
     path = folder_of(topic_partition)
     if config is None:
         config = replace(TopicConfig(), flush="os" if disk.exists(f"{path}/{FLUSH_OS_NAME}") else "fsync")

@@ -28,9 +28,9 @@ from raftlog.errors import DiskHindered, RetriableError
 from raftlog.model import LeaderEpoch, Offset, TopicPartition
 from raftlog.ports import Scheduler, Worker
 
+from .damage import LogDamaged
 from .driver import PartitionDriver
 from .driver_ports import Logger
-from .log_slice import LogDamaged
 from .lost_ranges import LossSearch, LostRange, describe
 from .replica_shelf import ReplicaShelf
 

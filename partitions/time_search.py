@@ -20,9 +20,9 @@ from raftlog.ports import Buffer, Disk, File
 from raftlog.record_batch import BatchHeader, RecordBatch
 
 from .batch_walk import HeaderWalk
+from .damage import LogDamaged
 from .index_files import read_index
 from .leader_epochs import LeaderEpochHistory
-from .log_slice import LogDamaged
 from .segment import segment_name
 
 CANDIDATES_MAX = 4

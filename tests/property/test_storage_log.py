@@ -29,7 +29,9 @@ from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
 from partitions import log_pending
 from partitions.batch_tail import FetchCache
 from partitions.control_batches import checked_control_of
-from partitions.log import LogDamaged, LogJob, PartitionLog
+from partitions.damage import LogDamaged
+from partitions.log import PartitionLog
+from partitions.log_job import LogJob
 from partitions.producer_replay import ProducerReplay
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from jepsen_like.simulator.disk import SimDisk
-from partitions.log import PartitionLog, Recovery
+from partitions.log import PartitionLog
+from partitions.recovered import Recovery
 from raftlog.config import TopicConfig
 from tests.support.storage import PATH, Batch, append, open_log, settle
 

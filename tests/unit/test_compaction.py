@@ -12,7 +12,8 @@ from partitions import compaction_run
 from partitions.checkpoint import DamagedFile, decode_cleaner_checkpoint, encode_cleaner_checkpoint
 from partitions.compaction import OffsetMap, SegmentFacts, key_of_map, plan_compaction
 from partitions.compaction_run import CleanedSegment
-from partitions.log import LogDamaged, PartitionLog
+from partitions.damage import LogDamaged
+from partitions.log import PartitionLog
 from partitions.log_reader import Wanted
 from partitions.log_writer import LogWriter
 from partitions.producer_state import ProducerStates

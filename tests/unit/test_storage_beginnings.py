@@ -9,8 +9,9 @@ import random
 import pytest
 
 from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
-from partitions.log import PartitionLog, Recovery
+from partitions.log import PartitionLog
 from partitions.producer_state import ProducerStates
+from partitions.recovered import Recovery
 from partitions.recovery_table import Finding
 from partitions.scrubber_check import FolderCheck, What
 from partitions.scrubber_folder import check_folder

@@ -12,7 +12,8 @@ from dataclasses import replace
 import pytest
 
 from jepsen_like.simulator.disk import SimDisk, SimFile
-from partitions.log import LogDamaged, PartitionLog
+from partitions.damage import LogDamaged
+from partitions.log import PartitionLog
 from partitions.producer_state import ProducerStates
 from partitions.scrubber_check import FolderCheck, What
 from partitions.scrubber_folder import check_folder

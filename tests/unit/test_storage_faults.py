@@ -15,11 +15,12 @@ import pytest
 from jepsen_like.simulator.disk import SimDisk, SimFile
 from partitions import quarantine
 from partitions.batch_tail import FetchCache
+from partitions.durable import alone
 from partitions.log import PartitionLog
 from partitions.log_job import LogJob
 from partitions.quarantine import FILES_KEPT, QUARANTINED_SUFFIX, prune_quarantined, quarantined, unused_name
 from partitions.replica_distrust import distrust
-from partitions.replica_folders import folder_of, open_replica
+from partitions.replica_folders import folder_of, open_steps
 from raftlog.config import TopicConfig
 from raftlog.disk import LocalDisk
 from raftlog.errors import DiskFailed, DiskFull
@@ -161,7 +162,7 @@ def test_recovery_by_itself_removes_nothing_that_it_set_aside() -> None:
     segments = [name for name in disk.list(path) if name.endswith(".log")]
     distrust(disk, path, [Offset(0)])
     disk.flip(f"{path}/{segments[0]}", 70, 1)
-    opened = open_replica(disk, topic_partition, None, FetchCache(0), clean_shutdown=False)
+    opened = alone(disk, open_steps(disk, topic_partition, None, FetchCache(0), False, clean_shutdown=False))
     assert opened.recovery.cut_or_quarantined and opened.set_aside
     assert len(quarantined(disk, path)) == len(segments) > FILES_KEPT
 

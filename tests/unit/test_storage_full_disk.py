@@ -9,7 +9,8 @@ import pytest
 from jepsen_like.simulator.disk import SimDisk, SimFile
 from partitions import log_pending
 from partitions.checkpoint import FLUSH_OS_NAME
-from partitions.log import LogJob, PartitionLog
+from partitions.log import PartitionLog
+from partitions.log_job import LogJob
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset

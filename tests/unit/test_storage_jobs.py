@@ -13,7 +13,8 @@ from jepsen_like.simulator.disk import SimDisk, SimFile, SimulatedCrash
 from partitions import log_pending
 from partitions.batch_tail import FetchCache
 from partitions.checkpoint import FLUSH_OS_NAME
-from partitions.log import LogJob, PartitionLog
+from partitions.log import PartitionLog
+from partitions.log_job import LogJob
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, InvariantViolation
 from raftlog.model import Offset

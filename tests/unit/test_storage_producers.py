@@ -10,8 +10,9 @@ from jepsen_like.simulator.disk import SimDisk, SimulatedCrash
 from partitions import log_pending, producer_replay
 from partitions.batch_tail import BatchTail, FetchCache, TailBatch
 from partitions.checkpoint import ProducerSnapshot
+from partitions.damage import LogDamaged
 from partitions.leader_epochs import EpochStart, LeaderEpochHistory
-from partitions.log import LogDamaged, PartitionLog
+from partitions.log import PartitionLog
 from partitions.log_segments import HeaderSource
 from partitions.producer_replay import ProducerReplay
 from partitions.producer_snapshots import SNAPSHOTS_KEPT, snapshot_name, snapshot_offsets

@@ -7,7 +7,8 @@ import pytest
 from jepsen_like.simulator.disk import SimDisk, SimFile
 from partitions import batch_walk, log_reader
 from partitions.batch_tail import FetchCache
-from partitions.log import LogDamaged, PartitionLog
+from partitions.damage import LogDamaged
+from partitions.log import PartitionLog
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, InvariantViolation, RetriableError
 from raftlog.model import Offset
