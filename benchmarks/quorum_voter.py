@@ -31,7 +31,6 @@ from metadata.image_events import MetadataEvent, PartitionChanged, TopicChanged
 from metadata.quorum_node import QuorumIdentity, prepare_quorum
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
 from metadata.view import ClusterView
-from raftlog.broker.following import Following
 from raftlog.broker.lifecycle import SWITCH_INTERVAL_SECONDS
 from raftlog.broker.loop_stalls import LoopStalls, StallReport
 from raftlog.broker.wiring import EVENTS_PER_STEP
@@ -42,6 +41,7 @@ from raftlog.http2.listener import Http2Listener
 from raftlog.logs import configure_logging
 from raftlog.model import NO_BROKER, BrokerId, DirectoryId, Endpoint, Offset, TopicId, TopicPartition
 from raftlog.runtime import LoopScheduler
+from raftlog.slices import Following
 
 VOTERS = (BrokerId(0), BrokerId(1), BrokerId(2))
 PARTITIONS_A_TOPIC = 10_000

@@ -51,9 +51,9 @@ from raftlog.config import NodeConfig
 from raftlog.errors import InvalidRequest
 from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, LeaderEpoch, TopicPartition
 from raftlog.ports import Clock, Disk, Random, Scheduler, Worker
+from raftlog.slices import Following
 from raftlog.version import FEATURE_LEVEL
 
-from .following import Following
 from .identity import NodeIdentity
 from .local import LocalRequests
 from .offline_leaders import OfflineLeaders

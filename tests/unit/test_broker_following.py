@@ -8,10 +8,11 @@ import pytest
 
 from metadata.commands import CreateTopic, FenceBroker
 from metadata.view import ClusterView
-from raftlog.broker import following, wiring
-from raftlog.broker.following import Following
+from raftlog import slices
+from raftlog.broker import wiring
 from raftlog.broker.wiring import Broker
 from raftlog.model import BrokerId, TopicId
+from raftlog.slices import Following
 from tests.support.manual import ManualScheduler
 from tests.support.metadata_cluster import Cluster
 from tests.unit.test_broker_wiring import OWN, follow, registered
@@ -98,7 +99,7 @@ def test_an_error_is_raised_to_whoever_adds_or_told_where_nobody_would_hear() ->
 
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is a turn of its own, and there are many."""
-    monkeypatch.setattr(following, "SLICE_SECONDS", 0.0)
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)
     monkeypatch.setattr(wiring, "EVENTS_PER_STEP", 2)
 
 

@@ -15,9 +15,8 @@ from partitions.driver import PartitionDriver
 from partitions.log import PartitionLog
 from raftlog.broker import groups, offline_leaders, room_reports, transaction_reports
 from raftlog.broker import transactions as broker_transactions
-from raftlog.broker.following import Following
 from raftlog.errors import RetriableError, Unforeseen
-from raftlog.slices import in_turns
+from raftlog.slices import Following, in_turns
 from tests.support import transactions
 from tests.support.compacted_cluster import CompactedCluster
 from tests.support.manual import ManualScheduler
