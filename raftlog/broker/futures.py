@@ -1,11 +1,19 @@
-"""Futures that callbacks of other rooms give their answers to."""
+"""Answers that other rooms give to a callback, awaited."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+
+
+async def answer_of(ask: Callable[[Callable[[T], None]], None]) -> T:
+    """What `ask` gives to the callback that it is handed."""
+    answered: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    ask(lambda answer: resolve(answered, answer))
+    return await answered
 
 
 def resolve(future: asyncio.Future[T], answer: T) -> None:

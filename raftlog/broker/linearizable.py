@@ -15,14 +15,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from metadata.command_envelope import Command
 from metadata.command_results import CommandResult, Refused
 from metadata.engine import Fate, MetadataQuorum, Outcome
 from raftlog.errors import RaftlogError, RetriableError
 
-from .futures import resolve
+from .futures import answer_of, resolve
 
 VIEW_GRACE_SECONDS = 1.0
 """How long a view may take, beyond the quorum's own time, to come to the index that the quorum named."""
@@ -67,10 +66,7 @@ class Proposer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DEADLINE_SECONDS
         while True:
-            answered: asyncio.Future[Outcome] = loop.create_future()
-            timeout = max(deadline - loop.time(), LEAST_SECONDS)
-            self._quorum.propose(command, partial(resolve, answered), timeout=timeout)
-            outcome = await answered
+            outcome = await self._propose(command, max(deadline - loop.time(), LEAST_SECONDS))
             if outcome.fate is Fate.APPLIED and outcome.result is not None:
                 await self._seen(outcome.index)
                 if isinstance(outcome.result, Refused):
@@ -79,6 +75,9 @@ class Proposer:
             if outcome.fate is not Fate.REFUSED or loop.time() >= deadline:
                 raise failure_of(outcome)
             await asyncio.sleep(RETRY_SECONDS)
+
+    async def _propose(self, command: Command, seconds: float) -> Outcome:
+        return await answer_of(lambda tell: self._quorum.propose(command, tell, timeout=seconds))
 
     async def _seen(self, index: int) -> None:
         """This node's view shows what was decided. Raises `RetriableError`."""

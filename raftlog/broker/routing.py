@@ -58,7 +58,7 @@ from raftlog.wire import (
 
 from .feature_levels import finalize
 from .forwarding import Forwarder
-from .futures import resolve
+from .futures import answer_of
 from .group_batches import GroupBatches
 from .groups import Groups
 from .health import health_of
@@ -191,9 +191,7 @@ class Router:
     ) -> ProduceResponse:
         if leader != self.node_id:
             return await self._forwarder.produce(leader, request, batches)
-        future: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
-        self._broker.local.produce(request, batches, lambda answer: resolve(future, answer))
-        return await future
+        return await answer_of(lambda tell: self._broker.local.produce(request, batches, tell))
 
     async def fetch(self, request: FetchRequest) -> tuple[FetchResponse, list[Part]]:
         await self._know_topics(request.partitions)
@@ -219,9 +217,7 @@ class Router:
         part = msgspec.structs.replace(request, partitions=targets, forwarded=True)
         try:
             if leader == self.node_id:
-                future: asyncio.Future[OffsetsResponse] = asyncio.get_running_loop().create_future()
-                self._broker.local.offsets(part, lambda answer: resolve(future, answer))
-                response = await future
+                response: OffsetsResponse = await answer_of(lambda tell: self._broker.local.offsets(part, tell))
             else:
                 response = await self._forwarder.offsets(leader, part)
         except RaftlogError as error:
@@ -268,9 +264,7 @@ class Router:
         return await finalize(self._broker.view, self._proposer, self.quorum_status, level, plan=plan)
 
     async def quorum_status(self) -> QuorumStatus:
-        future: asyncio.Future[QuorumStatus] = asyncio.get_running_loop().create_future()
-        self._quorum.leader_status(lambda status: resolve(future, status))
-        return await future
+        return await answer_of(self._quorum.leader_status)
 
 
 class Scrubs:

@@ -29,7 +29,7 @@ from raftlog.wire import (
 )
 
 from .forwarding import Forwarder
-from .futures import resolve
+from .futures import answer_of
 from .local import LocalRequests
 from .routing_leaders import Leaders, Slots
 
@@ -106,9 +106,7 @@ class DeletionRouter:
         part = msgspec.structs.replace(request, partitions=targets, forwarded=True)
         try:
             if leader == self._node_id:
-                future: asyncio.Future[DeleteRecordsResponse] = asyncio.get_running_loop().create_future()
-                self._local.delete_records(part, lambda answer: resolve(future, answer))
-                response = await future
+                response: DeleteRecordsResponse = await answer_of(lambda tell: self._local.delete_records(part, tell))
             else:
                 response = await self._forwarder.delete_records(leader, part)
         except RaftlogError as error:

@@ -5,29 +5,23 @@ What is *not* here: whether a change is safe (`metadata/quorum_changes.py`), and
 
 from __future__ import annotations
 
-import asyncio
-
 from metadata.quorum_changes import Action, VoterChange
 from metadata.quorum_protocol import VotersChanged
 from metadata.quorum_thread import QuorumThread
 from raftlog.errors import RetriableError, error_from_code
 from raftlog.model import BrokerId, VotersChange
 
-from .futures import resolve
+from .futures import answer_of
 
 TIMEOUT_SECONDS = 10.0
 
 
 async def change_voters(quorum: QuorumThread, action: str, node_id: int, *, plan: bool) -> VotersChange:
     """See `http_api.service.BrokerService.change_voters`."""
-    answered: asyncio.Future[VotersChanged] = asyncio.get_running_loop().create_future()
-    quorum.change_voters(
-        VoterChange(Action(action), node_id),
-        lambda answer: resolve(answered, answer),
-        plan=plan,
-        timeout=TIMEOUT_SECONDS,
+    change = VoterChange(Action(action), node_id)
+    answer: VotersChanged = await answer_of(
+        lambda tell: quorum.change_voters(change, tell, plan=plan, timeout=TIMEOUT_SECONDS)
     )
-    answer = await answered
     if answer.verdict not in ("applied", "planned"):
         # Whoever keeps asking has no other verdict left; a newer node's may be one that is not known here.
         if not answer.code:
