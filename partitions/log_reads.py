@@ -25,8 +25,6 @@ from .log_pending import PendingWork
 from .log_reader import LogReader
 from .log_segments import LogSegments
 from .log_slice import LogSlice, ReadBy
-from .scrubber_check import ScrubPlan
-from .scrubber_plan import plan_of_log, still_stands
 from .time_search import TimeSearch
 
 
@@ -125,14 +123,15 @@ class LogReads:
 
     # --- Scrubbing ---
 
-    def scrub_plan(self) -> ScrubPlan:
-        """What of this log can be checked now, for a worker."""
-        settled = min(self.stable_end_offset, self._pending.written_offset)
-        return plan_of_log(self._segments, settled)
+    @property
+    def segments(self) -> LogSegments:
+        """To be looked at only: the log changes them."""
+        return self._segments
 
-    def still_has(self, plan: ScrubPlan, base_offset: Offset) -> bool:
-        """Whether what a check of this plan found in that segment (-1: in none) is about the log as it is now."""
-        return still_stands(plan, base_offset, self._segments)
+    @property
+    def settled_end_offset(self) -> Offset:
+        """The batches below are in files and will stay as they are, but for a truncation and compaction."""
+        return min(self.stable_end_offset, self._pending.written_offset)
 
     def damage_in(self, base_offset: Offset, detail: str) -> LogDamaged:
         """For `damage_found`: damage in the segment that begins here, which the log still has."""

@@ -24,7 +24,7 @@ from raftlog.record_batch import HEADER_BYTES, BatchHeader, check_crc, parse_hea
 from .batch_walk import check_placement
 from .index_files import read_index
 from .offset_index import OffsetIndex
-from .scrubber_check import PlannedSegment, ScrubPlan
+from .scrubber_plan import PlannedSegment, ScrubPlan
 from .segment import segment_name
 
 STEP_BYTES = 4 * MIB

@@ -33,6 +33,7 @@ from .driver import PartitionDriver
 from .driver_ports import Logger
 from .lost_ranges import LossSearch, LostRange, describe
 from .replica_shelf import ReplicaShelf
+from .scrubber_plan import plan_of_log
 
 ASK_AGAIN_SECONDS = 1.0
 """Doubled each time, up to the next: a disk that fails as a whole has many replicas, and the quorum has more to do."""
@@ -185,7 +186,7 @@ class ReplicaRepairs:
             return
         repair.searched, repair.lost = frozenset(repair.suspects), None
         log = repair.driver.log
-        search = LossSearch(log.scrub_plan(), repair.searched, log.config.index_interval_bytes)
+        search = LossSearch(plan_of_log(log), repair.searched, log.config.index_interval_bytes)
 
         def stepped(more: bool | None, error: BaseException | None) -> None:
             if repair.searched != frozenset(search.damaged) or not self._goes_on(repair):

@@ -28,7 +28,8 @@ from raftlog.ports import Disk, Random, Scheduler, Timer, Worker
 from .driver import PartitionDriver
 from .driver_ports import Logger
 from .index_files import index_names
-from .scrubber_check import Finding, FolderCheck, ScrubPlan, What
+from .scrubber_check import Finding, FolderCheck, What
+from .scrubber_plan import ScrubPlan, plan_of_log, still_stands
 
 STEP_BYTES = 1 * MIB
 """One worker's turn: a millisecond or two where the page cache has it."""
@@ -195,7 +196,7 @@ class Scrubber:
             driver = self._in_service((self._urgent or self._queue).popleft())
             if driver is not None:
                 try:
-                    return _Scrub(driver, FolderCheck(driver.log.scrub_plan(), in_service=True), urgent)
+                    return _Scrub(driver, FolderCheck(plan_of_log(driver.log), in_service=True), urgent)
                 except BaseException:
                     self.run.done += urgent
                     raise
@@ -270,7 +271,7 @@ class Scrubber:
     def _found(self, scrub: _Scrub, finding: Finding) -> None:
         driver, plan = scrub.driver, scrub.check.plan
         log = driver.log
-        if not log.still_has(plan, finding.base_offset):
+        if not still_stands(plan, finding.base_offset, log):
             return  # What it is about is no part of the log any more.
         self.findings += 1
         if scrub.urgent and len(self.run.findings) < FINDINGS_MAX:

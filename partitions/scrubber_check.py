@@ -10,7 +10,7 @@ on a stopped node) decides how fast. Per file:
 
 The first damage of a segment ends its check: behind it nothing says where the next batch begins.
 
-What is *not* here: which bytes are settled (`PartitionLog.scrub_plan`), when and how fast (`scrubber.py`), and what
+What is *not* here: which bytes are settled (`scrubber_plan.py`), when and how fast (`scrubber.py`), and what
 becomes of a finding (`replica_repair.py`). Upholds S9: what cannot be verified is found before somebody relies on it.
 """
 
@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from raftlog.config import KIB, MIB
 from raftlog.errors import CorruptBatch, DiskFailed
 from raftlog.model import Offset
-from raftlog.ports import Disk, File
+from raftlog.ports import File
 from raftlog.record_batch import HEADER_BYTES, check_crc, parse_header
 
 from .batch_walk import check_placement
@@ -38,9 +38,9 @@ from .checkpoint import (
     read_file,
 )
 from .index_files import index_names
-from .leader_epochs import LeaderEpochHistory
 from .offset_index import OffsetIndex
 from .producer_snapshots import snapshot_name, snapshot_offsets
+from .scrubber_plan import PlannedSegment, ScrubPlan
 from .segment import segment_name
 from .time_index import TimeIndex
 
@@ -88,41 +88,6 @@ class Finding:
     def __str__(self) -> str:
         where = f" at byte {self.position}" if self.position >= 0 else ""
         return f"{self.file}{where}: {self.detail}"
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedSegment:
-    """What of a segment can be checked."""
-
-    base_offset: Offset
-    end_offset: Offset | None
-    """Settled up to here. None: nobody knows, it goes to the end of the file (the last segment of a stopped node)."""
-    size: int | None
-    """Bytes of the file when it is sealed; None while it grows (or may: only the batches up to `end_offset` count)."""
-    indexed: bool
-    """Its index files are there, and complete."""
-    owner: object = None
-    """Whose it is, for the log's owner to compare; nobody else looks."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubPlan:
-    """A log as it was when this was made, for any thread: names, numbers and copies."""
-
-    disk: Disk
-    path: str
-    epochs: LeaderEpochHistory
-    segments: Sequence[PlannedSegment]
-    torn_from: Offset | None = None
-    """A stopped node's log that was not closed clean may end inside a batch from here on: a crash, no damage."""
-
-    never_written: bool = False
-    """No batch is in a file, so far: there need be no leader epochs."""
-
-    @property
-    def total_bytes(self) -> int:
-        """About how much there is to read: for a progress bar."""
-        return sum(segment.size or 0 for segment in self.segments)
 
 
 @dataclass(slots=True)

@@ -27,7 +27,8 @@ from .checkpoint import (
 )
 from .index_files import read_index, rebuild_index
 from .leader_epochs import LeaderEpochHistory
-from .scrubber_check import Finding, FolderCheck, PlannedSegment, ScrubPlan, What
+from .scrubber_check import Finding, FolderCheck, What
+from .scrubber_plan import PlannedSegment, ScrubPlan
 from .segment import parse_segment_name, segment_name
 
 

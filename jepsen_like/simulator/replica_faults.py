@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 
+from partitions.scrubber_plan import plan_of_log
 from partitions.segment import LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, segment_name
 from raftlog.model import PartitionRecord
 
@@ -92,7 +93,7 @@ def rot_in_service(node: SimNode, number: int) -> bool:
     for _, driver in sorted(node.broker.manager.drivers.items()):
         if driver.replica.offline or driver.log.failed is not None:
             continue
-        settled = [segment for segment in driver.log.scrub_plan().segments if segment.indexed]
+        settled = [segment for segment in plan_of_log(driver.log).segments if segment.indexed]
         found += [
             (driver.log.path, segment.base_offset)
             for segment in settled

@@ -9,6 +9,7 @@ import pytest
 from partitions.lost_ranges import LossSearch, LostRange, describe
 from partitions.replica_folders import folder_of
 from partitions.replica_repair import LAST_COPY_SECONDS, LossAnswer
+from partitions.scrubber_plan import plan_of_log
 from raftlog.model import Offset
 from raftlog.record_batch import HEADER_BYTES
 from tests.support.replication_cluster import ReplicationCluster, tp
@@ -41,7 +42,7 @@ class Damaged(ReplicationCluster):
 
     def search(self, *bases: int) -> list[tuple[int, int]]:
         damaged = [Offset(base) for base in bases] or self.bases
-        search = LossSearch(self.log.scrub_plan(), damaged, self.log.config.index_interval_bytes)
+        search = LossSearch(plan_of_log(self.log), damaged, self.log.config.index_interval_bytes)
         while search.step():
             pass
         return [(one.first, one.end) for one in search.lost]

@@ -9,6 +9,7 @@ from partitions.log import PartitionLog
 from partitions.producer_state import ProducerStates
 from partitions.scrubber_check import Finding, FolderCheck, What
 from partitions.scrubber_folder import check_folder
+from partitions.scrubber_plan import plan_of_log, still_stands
 from raftlog.config import TopicConfig
 from raftlog.record_batch import HEADER_BYTES
 from tests.support.compaction import COMPACTED, append_records, compact
@@ -229,14 +230,14 @@ def test_compaction_is_no_damage_and_outdates_what_was_planned() -> None:
     for number in range(60):
         append_records(log, [(b"key-%d" % (number % 5), b"value" * 10)])
         settle(log)
-    plan = log.scrub_plan()
+    plan = plan_of_log(log)
     first = plan.segments[0].base_offset
     assert FolderCheck(plan, in_service=True).run() == []
     assert compact(log)
     settle(log)
-    assert not log.still_has(plan, first)
-    fresh = log.scrub_plan()
-    assert log.still_has(fresh, first)
+    assert not still_stands(plan, first, log)
+    fresh = plan_of_log(log)
+    assert still_stands(fresh, first, log)
     assert FolderCheck(fresh, in_service=True).run() == []
     log.close(clean=True)
     assert findings(disk) == []

@@ -15,6 +15,7 @@ from partitions.recovered import Recovery
 from partitions.recovery_table import Finding
 from partitions.scrubber_check import FolderCheck, What
 from partitions.scrubber_folder import check_folder
+from partitions.scrubber_plan import plan_of_log
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFull
 from raftlog.model import Offset
@@ -261,9 +262,9 @@ def test_a_process_that_dies_in_a_first_job_that_is_made_again_leaves_a_log_that
 
 def test_the_scrubber_misses_nothing_of_a_log_that_was_never_written_to(disk: SimDisk) -> None:
     log = open_log(disk)
-    assert FolderCheck(log.scrub_plan(), in_service=True).run() == []
+    assert FolderCheck(plan_of_log(log), in_service=True).run() == []
     append(log)
-    plan = log.scrub_plan()
+    plan = plan_of_log(log)
     settle(log)
     assert FolderCheck(plan, in_service=True).run() == []
     log.close(clean=True)

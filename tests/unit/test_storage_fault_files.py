@@ -17,6 +17,7 @@ from partitions.log import PartitionLog
 from partitions.producer_state import ProducerStates
 from partitions.scrubber_check import FolderCheck, What
 from partitions.scrubber_folder import check_folder
+from partitions.scrubber_plan import plan_of_log
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskFull
 from raftlog.model import Offset
@@ -250,7 +251,7 @@ def test_one_of_the_files_that_cannot_be_read_is_found(name: str) -> None:
         ".log": What.SEGMENT, ".index": What.INDEX, ".timeindex": What.INDEX, "/leader-epochs": What.LEADER_EPOCHS,
         "/checkpoint": What.CHECKPOINT, ".producers": What.PRODUCERS,
     }[name]  # fmt: skip
-    in_service = FolderCheck(opened(disk, clean=True).scrub_plan(), in_service=True)
+    in_service = FolderCheck(plan_of_log(opened(disk, clean=True)), in_service=True)
     stopped = check_folder(disk, PATH)
     disk.name, disk.fault = name, "read"
     for check in (stopped, in_service):

@@ -109,13 +109,13 @@ def test_an_outcome_that_cannot_be_taken_fails_its_log_alone(monkeypatch: pytest
 # --- The scrubber -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["scrub_plan", "still_has"])
+@pytest.mark.parametrize("name", ["plan_of_log", "still_stands"])
 def test_a_pass_of_the_scrubber_goes_on_after_a_bug_with_one_replica(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     cluster = test_scrubber.Scrubbing(2)
     cluster.flip(cluster.name(".log"), 5)  # so that there is something to be found
-    break_once(monkeypatch, PartitionLog, name)
+    break_once(monkeypatch, scrubber, name)
     cluster.scrubber.start()
     with pytest.raises(Bug):
         cluster.pass_time(scrubber.FIRST_PASS_SECONDS[1])
@@ -127,7 +127,7 @@ def test_a_pass_of_the_scrubber_goes_on_after_a_bug_with_one_replica(
 
 def test_what_the_scrubber_was_asked_for_ends_after_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = test_scrubber.Scrubbing(3)
-    break_once(monkeypatch, PartitionLog, "scrub_plan")
+    break_once(monkeypatch, scrubber, "plan_of_log")
     with pytest.raises(Bug):
         cluster.scrubber.scrub_now(list(cluster.manager.drivers))
     cluster.pass_time(10.0)
