@@ -12,19 +12,28 @@ job is outstanding, so the disk always follows the same path as the memory did, 
 After a failed write or fsync, or when what is read is not what was written, the log is `failed` for ever. A full disk
 is milder: see `full`.
 
-What is *not* here: who may append (`leader.py`, `follower.py`), the high watermark, threads. What the disk does not
-know yet is kept in `log_pending.py`, reads are in `log_reader.py`, opening after a crash is in `recovery.py`.
+A read changes nothing of the log, but for the one thing that a reader can find out: damage. The owner may deal with it
+(`on_damage`): then the log lives on, and the damaged segment is read with its CRCs only, so that what is good of it can
+be had. Otherwise the log has failed, and the damaged segment's indexes are removed, so that the next recovery reads all
+of it.
+
+What is *not* here: who may append (`leader.py`, `follower.py`), the high watermark and how far a reader may see
+(`driver.py`), threads. What the disk does not know yet is kept in `log_pending.py`, bytes are found by `log_reader.py`,
+a cleaned segment takes the place of old ones in `log_compaction.py`, opening after a crash is in `recovery.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Callable, Sequence
 
 from raftlog.config import MIB, TopicConfig
 from raftlog.errors import (
     CorruptBatch,
+    DiskError,
     DiskFull,
     DiskHindered,
+    InvalidRequest,
     InvariantViolation,
     RaftlogError,
     ResourceShortage,
@@ -34,27 +43,33 @@ from raftlog.model import LeaderEpoch, Offset
 from raftlog.ports import Buffer, Disk
 from raftlog.record_batch import BatchHeader
 
+from .aborted_ranges import AbortedRanges
 from .batch_tail import BatchTail, FetchCache, TailBatch
 from .batch_walk import check_placement
+from .compaction import CompactionPlan
+from .compaction_run import CleanedSegment, CompactionRun
 from .damage import LogDamaged
 from .durable import Steps, alone
-from .log_compaction import LogCompaction
+from .index_files import index_names
+from .log_compaction import SegmentSwap
 from .log_job import LogJob
-from .log_pending import PendingWork
+from .log_pending import LogState, PendingWork
 from .log_reader import LogReader
 from .log_segments import LogSegments
+from .log_slice import LogSlice, ReadBy
 from .producer_replay import LiveProducers, ProducerReplay
 from .producer_snapshots import ReplayedState
 from .recovered import Recovered, Recovery
 from .recovery import recover
 from .replica_distrust import distrust
 from .retention import retained_start
+from .time_search import TimeSearch
 
 OWN_CACHE_BYTES = 8 * MIB
 """For a log that is opened without the cache that the logs of a node share."""
 
 
-class PartitionLog(LogCompaction):
+class PartitionLog:
     """One partition's log. See the module for the rules.
 
     Invariant: `log_start_offset <= log_end_offset` and `stable_end_offset <= log_end_offset`.
@@ -92,15 +107,16 @@ class PartitionLog(LogCompaction):
         self.producers = LiveProducers(producers, self._segments)
         self._reader = LogReader(self._segments)
         self._pending = PendingWork(disk, path, recovered, sync=config.flush == "fsync")
+        self._swap = SegmentSwap(disk, path, self._segments, self._pending)
         self._generation = 0
         """Rises when batches go: what a worker read before says nothing about the log after."""
-        self.first_dirty_offset = Offset(0)
         self.shares_syncs = disk.syncs_all(path)
         """One call of the disk may be the barrier of this log's jobs and of others'."""
-        self._truncations = 0
         self._suspect: Offset | None = None
         """Base of the segment that was found damaged."""
         self._closed = False
+        self.on_damage: Callable[[LogDamaged], bool] | None = None
+        """Told of damage; True: the owner deals with it, and the log goes on."""
 
     @classmethod
     def open(
@@ -140,7 +156,7 @@ class PartitionLog(LogCompaction):
         while True:
             recovered = yield from recover(disk, path, config, clean_shutdown=clean_shutdown, shared=shared)
             log = cls(disk, path, config, recovered, cache, producers)
-            log.read_cleaner_checkpoint()
+            log._swap.read_checkpoint()
             try:
                 while (replay := log.producer_replay()) is not None:
                     replay.run()
@@ -167,6 +183,16 @@ class PartitionLog(LogCompaction):
         return self._pending.checkpoint.log_start_offset
 
     @property
+    def segments(self) -> LogSegments:
+        """To be looked at only: the log changes them."""
+        return self._segments
+
+    @property
+    def settled_end_offset(self) -> Offset:
+        """The batches below are in files and will stay as they are, but for a truncation and compaction."""
+        return min(self.stable_end_offset, self._pending.written_offset)
+
+    @property
     def first_batch_offset(self) -> Offset:
         """See `LogView`. As near to the log start as an index in memory tells."""
         return self._segments.floor_offset(self.log_start_offset)
@@ -176,7 +202,8 @@ class PartitionLog(LogCompaction):
         """Whether `take_job` would give one, were none outstanding."""
         if self.failed is not None or self._closed:
             return False
-        durable_start, segments = self._durable_start, self._segments.all
+        durable_start = self._durable_start
+        segments = self._segments.all
         removable = len(segments) > 1 and segments[1].base_offset <= durable_start
         snapshot_due = not self._is_start_covered and self.producers.snapshot is not None
         return removable or snapshot_due or self._pending.is_due(durable_start, self.log_end_offset, segments)
@@ -220,8 +247,10 @@ class PartitionLog(LogCompaction):
             raise InvariantViolation(f"{self.path}: {error.detail}") from None
         if self.epochs.assign(epoch, self.log_end_offset):
             self._pending.epochs_changed = True
-        end_offset, length, timestamp = Offset(header.end_offset), header.total_bytes, header.max_timestamp
         config = self.config
+        end_offset = Offset(header.end_offset)
+        length = header.total_bytes
+        timestamp = header.max_timestamp
         active = self._segments.active
         if active.must_roll_before(end_offset, length, timestamp, config.segment_bytes, config.segment_ms):
             self._segments.roll(self.log_end_offset)
@@ -257,7 +286,7 @@ class PartitionLog(LogCompaction):
         self.stable_end_offset = min(self.stable_end_offset, kept_end)
         self._generation += 1
         self._pending.truncated(kept_end, cut)
-        self.forget_compaction(kept_end)
+        self._swap.truncated(kept_end)
         self.producers.batches_went()
 
     def truncate_fully_and_start_at(self, offset: Offset) -> None:
@@ -268,7 +297,7 @@ class PartitionLog(LogCompaction):
         self.log_start_offset = self.log_end_offset = self.stable_end_offset = offset
         self._generation += 1
         self._pending.restarted(offset)
-        self.forget_compaction(Offset(0))
+        self._swap.truncated(Offset(0))
         self.producers.emptied(offset)
 
     def advance_log_start(self, offset: Offset) -> None:
@@ -295,6 +324,57 @@ class PartitionLog(LogCompaction):
         """The quorum has accepted a registration that said `cut_or_quarantined` of this log: the next recovery need
         not say it again. Until then each one does."""
         self._pending.unreported_loss = False
+
+    # --- Reads ---
+
+    def read(
+        self,
+        start_offset: Offset,
+        end_offset: Offset,
+        max_bytes: int,
+        *,
+        min_one_batch: bool = True,
+        by: ReadBy = ReadBy.CONSUMER,
+    ) -> LogSlice:
+        """Whole batches from the one that holds `start_offset` on, none reaching beyond `end_offset`, at most
+        `max_bytes` (the first apart, with `min_one_batch`). What a follower is given begins at `start_offset`.
+
+        Raises `InvalidRequest("offset_out_of_range")` below the start or beyond the end of the log, and `DiskFailed`
+        where the disk fails or what it gives is damaged (`LogDamaged`); the log is then `failed`, unless its owner
+        deals with the damage. `ResourceShortage` where the file cannot be opened for now: the log is as it was.
+        """
+        self._refuse_if_failed()
+        first = self._segments.all[0].base_offset if by is not ReadBy.CONSUMER else self.log_start_offset
+        if not first <= start_offset <= self.log_end_offset:
+            raise InvalidRequest(
+                "offset_out_of_range", f"offset {start_offset} is not in {first} to {self.log_end_offset}"
+            )
+        end = min(end_offset, self.log_end_offset)
+        try:
+            return self._reader.read(
+                start_offset,
+                end,
+                self.log_end_offset,
+                max_bytes,
+                min_one=min_one_batch,
+                checked=by is ReadBy.FOLLOWER_AGAIN,
+                copying=by is not ReadBy.CONSUMER,
+                generation=self._generation,
+            )
+        except LogDamaged as error:
+            self.damage_found(error)
+            raise
+        except DiskHindered:
+            raise  # It says nothing of the log.
+        except RaftlogError as error:
+            raise self._fail(error) from None
+
+    def timestamp_search(self, timestamp_ms: int, end_offset: Offset) -> TimeSearch:
+        """Work for a worker (`run` touches only files and copies): (offset, timestamp) of the first record below
+        `end_offset` whose timestamp is at least this."""
+        self._refuse_if_failed()
+        end = min(end_offset, self.log_end_offset)
+        return self._reader.time_search(timestamp_ms, self.log_start_offset, end, self.log_end_offset, self._generation)
 
     # --- Jobs ---
 
@@ -371,17 +451,17 @@ class PartitionLog(LogCompaction):
         while self._removable():
             self._pending.removed(self._segments.drop_first())
             self._generation += 1
-        return self._pending.take(
-            self.log_start_offset,
-            self._durable_start,
-            self.log_end_offset,
-            self._segments.all,
-            self._tail,
-            self.epochs,
-            self.producers.snapshot,
+        state = LogState(
+            log_start=self.log_start_offset,
+            durable_start=self._durable_start,
+            log_end=self.log_end_offset,
+            segments=self._segments.all,
+            tail=self._tail,
+            epochs=self.epochs,
+            producer_state=self.producers.snapshot,
             covered=self._is_start_covered,
-            closing=closing,
         )
+        return self._pending.take(state, closing=closing)
 
     def _run_here(self, job: LogJob, shared: bool) -> Steps[None]:
         try:
@@ -408,7 +488,8 @@ class PartitionLog(LogCompaction):
 
     @property
     def _stable_start(self) -> Offset:
-        start, stable = self.log_start_offset, self.stable_end_offset
+        start = self.log_start_offset
+        stable = self.stable_end_offset
         return start if start < stable else stable
 
     # --- Producers ---
@@ -417,6 +498,91 @@ class PartitionLog(LogCompaction):
         """Work for a worker that is due after a truncation; None where there is none, or it is under way. The caller
         then calls `producers.replayed`, where it failed `damage_found` before that, and asks again."""
         return self.producers.next_replay(self._generation, snapshots=not self._pending.is_emptying)
+
+    # --- Damage ---
+
+    def damage_found(self, error: LogDamaged, *, fatal: bool = False) -> None:
+        """A worker's read says that the log is not what was written. The log fails where nobody deals with that, or
+        nobody can go on without what was to be read (`fatal`). Where batches went since nothing happens: the reader is
+        to ask again."""
+        if error.generation != self._generation:
+            return
+        self._segments.holding(max(error.base_offset, self._segments.all[0].base_offset)).suspect = True
+        dealt_with = self.on_damage is not None and self.on_damage(error)
+        if dealt_with and not fatal:
+            return
+        self._fail(error)
+        if not dealt_with:
+            self._suspect = error.base_offset
+            if self._pending.outstanding is None:
+                self._distrust()
+
+    @property
+    def is_damaged(self) -> bool:
+        """Damage was found in what the log still has."""
+        return isinstance(self.failed, LogDamaged) or any(segment.suspect for segment in self._segments.all)
+
+    def damage_in(self, base_offset: Offset, detail: str) -> LogDamaged:
+        """For `damage_found`: damage in the segment that begins here, which the log still has."""
+        return LogDamaged(detail, base_offset, self._generation)
+
+    def rewrite_small_files(self) -> None:
+        """Leader epochs and checkpoint are damaged on disk: the next job writes them again."""
+        self._pending.epochs_changed = self._pending.rewrite_checkpoint = True
+
+    def _distrust(self) -> None:
+        """Without its index the next recovery reads all of the segment, and finds what was found here. A disk that
+        refuses even that has failed the log already."""
+        if self._suspect is not None:
+            with contextlib.suppress(DiskError):
+                for name in index_names(self._suspect):
+                    self._disk.remove(f"{self.path}/{name}")
+            self._suspect = None
+
+    # --- Compaction ---
+
+    @property
+    def first_dirty_offset(self) -> Offset:
+        """See `SegmentSwap`."""
+        return self._swap.first_dirty_offset
+
+    def compaction_plan(self, settled_end: Offset, now_ms: int) -> CompactionPlan | None:
+        """What a pass would do now below the last stable offset; None where it is not worth it."""
+        if self.failed is not None or self.hindered is not None or self._closed or not self.config.compacts:
+            return None
+        return self._swap.plan(self.config, self.stable_end_offset, settled_end, now_ms)
+
+    def seal_for_compaction(self, now_ms: int) -> bool:
+        """Begin a new segment where the active one is older than `max.compaction.lag.ms`: there is a job then."""
+        active = self._segments.active
+        if self.failed is not None or self._closed or not self.config.compacts or not active.size:
+            return False
+        if not 0 <= active.first_timestamp < now_ms - self.config.max_compaction_lag_ms:
+            return False
+        self._segments.roll(self.log_end_offset)
+        return True
+
+    def compaction_run(self, plan: CompactionPlan, now_ms: int, aborted: AbortedRanges | None = None) -> CompactionRun:
+        """Work for a worker. `aborted`: what of the log below the plan's end is, None: nothing."""
+        return self._swap.run(plan, self.config, now_ms, aborted, self._generation)
+
+    def replace_segment(self, cleaned: CleanedSegment) -> bool:
+        """Put the cleaned segment in place of the old ones; False where those are no longer what they were. Raises what
+        the disk does, and the log has failed then. There is a job where there were several."""
+        if self.failed is not None or self._closed:
+            return False
+        try:
+            replaced = self._swap.replace(cleaned)
+        except DiskError as error:
+            raise self._fail(error) from None
+        if replaced:
+            self._generation += 1
+        return replaced
+
+    def compacted(self, run: CompactionRun, end: Offset) -> bool:
+        """A pass has come to its end; the next job writes that down. Nothing is, where the log was truncated since: it
+        is False then."""
+        return not self._closed and self._swap.ended(run, end)
 
     # --- Parts ---
 
@@ -427,3 +593,13 @@ class PartitionLog(LogCompaction):
         good = self.log_start_offset <= end and self.stable_end_offset <= end
         if not (good and self._tail.first_offset(end) <= pending.written_offset <= pending.issued_offset <= end):
             raise InvariantViolation(f"{self.path}: {self}")
+
+    def _refuse_if_failed(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+        assert not self._closed, self.path
+
+    def _fail(self, error: RaftlogError) -> RaftlogError:
+        if self.failed is None:
+            self.failed = error
+        return error

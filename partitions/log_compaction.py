@@ -1,6 +1,6 @@
-"""A log's part in its own compaction: what may be compacted, and a cleaned segment in place of the old one.
+"""A cleaned segment in place of the old ones: what may be compacted, how far that has come, and the exchange itself.
 
-The exchange happens on the owner's thread, between two reads: names change, the segment's object does, and the
+The exchange happens on the owner's thread, between two reads: names change, the segment's object does, and the log's
 generation rises, so that a worker that still reads by the old one's positions is told to ask again. The order of the
 names makes every crash readable: without indexes a segment is read from its batches, and those are the old file's or
 the new one's, both of which hold the same offsets.
@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raftlog.config import TopicConfig
-from raftlog.errors import DiskError
 from raftlog.model import Offset
+from raftlog.ports import Disk
 
 from .aborted_ranges import AbortedRanges
 from .checkpoint import CLEANER_CHECKPOINT_NAME, DamagedFile, decode_cleaner_checkpoint, read_file
@@ -27,67 +27,66 @@ from .compaction import CompactionPlan, SegmentFacts, plan_compaction
 from .compaction_output import OldSegment
 from .compaction_run import CleanedSegment, CompactionRun
 from .index_files import index_names
-from .log_reads import LogReads
+from .log_pending import PendingWork
+from .log_segments import LogSegments
 from .segment import CLEANED_SUFFIX, Segment, SegmentFile, segment_name
 
 
-class LogCompaction(LogReads):
-    """See the module; `PartitionLog` sets all of these."""
+class SegmentSwap:
+    """Part of one log, on its owner's thread. Whether that log may be written to now is the log's to know."""
 
-    config: TopicConfig
-    first_dirty_offset: Offset
-    """Below, compaction has seen every key, and dropped what they overwrite. Too low only makes it look again; it must
-    never be too high, else a tombstone could go before what it deletes."""
-    _truncations: int
+    def __init__(self, disk: Disk, path: str, segments: LogSegments, pending: PendingWork) -> None:
+        self._disk = disk
+        self._path = path
+        self._segments = segments
+        self._pending = pending
+        self.first_dirty_offset = Offset(0)
+        """Below, compaction has seen every key, and dropped what they overwrite. Too low only makes it look again; it
+        must never be too high, else a tombstone could go before what it deletes."""
+        self._truncations = 0
 
-    def read_cleaner_checkpoint(self) -> None:
+    def read_checkpoint(self) -> None:
         """How far compaction has come. Blocks."""
         try:
-            content = read_file(self._disk, f"{self.path}/{CLEANER_CHECKPOINT_NAME}")
+            content = read_file(self._disk, f"{self._path}/{CLEANER_CHECKPOINT_NAME}")
             self.first_dirty_offset = Offset(0) if content is None else decode_cleaner_checkpoint(content)
         except DamagedFile:
             self.first_dirty_offset = Offset(0)
 
-    def forget_compaction(self, end_offset: Offset) -> None:
+    def truncated(self, end_offset: Offset) -> None:
         """The log was truncated: what is written from here on was not compacted."""
         self._truncations += 1
         self._pending.first_dirty_offset = None
         if end_offset < self.first_dirty_offset:
             self.first_dirty_offset = end_offset
 
-    def compacted(self, run: CompactionRun, end: Offset) -> bool:
-        """A pass has come to its end; the next job writes that down. Nothing is, where the log was truncated since: it
-        is False then."""
-        if run.truncations != self._truncations or self._closed:
-            return False
-        self.first_dirty_offset = self._pending.first_dirty_offset = end
-        return True
-
-    def compaction_plan(self, settled_end: Offset, now_ms: int) -> CompactionPlan | None:
-        """What a pass would do now below the last stable offset; None where it is not worth it."""
-        if self.failed is not None or self.hindered is not None or self._closed or not self.config.compacts:
-            return None
+    def plan(self, config: TopicConfig, stable_end: Offset, settled_end: Offset, now_ms: int) -> CompactionPlan | None:
+        """See `PartitionLog.compaction_plan`. What is not stable is not compacted."""
         sealed = []
         for segment in self._segments.all[:-1]:
             # What is damaged is not read again and again for this; its repair brings another log.
-            if segment.index is not None or segment.suspect or segment.end_offset > self.stable_end_offset:
+            if segment.index is not None or segment.suspect or segment.end_offset > stable_end:
                 break
-            times = segment.max_timestamp, segment.first_timestamp
-            sealed.append(SegmentFacts(segment.base_offset, segment.end_offset, segment.size, *times))
-        return plan_compaction(self.config, sealed, self.first_dirty_offset, settled_end, now_ms)
+            sealed.append(
+                SegmentFacts(
+                    base_offset=segment.base_offset,
+                    end_offset=segment.end_offset,
+                    size=segment.size,
+                    max_timestamp=segment.max_timestamp,
+                    first_timestamp=segment.first_timestamp,
+                )
+            )
+        return plan_compaction(config, sealed, self.first_dirty_offset, settled_end, now_ms)
 
-    def seal_for_compaction(self, now_ms: int) -> bool:
-        """Begin a new segment where the active one is older than `max.compaction.lag.ms`: there is a job then."""
-        active = self._segments.active
-        if self.failed is not None or self._closed or not self.config.compacts or not active.size:
-            return False
-        if not 0 <= active.first_timestamp < now_ms - self.config.max_compaction_lag_ms:
-            return False
-        self._segments.roll(self.log_end_offset)
-        return True
-
-    def compaction_run(self, plan: CompactionPlan, now_ms: int, aborted: AbortedRanges | None = None) -> CompactionRun:
-        """Work for a worker. `aborted`: what of the log below the plan's end is, None: nothing."""
+    def run(
+        self,
+        plan: CompactionPlan,
+        config: TopicConfig,
+        now_ms: int,
+        aborted: AbortedRanges | None,
+        generation: int,
+    ) -> CompactionRun:
+        """See `PartitionLog.compaction_run`."""
         segments = [
             OldSegment(one, one.base_offset, one.end_offset, one.size)
             for one in self._segments.all[:-1]
@@ -95,36 +94,40 @@ class LogCompaction(LogReads):
         ]
         return CompactionRun(
             disk=self._disk,
-            path=self.path,
+            path=self._path,
             plan=plan,
             segments=segments,
-            epochs=self.epochs.copy(),
+            epochs=self._segments.epochs.copy(),
             interval_bytes=self._segments.interval_bytes,
-            segment_bytes=self.config.segment_bytes,
+            segment_bytes=config.segment_bytes,
             now_ms=now_ms,
             aborted=AbortedRanges() if aborted is None else aborted.copy(),
-            delete_retention_ms=self.config.delete_retention_ms,
-            generation=self._generation,
+            delete_retention_ms=config.delete_retention_ms,
+            generation=generation,
             truncations=self._truncations,
         )
 
-    def replace_segment(self, cleaned: CleanedSegment) -> bool:
-        """Put the cleaned segment in place of the old ones; False where those are no longer what they were. Raises what
-        the disk does, and the log has failed then. There is a job where there were several."""
-        if self.failed is not None or self._closed or not self._still_has(cleaned.olds):
+    def replace(self, cleaned: CleanedSegment) -> bool:
+        """Put the cleaned segment in place of the old ones; False where those are no longer what they were. Raises
+        `DiskError`, with the files in any state that recovery understands."""
+        if not self._still_has(cleaned.olds):
             return False
-        olds, base = [old.segment for old in cleaned.olds], cleaned.base_offset
-        self._tail.forget_below(olds[-1].end_offset)
-        try:
-            for name in index_names(base):
-                self._disk.remove(f"{self.path}/{name}")
-            for name in (segment_name(base), *index_names(base)):
-                self._disk.rename(f"{self.path}/{name}{CLEANED_SUFFIX}", f"{self.path}/{name}")
-        except DiskError as error:
-            raise self._fail(error) from None
+        olds = [old.segment for old in cleaned.olds]
+        base = cleaned.base_offset
+        self._segments.tail.forget_below(olds[-1].end_offset)
+        for name in index_names(base):
+            self._disk.remove(f"{self._path}/{name}")
+        for name in (segment_name(base), *index_names(base)):
+            self._disk.rename(f"{self._path}/{name}{CLEANED_SUFFIX}", f"{self._path}/{name}")
         self._segments.replace(olds, self._cleaned(cleaned))
         self._pending.merged([old.base_offset for old in olds[1:]])
-        self._generation += 1
+        return True
+
+    def ended(self, run: CompactionRun, end: Offset) -> bool:
+        """A pass has come to its end; the next job writes that down. False where the log was truncated since."""
+        if run.truncations != self._truncations:
+            return False
+        self.first_dirty_offset = self._pending.first_dirty_offset = end
         return True
 
     def _still_has(self, olds: Sequence[OldSegment]) -> bool:
@@ -135,10 +138,12 @@ class LogCompaction(LogReads):
         )
 
     def _cleaned(self, cleaned: CleanedSegment) -> Segment:
-        first, last, index = cleaned.olds[0].segment, cleaned.olds[-1].segment, cleaned.index
+        first = cleaned.olds[0].segment
+        last = cleaned.olds[-1].segment
+        index = cleaned.index
         segment = Segment(
             base_offset=first.base_offset,
-            file=SegmentFile(self._disk, f"{self.path}/{segment_name(first.base_offset)}"),
+            file=SegmentFile(self._disk, f"{self._path}/{segment_name(first.base_offset)}"),
             end_offset=last.end_offset,
             size=index.size,
             max_timestamp=index.times.max_timestamp,

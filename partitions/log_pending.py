@@ -13,6 +13,7 @@ What is *not* here: the steps on disk (`log_job.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from raftlog.model import Offset
 from raftlog.ports import Disk
@@ -36,6 +37,22 @@ REMOVALS_PER_JOB = 4
 """Unlinking a large file takes the file system tens of milliseconds, in which nothing of this log is fsynced."""
 
 _CUT_ALL = Cut(Offset(0), None, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """A log as it is in memory when a job is taken of it."""
+
+    log_start: Offset
+    durable_start: Offset
+    """The start, as far as the log is stable: a checkpoint with a start beyond its log looks like a loss."""
+    log_end: Offset
+    segments: Sequence[Segment]
+    tail: BatchTail
+    epochs: LeaderEpochHistory
+    producer_state: Callable[[], bytes] | None
+    covered: bool = True
+    """False: the start waits for a snapshot (`PendingWork.is_covered`)."""
 
 
 class PendingWork:
@@ -146,38 +163,24 @@ class PendingWork:
 
     # --- Jobs ---
 
-    def take(
-        self,
-        log_start: Offset,
-        durable_start: Offset,
-        log_end: Offset,
-        segments: Sequence[Segment],
-        tail: BatchTail,
-        epochs: LeaderEpochHistory,
-        producer_state: Callable[[], bytes] | None,
-        *,
-        covered: bool = True,
-        closing: bool = False,
-    ) -> LogJob:
-        """A job of everything that is due. `durable_start`: the start, as far as the log is stable; a checkpoint with a
-        start beyond its log looks like a loss. Not `covered`: the start waits for a snapshot (`is_covered`). `closing`:
-        the last one of a clean close."""
+    def take(self, log: LogState, *, closing: bool = False) -> LogJob:
+        """A job of everything that is due. `closing`: the last one of a clean close."""
         assert self.outstanding is None
-        unsealed = _unsealed(segments)
-        emptying = self._cut is not None and self._cut.end_offset <= segments[0].base_offset
+        unsealed = _unsealed(log.segments)
+        emptying = self._cut is not None and self._cut.end_offset <= log.segments[0].base_offset
         much = self._bytes_since_checkpoint >= (LITTLE_BYTES if closing else CHECKPOINT_INTERVAL_BYTES)
-        indexed = much or emptying or len(unsealed) > 1 or not (covered or producer_state is None)
+        indexed = much or emptying or len(unsealed) > 1 or not (log.covered or log.producer_state is None)
         due = closing or indexed
-        job = LogJob(self._disk, self._path, self.issued_offset, log_end, cut=self._cut, again=self.again)
+        job = LogJob(self._disk, self._path, self.issued_offset, log.log_end, cut=self._cut, again=self.again)
         job.flush_os_marker = self._marker_due
         job.begins_log = self._never_written
-        job.checkpoint_before = self._checkpoint_before(durable_start, emptying=emptying)
+        job.checkpoint_before = self._checkpoint_before(log.durable_start, emptying=emptying)
         job.remove = tuple(self._removals[:REMOVALS_PER_JOB])
         job.merged = tuple(self._merged if self._cut is not None else self._merged[:REMOVALS_PER_JOB])
         if self.epochs_changed:
-            job.leader_epochs = encode_leader_epochs(epochs.entries)
+            job.leader_epochs = encode_leader_epochs(log.epochs.entries)
         batches: dict[Segment, list[TailBatch]] = {segment: [] for segment in unsealed}
-        for batch in tail.from_offset(self.issued_offset):
+        for batch in log.tail.from_offset(self.issued_offset):
             batches[batch.segment].append(batch)
         appends = True
         for segment in unsealed:
@@ -189,17 +192,17 @@ class PendingWork:
                 appends = appends and write.position > 0 and (write.alone or not write.sync)
         if due:
             # The snapshot is there before this is.
-            start = log_start if covered or (indexed and producer_state is not None) else durable_start
-            job.checkpoint_after = LogCheckpoint(start, log_end, closing, self.unreported_loss)
+            start = log.log_start if log.covered or (indexed and log.producer_state is not None) else log.durable_start
+            job.checkpoint_after = LogCheckpoint(start, log.log_end, closing, self.unreported_loss)
         if indexed:
-            if producer_state is not None:
-                epoch = epochs.epoch_at(Offset(log_end - 1))
-                job.snapshot = ProducerSnapshot(log_end, epoch, producer_state())
+            if log.producer_state is not None:
+                epoch = log.epochs.epoch_at(Offset(log.log_end - 1))
+                job.snapshot = ProducerSnapshot(log.log_end, epoch, log.producer_state())
             self._bytes_since_checkpoint = 0
         job.first_dirty_offset, self.first_dirty_offset = self.first_dirty_offset, None
         job.appends_only = appends and not due and _only_writes(job)
         self.outstanding = job
-        self.issued_offset = log_end
+        self.issued_offset = log.log_end
         self.epochs_changed = self.rewrite_checkpoint = False
         self._cut = None
         self._lowest_truncation = None

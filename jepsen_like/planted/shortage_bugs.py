@@ -10,7 +10,6 @@ from typing import Any
 
 from partitions.driver import PartitionDriver
 from partitions.log import PartitionLog
-from partitions.log_reads import LogReads
 from partitions.log_writer import LogWriter
 from partitions.replica_shelf import ReplicaShelf
 from raftlog.errors import DiskFailed, RaftlogError, ResourceShortage
@@ -18,7 +17,7 @@ from raftlog.errors import DiskFailed, RaftlogError, ResourceShortage
 from .patches import CLUSTER, Patch, Planted, original
 
 _job_done = original(PartitionLog, "job_done")
-_read = original(LogReads, "read")
+_read = original(PartitionLog, "read")
 _done = original(LogWriter, "_done")
 
 
@@ -53,10 +52,10 @@ SHORTAGE_BUGS = (
     Planted(
         "a_shortage_takes_replicas_offline",
         "a file that could not be opened, for want of a descriptor, has its replica out of service until a restart",
-        "PartitionLog.job_done and LogReads.read tell `DiskHindered` from what fails a log",
+        "PartitionLog.job_done and PartitionLog.read tell `DiskHindered` from what fails a log",
         (
             Patch(PartitionLog, "job_done", _a_shortage_fails_the_log),
-            Patch(LogReads, "read", _a_shortage_fails_the_read),
+            Patch(PartitionLog, "read", _a_shortage_fails_the_read),
         ),
         found_by=CLUSTER,
     ),
