@@ -105,7 +105,9 @@ class HeaderWalk:
             data = self._pread(min(wanted, self._end_position - self.position), self.position)
             if data is None:
                 raise Cold
-            self._ahead, self._ahead_position, within = data, self.position, 0
+            self._ahead = data
+            self._ahead_position = self.position
+            within = 0
         return self._ahead, within
 
 
@@ -144,7 +146,10 @@ def find_region(
     last batch may be the lie.
     """
     header = skip_to(walk, start_offset)
-    position, first_offset, length, count = walk.position, walk.offset, 0, 0
+    position = walk.position
+    first_offset = walk.offset
+    length = 0
+    count = 0
     while header is not None and header.end_offset <= end_offset and count < max_batches:
         if length + header.total_bytes > max_bytes and not (min_one and count == 0):
             break

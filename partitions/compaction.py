@@ -147,7 +147,8 @@ def plan_compaction(
         return None
     first_dirty = max(first_dirty, sealed[0].base_offset)
     clean = dirty = 0
-    end, overdue = first_dirty, False
+    end = first_dirty
+    overdue = False
     for segment in sealed:
         # Without a least lag the clocks of producers, which may be ahead, hold up nothing.
         too_young = config.min_compaction_lag_ms > 0 and segment.max_timestamp > now_ms - config.min_compaction_lag_ms

@@ -589,7 +589,8 @@ class PartitionLog:
     def check_invariants(self) -> None:
         """Raises `InvariantViolation` where the log is not what it says. For simulators and tests: walks all of it."""
         self._segments.check_invariants(self.log_start_offset, self.log_end_offset)
-        end, pending = self.log_end_offset, self._pending
+        end = self.log_end_offset
+        pending = self._pending
         good = self.log_start_offset <= end and self.stable_end_offset <= end
         if not (good and self._tail.first_offset(end) <= pending.written_offset <= pending.issued_offset <= end):
             raise InvariantViolation(f"{self.path}: {self}")

@@ -237,7 +237,8 @@ class LogJob:
     def _write(self, write: SegmentWrite, *, at_once: bool) -> None:
         """`at_once`: what one call can make durable is, when this returns."""
         buffers: list[Buffer] = []
-        position, offset = write.position, None
+        position = write.position
+        offset = None
         for header, pieces in write.batches:
             check_bytes_to_write(header, pieces, Offset(header.base_offset if offset is None else offset))
             offset = header.end_offset

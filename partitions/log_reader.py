@@ -151,7 +151,8 @@ class LogReader:
         hold = self._hold(found, segment, generation)
         if hold is None:
             return False
-        file, taken = hold.file, False
+        file = hold.file
+        taken = False
         try:
             if segment.suspect or wanted.checked:
                 raise Cold
@@ -203,7 +204,9 @@ class LogReader:
         if segment.rebuilt is not None:
             index, segment.rebuilt = segment.rebuilt, None
         else:
-            disk, path, interval = self._segments.disk, self._segments.path, self._segments.interval_bytes
+            disk = self._segments.disk
+            path = self._segments.path
+            interval = self._segments.interval_bytes
             index = read_index_cached(disk, path, segment.base_offset, interval)
         if index is None or index.size != segment.size:
             raise Cold
@@ -299,8 +302,15 @@ class ColdRead:
 
 
 def _find(walk: HeaderWalk, wanted: Wanted, *, up_to_damage: bool = False) -> Region | None:
-    bounds = wanted.start_offset, wanted.end_offset, wanted.max_bytes, wanted.max_batches
-    return find_region(walk, *bounds, min_one=wanted.min_one, up_to_damage=up_to_damage)
+    return find_region(
+        walk,
+        wanted.start_offset,
+        wanted.end_offset,
+        wanted.max_bytes,
+        wanted.max_batches,
+        min_one=wanted.min_one,
+        up_to_damage=up_to_damage,
+    )
 
 
 def _rest_of_hole(header: BatchHeader, wanted: Wanted) -> bytes | None:

@@ -122,7 +122,8 @@ class LogWriter:
             self._scheduler.call_soon(self._start_round)
 
     def _start_round(self) -> None:
-        jobs, count = self.jobs, len(self._dirty)
+        jobs = self.jobs
+        count = len(self._dirty)
         if worth_one_call(count):
             self._take(min(count, TOGETHER_MAX), [])
         else:
@@ -195,7 +196,8 @@ class LogWriter:
             self._scheduler.call_soon(lambda: done(None, failed))
 
     def _done(self, running: RunningJob, error: BaseException | None) -> None:
-        log, on_stable = running.log, running.on_stable
+        log = running.log
+        on_stable = running.on_stable
         self._running.discard(log)
         try:
             log.job_done(running.job, error)

@@ -82,7 +82,9 @@ class LossSearch:
     def _segment(
         self, batches: _Batches, segment: PlannedSegment, index: OffsetIndex | None
     ) -> Generator[int, None, None]:
-        offset, position, end = segment.base_offset, FilePosition(0), _end_of(segment)
+        offset = segment.base_offset
+        position = FilePosition(0)
+        end = _end_of(segment)
         while offset < end:
             header = batches.header_at(position, offset)
             whole = header is not None and batches.is_whole(position, header)
@@ -139,7 +141,8 @@ class _Batches:
             except DiskFailed:
                 # A sector in what follows: it is not to cost what lies before it.
                 self._window = self._file.pread(length, position)
-            self._window_at, within = position, 0
+            self._window_at = position
+            within = 0
         return self._window[within : within + length]
 
 

@@ -60,7 +60,8 @@ class ProducerReplay:
 
     def _begun(self) -> Offset:
         source = self.source
-        start, snapshot = source.start_offset, None
+        start = source.start_offset
+        snapshot = None
         if self.snapshots:
             snapshot = newest_fitting(source.disk, source.path, source.epochs, start, source.end_offset)
         try:
@@ -138,7 +139,8 @@ class LiveProducers:
         self._running = self._reached = None
         if not good:
             return
-        tail, log_end = self._segments.tail, self._segments.active.end_offset
+        tail = self._segments.tail
+        log_end = self._segments.active.end_offset
         missing = tail.from_offset(replay.end_offset)
         if replay.end_offset < tail.first_offset(log_end) or len(missing) > CATCH_UP_MAX:
             self._reached = replay

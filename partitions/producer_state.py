@@ -323,8 +323,11 @@ class ProducerStates:
     def become(self, other: ProducerStates) -> None:
         """Its time of service is that of the other one, by which the ages of its producers were told; the horizon never
         falls."""
-        self._entries, self._in_transaction, self._bytes = other._entries, other._in_transaction, other._bytes
-        self._service_ms, self._advanced_at = other._service_ms, other._advanced_at
+        self._entries = other._entries
+        self._in_transaction = other._in_transaction
+        self._bytes = other._bytes
+        self._service_ms = other._service_ms
+        self._advanced_at = other._advanced_at
         self._greatest_id = other._greatest_id
         self.forgotten_up_to = max(self.forgotten_up_to, other.forgotten_up_to)
         self.transactions.become(other.transactions)
@@ -333,8 +336,17 @@ class ProducerStates:
         """The state as bytes that `restore` takes; about 25 bytes a remembered batch, 34 an aborted range."""
         known = [*self._entries.items(), *self._in_transaction.items()]
         producers = [(pid, *entry) for pid, entry in known]
-        marks = int(self._service_ms), self._greatest_id, self.forgotten_up_to
-        return _encoder.encode((SNAPSHOT_VERSION, producers, self.transactions.snapshot(), *marks))
+        # In the order of `_Snapshot`.
+        return _encoder.encode(
+            (
+                SNAPSHOT_VERSION,
+                producers,
+                self.transactions.snapshot(),
+                int(self._service_ms),
+                self._greatest_id,
+                self.forgotten_up_to,
+            )
+        )
 
     # --- Looking ---
 

@@ -36,7 +36,8 @@ def quarantined(disk: Disk, path: str) -> list[str]:
 
 def unused_name(disk: Disk, path: str, name: str) -> str:
     """Under which name what is called `name` now can be set aside. Blocks."""
-    number, candidate = 0, f"{name}{QUARANTINED_SUFFIX}"
+    number = 0
+    candidate = f"{name}{QUARANTINED_SUFFIX}"
     while disk.exists(f"{path}/{candidate}"):
         number += 1
         candidate = f"{name}.{number}{QUARANTINED_SUFFIX}"

@@ -200,7 +200,8 @@ class _Recovery:
 
     def _recover_segments(self, bases: list[Offset], start: Offset) -> Steps[Offset]:
         """Where the log ends."""
-        expected, damaged = start, False
+        expected = start
+        damaged = False
         for number, base in enumerate(bases):
             successor = bases[number + 1] if number + 1 < len(bases) else None
             around = Neighbours(start, successor, expected, not self.kept, damaged)
@@ -282,7 +283,8 @@ class _Recovery:
 
     def _finish(self, start: Offset, end: Offset) -> Steps[Recovered]:
         read = [segment for segment in self.kept if segment.read_anything]
-        checkpoint, unindexed = self.checkpoint, 0
+        checkpoint = self.checkpoint
+        unindexed = 0
         if checkpoint is not None and self.vouched and not self.changed and self._is_little(read):
             # Nothing lies behind what the indexes cover, all of which was fsynced before they were written, or so
             # little that the next start may read it again: it only has to be durable.

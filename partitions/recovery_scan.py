@@ -188,5 +188,6 @@ class _Scan:
             wanted = min(max(_CHUNK_BYTES, length), self._size - self._index.size)
             assert length <= MAX_BATCH_BYTES, length
             self._chunk = memoryview(self._file.pread(wanted, self._index.size))
-            self._chunk_position, within = self._index.size, 0
+            self._chunk_position = self._index.size
+            within = 0
         return self._chunk[within : within + length]

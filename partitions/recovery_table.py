@@ -112,7 +112,9 @@ class Row:
         )
 
 
-_EMPTY, _WHOLE, _TORN = (Content.EMPTY,), (Content.WHOLE,), (Content.TORN,)
+_EMPTY = (Content.EMPTY,)
+_WHOLE = (Content.WHOLE,)
+_TORN = (Content.TORN,)
 _CORRUPT = (Content.BAD_CRC, Content.MISPLACED)
 _NOT_EMPTY = (Content.WHOLE, Content.TORN, Content.BAD_CRC, Content.MISPLACED)
 

@@ -40,7 +40,8 @@ def distrust(disk: Disk, path: str, suspects: Collection[Offset]) -> None:
 
 def _is_readable(disk: Disk, path: str) -> bool:
     with contextlib.closing(disk.open(path)) as file:
-        position, size = 0, file.size()
+        position = 0
+        size = file.size()
         while position < size:
             try:
                 data = file.pread(min(MIB, size - position), position)

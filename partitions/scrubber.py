@@ -177,7 +177,8 @@ class Scrubber:
         current = self._current
         if self._urgent and current is not None and not current.urgent:
             # A replica may take the pass hours.
-            self._parked, self._current = current, None
+            self._parked = current
+            self._current = None
         while (scrub := self._current or self._next()) is not None:
             self._current = scrub
             # Also the end of all reading when the broker stops: then no replica is in service.
@@ -249,7 +250,8 @@ class Scrubber:
                 self._pause(cost, urgent=scrub.urgent)
 
     def _take_findings(self, scrub: _Scrub, error: BaseException | None) -> None:
-        driver, findings = scrub.driver, scrub.check.findings
+        driver = scrub.driver
+        findings = scrub.check.findings
         if self._drivers().get(driver.topic_partition) is not driver:
             return
         for finding in findings[scrub.told :]:
@@ -261,7 +263,8 @@ class Scrubber:
     def _pause(self, cost: int, *, urgent: bool) -> None:
         """Many small replicas make one pause, not many."""
         self._debt += cost
-        rate, seconds = NOW_BYTES_PER_SECOND if urgent else self._bytes_per_second, 0.0
+        rate = NOW_BYTES_PER_SECOND if urgent else self._bytes_per_second
+        seconds = 0.0
         if self._debt >= STEP_BYTES:
             seconds, self._debt = self._debt / rate, 0
         self._timer = self._scheduler.call_later(seconds, self._advance)
@@ -269,7 +272,8 @@ class Scrubber:
     # --- Findings ---
 
     def _found(self, scrub: _Scrub, finding: Finding) -> None:
-        driver, plan = scrub.driver, scrub.check.plan
+        driver = scrub.driver
+        plan = scrub.check.plan
         log = driver.log
         if not still_stands(plan, finding.base_offset, log):
             return  # What it is about is no part of the log any more.

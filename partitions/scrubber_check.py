@@ -258,7 +258,8 @@ class _SegmentCheck:
                 return
             position, offset = position + size, end_offset
             yield size
-        end, size_now = self._segment.end_offset, self._file.size()
+        end = self._segment.end_offset
+        size_now = self._file.size()
         if end is not None and offset != end:
             self._damaged(f"a batch ends at offset {offset}, the segment at {end}", offset, position)
         elif end is None and self._torn_from is not None and offset < self._torn_from:
@@ -283,7 +284,8 @@ class _SegmentCheck:
         within = position - self._chunk_position
         if not 0 <= within <= len(self._chunk) - length:
             self._chunk = memoryview(self._file.pread(max(length, _READ_BYTES), position))
-            self._chunk_position, within = position, 0
+            self._chunk_position = position
+            within = 0
         if len(self._chunk) < length:
             raise CorruptBatch(f"the file ends at byte {position + len(self._chunk)}, inside a batch")
         return self._chunk[within : within + length]

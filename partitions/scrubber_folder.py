@@ -121,7 +121,8 @@ def _learned_epochs(disk: Disk, path: str, bases: Sequence[Offset]) -> LeaderEpo
     epochs = LeaderEpochHistory()
     for base in bases:
         with contextlib.closing(disk.open(f"{path}/{segment_name(base)}")) as file:
-            position, size = 0, file.size()
+            position = 0
+            size = file.size()
             while position < size:
                 try:
                     header = parse_header(file.pread(HEADER_BYTES, position))

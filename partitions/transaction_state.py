@@ -166,7 +166,8 @@ class TransactionState:
         """The log begins here now: what lies wholly below is of no interest to anybody. Which producers have nothing
         open any more."""
         self.aborted = self.aborted.behind(log_start)
-        released, kept = [], []
+        released = []
+        kept = []
         while (first := self.first_open_offset) is not None and first < log_start:
             # Only a follower's: a leader's log never begins above its last stable offset.
             key, found = self._open.popitem(last=False)
@@ -204,8 +205,10 @@ class TransactionState:
 
     def become(self, other: TransactionState) -> None:
         """Take over the state of another one, which nobody uses any more."""
-        self._open, self._open_of = other._open, other._open_of
-        self._ended, self.aborted = other._ended, other.aborted
+        self._open = other._open
+        self._open_of = other._open_of
+        self._ended = other._ended
+        self.aborted = other.aborted
 
     def __eq__(self, other: object) -> bool:
         """The same log. What ended does not count: it is forgotten sooner or later."""
