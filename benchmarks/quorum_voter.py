@@ -25,10 +25,10 @@ from metadata.command_envelope import Command
 from metadata.command_parts import IsrMember
 from metadata.command_results import Refused
 from metadata.commands import AlterIsr, CreateTopic, DeleteTopic, GrantProducerIds, RegisterBroker
-from metadata.engine import Fate, Outcome
 from metadata.groups.changes import ChangeGroups, Commit, OffsetToCommit
 from metadata.image_events import MetadataEvent, PartitionChanged, TopicChanged
 from metadata.quorum_node import QuorumIdentity, prepare_quorum
+from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
 from metadata.view import ClusterView
 from raftlog.broker.lifecycle import SWITCH_INTERVAL_SECONDS

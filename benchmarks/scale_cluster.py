@@ -19,10 +19,10 @@ from scale_commands import commit_of, group_commits, lift_limits, topics
 from scale_world import Stub, Voter, World, settle_memory
 
 from metadata.command_envelope import Command
-from metadata.engine import Fate, Outcome
 from metadata.groups.changes import ChangeGroups
 from metadata.image_events import MetadataEvent
 from metadata.quorum_limits import QuorumLimits
+from metadata.quorum_port import Fate, Outcome
 from metadata.view import ClusterView, TopicChanged
 from raftlog.model import BrokerId
 

@@ -29,11 +29,11 @@ from metadata import quorum_protocol as protocol
 from metadata.command_envelope import Command, decode_result, encode
 from metadata.command_results import Registered
 from metadata.commands import RegisterBroker
-from metadata.engine import Outcome
 from metadata.image_events import MetadataEvent
 from metadata.quorum_messages import AppendReply
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode, prepare_quorum
 from metadata.quorum_pace import pause_after_tick
+from metadata.quorum_port import Outcome
 from metadata.quorum_protocol import BrokerHeartbeat, EngineFrame, Propose
 from raftlog.config import TimingConfig
 from raftlog.model import BrokerId, DirectoryId, Endpoint

@@ -20,9 +20,9 @@ from raftlog.model import NO_BROKER, NO_INCARNATION, BrokerId, Incarnation
 from .command_envelope import encode
 from .command_results import Registered
 from .commands import REGISTRATION_FEATURE_LEVEL, RegisterBroker, ReplaceRegistration
-from .engine import Fate, Outcome
 from .image_brokers import is_unused
 from .image_state import ClusterImage
+from .quorum_port import Fate, Outcome
 from .quorum_proposals import Proposals
 from .quorum_protocol import MAX_WALL_MS, BrokerHeartbeat
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from raftlog.model import NO_BROKER, BrokerId
 
-from .engine import Engine, Fate, Outcome
+from .engine import Engine
 from .quorum_changes import (
     Action,
     AskAgain,
@@ -35,6 +35,7 @@ from .quorum_changes import (
     decide_pin,
 )
 from .quorum_lanes import Lanes
+from .quorum_port import Fate, Outcome
 from .quorum_protocol import ChangeVoters, VotersChanged
 
 REQUESTS_MAX = 64

@@ -17,8 +17,8 @@ from raftlog.model import NO_TIME, BrokerId, Incarnation
 
 from .command_envelope import Command, encode
 from .controller import Controller
-from .engine import Outcome
 from .image_state import ClusterImage
+from .quorum_port import Outcome
 from .sessions import Sessions
 from .time_keeper import TimeKeeper
 

@@ -16,8 +16,8 @@ from raftlog.model import BrokerId
 
 from . import quorum_protocol as protocol
 from .command_envelope import decode, encode_result
-from .engine import Fate, Outcome
 from .quorum_limits import QuorumLimits
+from .quorum_port import Fate, Outcome
 from .quorum_protocol import Propose, Proposed
 
 DETAIL_CHARACTERS = 1_024

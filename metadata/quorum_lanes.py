@@ -16,7 +16,8 @@ from .command_envelope import Command
 from .command_results import CommandResult
 from .commands import AlterIsr, ElectLeaders, FenceBroker, NoOp, RegisterBroker, UnfenceBroker
 from .commands_moves import RenewLeadership, ReportLoss
-from .engine import Committed, Fate, InstalledSnapshot, Lost, Outcome
+from .engine import Committed, InstalledSnapshot, Lost
+from .quorum_port import Fate, Outcome
 
 OTHERS_PER_TICK = 500
 """Proposals that are not urgent and enter the log in one tick..."""

@@ -37,7 +37,7 @@ from . import image_invariants
 from . import quorum_protocol as protocol
 from .command_envelope import ClientSession, Command, encode
 from .commands import NoOp, RegisterBroker
-from .engine import Outcome, Ready
+from .engine import Ready
 from .image_events import MetadataEvent
 from .image_state import ClusterImage
 from .journal import prepare_journal as prepare_quorum
@@ -54,6 +54,7 @@ from .quorum_limits import QuorumLimits
 from .quorum_machine import StateMachine
 from .quorum_or_stop import OrStop
 from .quorum_outgoing import Outgoing
+from .quorum_port import Outcome
 from .quorum_proposals import Done, Proposals
 from .quorum_protocol import (
     BrokerHeartbeat,

@@ -24,8 +24,8 @@ from raftlog.model import NO_BROKER, BrokerId
 
 from .command_envelope import decode_result
 from .command_results import Refused
-from .engine import Fate, Outcome
 from .quorum_limits import QuorumLimits
+from .quorum_port import Fate, Outcome
 from .quorum_protocol import Propose, Proposed
 
 Done: TypeAlias = Callable[[Outcome], None]

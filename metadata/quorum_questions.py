@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from raftlog.model import QuorumStatus
 
-from .engine import Fate, Outcome
+from .quorum_port import Fate, Outcome
 from .quorum_proposals import Done
 
 

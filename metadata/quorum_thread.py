@@ -33,7 +33,6 @@ from raftlog.ports import Clock, Disk, Random
 
 from .command_envelope import Command
 from .commands import RegisterBroker
-from .engine import Fate, Outcome
 from .image_events import MetadataEvent
 from .quorum_changes import VoterChange
 from .quorum_configuration import Configuration
@@ -41,6 +40,7 @@ from .quorum_damage import forgot
 from .quorum_links import QuorumLinks
 from .quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
 from .quorum_pace import TICK_SECONDS, pause_after_tick
+from .quorum_port import Fate, Outcome
 from .quorum_protocol import QUORUM_PATH, VotersChanged
 from .quorum_thread_bridge import Bridge
 from .quorum_thread_dialing import Dialing, Redirect

@@ -9,9 +9,9 @@ from collections.abc import Generator
 from typing import Any
 
 from metadata import quorum_machine, quorum_node
-from metadata.engine import Fate, Outcome
 from metadata.image_sessions import ClientSessions
 from metadata.image_state import ClusterImage
+from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_questions import Barriers
 from raftlog.ports import Buffer
 

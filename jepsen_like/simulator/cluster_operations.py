@@ -17,7 +17,7 @@ from metadata.command_envelope import Command
 from metadata.command_parts import Election
 from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic, ElectLeaders
 from metadata.commands_moves import AlterReassignments, Reassignment
-from metadata.engine import Outcome
+from metadata.quorum_port import Outcome
 from raftlog.model import BrokerId, PartitionRecord, TopicId, TopicPartition
 from raftlog.wire import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 

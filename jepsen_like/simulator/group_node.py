@@ -15,10 +15,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from metadata.command_results import GroupsChanged
-from metadata.engine import Fate, Outcome
 from metadata.groups.changes import Assign, ChangeGroups, Expire, Fence, GroupChange, Release, pack_partitions
 from metadata.groups.coordinator import Coordinator
 from metadata.image_events import MetadataEvent
+from metadata.quorum_port import Fate, Outcome
 from metadata.view import ClusterView, GroupChanged, MemberRecord, TopicChanged, TopicRemoved
 from raftlog.client.group_api import AssignedTopic, MembershipInfo
 from raftlog.model import TopicPartition

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from metadata.command_results import Refused
-from metadata.engine import Fate, Outcome
+from metadata.quorum_port import Fate, Outcome
 from raftlog.model import TopicId
 
 from .consumers import SimConsumer

@@ -13,10 +13,10 @@ from typing import cast
 
 from metadata.command_envelope import Command
 from metadata.commands import RegisterBroker
-from metadata.engine import Outcome
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
+from metadata.quorum_port import Outcome
 from metadata.view import MetadataEvent
 from raftlog.ballast import Ballast
 from raftlog.ballasted_disk import BallastedDisk

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from metadata.command_envelope import Command
 from metadata.command_results import Done, ProducerIdsGranted
 from metadata.commands import AlterTopic, CreateTopic, DeleteTopic, GrantProducerIds
-from metadata.engine import Fate, Outcome
+from metadata.quorum_port import Fate, Outcome
 from raftlog.model import NO_INCARNATION, TopicId
 
 from .heap import EventHeap, Life

@@ -17,11 +17,11 @@ from typing import Protocol
 
 from metadata.command_results import Registered
 from metadata.commands import RegisterBroker
-from metadata.engine import Outcome
 from metadata.image_events import MetadataEvent
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode, prepare_quorum
+from metadata.quorum_port import Outcome
 from raftlog.config import TimingConfig
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import NO_INCARNATION, BrokerId, DirectoryId, Incarnation

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from metadata.command_envelope import Command
 from metadata.command_results import TransactionAnswer, TransactionsChanged
 from metadata.commands import SetFeatureLevel
-from metadata.engine import Outcome
 from metadata.groups.transaction_changes import TRANSACTIONS_FEATURE_LEVEL, ChangeTransactions, TransactionChange
+from metadata.quorum_port import Outcome
 
 from .clients import Clients
 

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from metadata.command_envelope import Command
-from metadata.engine import MetadataQuorum, Outcome
+from metadata.quorum_port import MetadataQuorum, Outcome
 from raftlog.config import MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 

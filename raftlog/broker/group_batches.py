@@ -12,7 +12,6 @@ import msgspec
 
 from metadata.command_envelope import Command
 from metadata.command_results import GroupsChanged
-from metadata.engine import MetadataQuorum, Outcome
 from metadata.groups.changes import (
     GROUPS_FEATURE_LEVEL,
     MAX_CHANGES,
@@ -23,6 +22,7 @@ from metadata.groups.changes import (
     GroupChange,
     Reset,
 )
+from metadata.quorum_port import MetadataQuorum, Outcome
 from raftlog.errors import RaftlogError, error_from_code
 
 from .change_batches import ChangeBatches, Limits

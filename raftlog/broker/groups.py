@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from http_api.service_groups import WantedMembership, WantedOffset
-from metadata.engine import MetadataQuorum
 from metadata.groups.assignors import DEFAULT_ASSIGNOR
 from metadata.groups.changes import (
     Assign,
@@ -34,6 +33,7 @@ from metadata.groups.changes import (
     pack_partitions,
 )
 from metadata.groups.coordinator import AssignmentJob, Coordinator
+from metadata.quorum_port import MetadataQuorum
 from metadata.view import ClusterView, GroupChanged, MetadataEvent, TopicChanged, TopicRemoved
 from partitions.driver_ports import Logger
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from metadata.command_envelope import Command
 from metadata.command_results import CommandResult, Refused
-from metadata.engine import Fate, MetadataQuorum, Outcome
+from metadata.quorum_port import Fate, MetadataQuorum, Outcome
 from raftlog.errors import RaftlogError, RetriableError
 
 from .futures import answer_of, resolve

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from metadata.command_parts import Election
 from metadata.commands import MAX_ELECTIONS_PER_COMMAND, ElectLeaders
 from metadata.commands_moves import RENEWAL_FEATURE_LEVEL, RenewLeadership
-from metadata.engine import Outcome, Propose
+from metadata.quorum_port import Outcome, Propose
 from metadata.view import ClusterView
 from partitions.driver_ports import Logger
 from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metadata.commands import ROOM_FEATURE_LEVEL, ReportRoom
-from metadata.engine import Outcome, Propose
+from metadata.quorum_port import Outcome, Propose
 from metadata.view import ClusterView
 from partitions.disk_room import DiskRoom
 from raftlog.model import NO_INCARNATION, BrokerId, Incarnation

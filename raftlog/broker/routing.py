@@ -22,7 +22,7 @@ from http_api.service_scrubs import ScrubProgress
 from http_api.service_transactions import OpenTransaction
 from metadata.command_results import ProducerIdsGranted
 from metadata.commands import GrantProducerIds
-from metadata.engine import MetadataQuorum
+from metadata.quorum_port import MetadataQuorum
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
 from partitions.driver_ports import Logger

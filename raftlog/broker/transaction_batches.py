@@ -13,7 +13,6 @@ import msgspec
 
 from metadata.command_envelope import Command
 from metadata.command_results import TransactionAnswer, TransactionsChanged
-from metadata.engine import MetadataQuorum, Outcome
 from metadata.groups.transaction_changes import (
     MAX_CHANGE_BYTES,
     MAX_CHANGES,
@@ -22,6 +21,7 @@ from metadata.groups.transaction_changes import (
     ChangeTransactions,
     TransactionChange,
 )
+from metadata.quorum_port import MetadataQuorum, Outcome
 from raftlog.config import KIB
 from raftlog.errors import RaftlogError, error_from_code
 

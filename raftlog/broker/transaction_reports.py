@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
-from metadata.engine import Fate, Outcome, Propose
 from metadata.groups.transaction_changes import (
     TRANSACTIONS_FEATURE_LEVEL,
     AbortOverdue,
@@ -25,6 +24,7 @@ from metadata.groups.transaction_changes import (
     pack_keys,
 )
 from metadata.groups.transaction_records import Standing
+from metadata.quorum_port import Fate, Outcome, Propose
 from metadata.view import ClusterView
 from raftlog.model import BrokerId, LeaderEpoch, TopicPartition
 from raftlog.ports import Scheduler

@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from http_api.service_transactions import NotVisibleYet, OpenTransaction, ProducerIdBlock, WantedCommit
-from metadata.engine import MetadataQuorum
 from metadata.groups.transaction_changes import (
     COMMIT_ID_BYTES,
     MAX_CHANGE_BYTES,
@@ -39,6 +38,7 @@ from metadata.groups.transaction_changes import (
     pack_keys,
 )
 from metadata.groups.transaction_expiry import TransactionExpiry
+from metadata.quorum_port import MetadataQuorum
 from metadata.view import ClusterView, MetadataEvent
 from partitions.driver_ports import Logger
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError

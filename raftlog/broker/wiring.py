@@ -18,8 +18,8 @@ from metadata.command_parts import IsrMember, PackedReports
 from metadata.command_results import IsrAltered, Refused, Registered
 from metadata.commands import AlterIsr, RegisterBroker
 from metadata.commands_moves import ReportLoss
-from metadata.engine import Fate, MetadataQuorum, Outcome
 from metadata.image_events import BlockChanged, BlockRemoved, EndsCommitted, ProducerChanged, ProducerRemoved
+from metadata.quorum_port import Fate, MetadataQuorum, Outcome
 from metadata.view import (
     BrokerChanged,
     BrokerRemoved,

@@ -20,9 +20,9 @@ import pytest
 from metadata import quorum_thread_streams
 from metadata.command_results import Done, Registered
 from metadata.commands import CreateTopic, NoOp, RegisterBroker
-from metadata.engine import Fate, Outcome
 from metadata.image_events import MetadataEvent
 from metadata.quorum_node import QuorumIdentity, prepare_quorum
+from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_protocol import PROTOCOL_VERSION, Hello, encode
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
 from metadata.view import ClusterView

@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from metadata.command_envelope import Command
 from metadata.command_results import TransactionsChanged
-from metadata.engine import Fate, Outcome
 from metadata.groups.transaction_changes import (
     Abort,
     AbortOverdue,
@@ -24,6 +23,7 @@ from metadata.groups.transaction_changes import (
     TransactionChange,
     pack_keys,
 )
+from metadata.quorum_port import Fate, Outcome
 from partitions.manager import Produced
 from raftlog.errors import RaftlogError
 from raftlog.model import Acks, Offset, ProducerEpoch, ProducerId

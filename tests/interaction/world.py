@@ -17,8 +17,8 @@ from metadata.command_envelope import Command
 from metadata.command_parts import IsrMember
 from metadata.command_results import IsrAltered, Refused, Registered
 from metadata.commands import AlterIsr, DeleteTopic
-from metadata.engine import Outcome
 from metadata.groups.transaction_changes import TRANSACTIONS_FEATURE_LEVEL
+from metadata.quorum_port import Outcome
 from metadata.view import ClusterView
 from partitions.driver_ports import TransactionPorts
 from partitions.effects import Fate, IsrProposal

@@ -18,7 +18,7 @@ from jepsen_like.simulator.live_topic import LiveTopic
 from jepsen_like.simulator.producers import FORGETS_MAX, REFUSALS_MAX, IdempotentProducer, ProducerPlan
 from jepsen_like.simulator.violation import Violation
 from metadata.command_results import Done, Refused
-from metadata.engine import Fate, Outcome
+from metadata.quorum_port import Fate, Outcome
 from raftlog.wire import ProducedPartition
 from tests.support.committed import TP
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from jepsen_like.simulator.disk import SimDisk
 from metadata.command_envelope import Command
 from metadata.commands import CreateTopic, RegisterBroker
-from metadata.engine import Outcome
 from metadata.image_events import MetadataEvent
 from metadata.quorum_changes import Action, VoterChange
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumLimits, QuorumNode, prepare_quorum
+from metadata.quorum_port import Outcome
 from metadata.quorum_protocol import VotersChanged
 from metadata.view import ClusterView
 from raftlog.config import TimingConfig

@@ -17,7 +17,6 @@ from metadata.command_envelope import Command, decode, encode
 from metadata.command_parts import Election
 from metadata.command_results import Elected, Registered, TransactionsChanged
 from metadata.commands import CreateTopic, ElectLeaders, SetFeatureLevel, UnfenceBroker
-from metadata.engine import Fate, Outcome
 from metadata.groups.transaction_changes import (
     Abort,
     ChangeTransactions,
@@ -33,6 +32,7 @@ from metadata.image_elections import electable, recovery_winners
 from metadata.image_events import MetadataEvent
 from metadata.image_invariants import check
 from metadata.image_state import ClusterImage
+from metadata.quorum_port import Fate, Outcome
 from partitions.manager import Produced
 from raftlog.broker.identity import NodeIdentity
 from raftlog.broker.wiring import Broker

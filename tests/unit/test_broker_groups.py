@@ -12,9 +12,9 @@ import structlog
 from http_api.service_groups import WantedMembership, WantedOffset
 from metadata.command_envelope import Command
 from metadata.command_results import GroupsChanged
-from metadata.engine import Fate, Outcome
 from metadata.groups.changes import Assign, ChangeGroups, GroupChange
 from metadata.groups.coordinator import AssignmentJob, Coordinator
+from metadata.quorum_port import Fate, Outcome
 from raftlog.broker.group_batches import GroupBatches
 from raftlog.broker.groups import Groups
 from raftlog.clock import ManualClock

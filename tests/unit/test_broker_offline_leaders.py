@@ -10,7 +10,7 @@ from metadata.command_envelope import Command
 from metadata.command_results import CommandResult, Done, Elected
 from metadata.commands import ElectLeaders, SetFeatureLevel
 from metadata.commands_moves import RENEWAL_FEATURE_LEVEL, RenewLeadership
-from metadata.engine import Fate, Outcome
+from metadata.quorum_port import Fate, Outcome
 from raftlog.broker import offline_leaders
 from raftlog.broker.offline_leaders import LOOK_AGAIN_SECONDS, OfflineLeaders
 from raftlog.model import BrokerId, TopicPartition

@@ -9,7 +9,7 @@ import pytest
 from metadata.command_envelope import Command
 from metadata.command_results import Done
 from metadata.commands import ElectLeaders, ReportRoom, SetFeatureLevel
-from metadata.engine import Fate, Outcome
+from metadata.quorum_port import Fate, Outcome
 from metadata.snapshot import decode_snapshot, encode_snapshot
 from partitions.disk_room import DiskRoom
 from raftlog.broker.offline_leaders import OfflineLeaders

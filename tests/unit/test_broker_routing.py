@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_struct
 
 from metadata.command_envelope import Command
 from metadata.command_results import Done
-from metadata.engine import Fate, Outcome
+from metadata.quorum_port import Fate, Outcome
 from metadata.view import ClusterView, PartitionChanged, TopicChanged, TopicRemoved
 from raftlog.broker import forwarding, routing_fetch
 from raftlog.broker.forwarding import Forwarder

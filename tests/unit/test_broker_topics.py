@@ -6,8 +6,8 @@ import pytest
 
 from metadata.command_results import Done, Refused
 from metadata.commands import AddPartitions, AlterTopic, CreateTopic, DeleteTopic
-from metadata.engine import Fate, Outcome
 from metadata.image_topics import CREATED_INDEX_FEATURE_LEVEL
+from metadata.quorum_port import Fate, Outcome
 from metadata.view import BrokerChanged, ClusterView, TopicChanged, TopicRemoved
 from raftlog.broker import linearizable
 from raftlog.errors import Applied, InvalidRequest, RetriableError

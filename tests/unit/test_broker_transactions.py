@@ -20,8 +20,6 @@ from http_api.service_transactions import (
 )
 from metadata.command_envelope import Command
 from metadata.command_results import Refused, TransactionsChanged
-from metadata.engine import Fate
-from metadata.engine import Outcome as Proposed
 from metadata.groups import transaction_expiry
 from metadata.groups.transaction_changes import (
     MAX_CHANGE_BYTES,
@@ -34,6 +32,8 @@ from metadata.groups.transaction_changes import (
     TransactionChange,
     encode_piece,
 )
+from metadata.quorum_port import Fate
+from metadata.quorum_port import Outcome as Proposed
 from raftlog.broker import change_batches
 from raftlog.broker.transaction_batches import TransactionBatches
 from raftlog.broker.transaction_pieces import pieces_of

@@ -12,9 +12,9 @@ import pytest
 from jepsen_like.simulator.disk import SimDisk
 from metadata.command_results import Registered
 from metadata.commands_moves import UnregisterBroker
-from metadata.engine import Fate, Outcome
 from metadata.image_diff import diff
 from metadata.image_events import BrokerChanged, ThrottleChanged
+from metadata.quorum_port import Fate, Outcome
 from metadata.snapshot import decode_snapshot, encode_snapshot
 from raftlog.broker.health import health_of
 from raftlog.broker.identity import NodeIdentity

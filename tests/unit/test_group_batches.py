@@ -9,8 +9,8 @@ import pytest
 
 from metadata.command_envelope import Command, encode
 from metadata.command_results import GroupsChanged, Refused, RefusedChange
-from metadata.engine import Fate, Outcome
 from metadata.groups.changes import MAX_CHANGES_BYTES, ChangeGroups, Commit, Delete, OffsetToCommit
+from metadata.quorum_port import Fate, Outcome
 from raftlog.broker import change_batches
 from raftlog.broker.group_batches import GroupBatches
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError

@@ -14,12 +14,13 @@ from metadata import image_state, image_topics, snapshot
 from metadata.command_envelope import ClientSession, Command, decode, encode
 from metadata.command_results import Done, Refused
 from metadata.commands import AlterTopic, CreateTopic, DeleteTopic, FenceBroker, NoOp
-from metadata.engine import Committed, Fate, InstalledSnapshot
+from metadata.engine import Committed, InstalledSnapshot
 from metadata.image import apply
 from metadata.image_diff import diff
 from metadata.image_events import MetadataEvent
 from metadata.image_invariants import check
 from metadata.quorum_machine import StateMachine
+from metadata.quorum_port import Fate
 from metadata.snapshot import SnapshotEncoder, decode_snapshot, encode_snapshot
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, TopicId

@@ -16,8 +16,8 @@ import pytest
 from metadata import quorum_protocol as protocol
 from metadata.command_envelope import encode
 from metadata.commands import NoOp
-from metadata.engine import Fate, Outcome
 from metadata.quorum_messages import Append, Entry
+from metadata.quorum_port import Fate, Outcome
 from raftlog.errors import RaftlogError, RemoteProtocolError
 from raftlog.model import BrokerId
 from tests.support.quorum_cluster import QuorumCluster

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from metadata.command_envelope import encode
 from metadata.commands import CreateTopic, ElectLeaders, GrantProducerIds, NoOp
-from metadata.engine import Fate, Outcome
 from metadata.quorum_forwarded import Forwarded
 from metadata.quorum_lanes import OTHERS_BYTES_PER_TICK, Lanes
 from metadata.quorum_limits import QuorumLimits
+from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_proposals import LOOKED_AT_MAX, Proposals
 from metadata.quorum_protocol import Propose, Proposed
 from raftlog.config import MIB

@@ -7,7 +7,7 @@ import pytest
 from metadata.command_envelope import ClientSession
 from metadata.command_results import ProducerIdsGranted, Refused, Registered
 from metadata.commands import REGISTRATION_FEATURE_LEVEL, GrantProducerIds, NoOp, ReplaceRegistration
-from metadata.engine import Fate, Outcome
+from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_protocol import EngineFrame
 from metadata.quorum_protocol import encode as encode_frame
 from raftlog.errors import InvalidRequest, RemoteProtocolError

@@ -8,9 +8,9 @@ import pytest
 
 from jepsen_like.simulator.disk import SimDisk
 from metadata.command_results import Done
-from metadata.engine import Fate, Outcome
 from metadata.quorum_limits import QuorumLimits
 from metadata.quorum_messages import AppendReply, RequestVote
+from metadata.quorum_port import Fate, Outcome
 from metadata.snapshot import encode_snapshot
 from raftlog.errors import DiskFailed, DiskFull, RaftlogError
 from raftlog.model import BrokerId

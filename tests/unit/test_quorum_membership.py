@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from metadata.command_results import Done
 from metadata.commands import NoOp
-from metadata.engine import Fate, Outcome
 from metadata.quorum_changes import Action, VoterChange
 from metadata.quorum_limits import QuorumLimits
+from metadata.quorum_port import Fate, Outcome
 from raftlog.model import BrokerId
 from tests.support.quorum_cluster import QuorumCluster, others, topic
 

@@ -6,9 +6,9 @@ import pytest
 
 from metadata import pysyncobj_engine, quorum_snapshot
 from metadata.commands import NoOp
-from metadata.engine import Fate
 from metadata.quorum_changes import Action, VoterChange
 from metadata.quorum_limits import QuorumLimits
+from metadata.quorum_port import Fate
 from metadata.quorum_progress import Progress
 from metadata.quorum_protocol import Propose, VotersChanged, encode
 from tests.support.quorum_cluster import QuorumCluster, incarnation_of, others, topic

@@ -8,9 +8,9 @@ import pytest
 
 from metadata.command_results import ProducerIdsGranted
 from metadata.commands import GrantProducerIds, NoOp
-from metadata.engine import Fate, Outcome
 from metadata.quorum_messages import AppendReply, Resign
 from metadata.quorum_node import QuorumLimits
+from metadata.quorum_port import Fate, Outcome
 from raftlog.model import BrokerId
 from tests.support.quorum_bench import Bench
 from tests.support.quorum_cluster import QuorumCluster, incarnation_of, others, ready_cluster, topic

@@ -10,9 +10,9 @@ from metadata import quorum_lanes
 from metadata.command_envelope import encode
 from metadata.command_results import Done, ProducerIdsGranted, Refused
 from metadata.commands import CreateTopic, FenceBroker, GrantProducerIds, NoOp
-from metadata.engine import Fate, Outcome
 from metadata.image_state import ClusterImage
 from metadata.quorum_node import QuorumLimits
+from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_protocol import Propose, Proposed, decode
 from metadata.quorum_protocol import encode as encode_frame
 from metadata.snapshot import encode_snapshot

@@ -9,11 +9,11 @@ from metadata import quorum_messages as messages
 from metadata.command_envelope import encode, encode_result
 from metadata.command_results import Done
 from metadata.commands import FenceBroker, NoOp, UnfenceBroker
-from metadata.engine import Fate
 from metadata.quorum_changes import Action
 from metadata.quorum_configuration import CONFIGURATION, Configuration, encode_entry
 from metadata.quorum_links import is_dialable
 from metadata.quorum_messages import MAX_TERM_LEAP, Append, AppendReply, Entry, PreVoteReply, SnapshotReply, Vote
+from metadata.quorum_port import Fate
 from metadata.quorum_protocol import (
     PEERS_MAX,
     ChangeVoters,

@@ -8,8 +8,9 @@ import pytest
 
 from metadata.command_envelope import encode_result
 from metadata.command_results import Done, Refused
-from metadata.engine import Fate, Lost, Outcome
+from metadata.engine import Lost
 from metadata.quorum_lanes import Lanes
+from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_proposals import ANSWER_AFTER, RETRY_AFTER, Proposals
 from metadata.quorum_protocol import Propose, Proposed
 from metadata.quorum_questions import Barriers

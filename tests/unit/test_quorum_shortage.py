@@ -12,10 +12,11 @@ from crc32c import crc32c
 from jepsen_like.simulator.disk import SimDisk, SimFile
 from metadata import quorum_messages as messages
 from metadata.command_results import Done
-from metadata.engine import Fate, InstalledSnapshot, Outcome
+from metadata.engine import InstalledSnapshot
 from metadata.journal import Journal, prepare_journal
 from metadata.quorum_messages import AppendReply, SnapshotChunk
 from metadata.quorum_node import SHORTAGE_SECONDS
+from metadata.quorum_port import Fate, Outcome
 from metadata.snapshot import encode_snapshot
 from raftlog.errors import ResourceShortage
 from raftlog.ports import Buffer

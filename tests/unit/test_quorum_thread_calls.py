@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from jepsen_like.simulator.disk import SimDisk
-from metadata.engine import Fate, Outcome
 from metadata.quorum_changes import VoterChange
 from metadata.quorum_node import prepare_quorum
+from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_thread import QuorumThread
 from raftlog.clock import ManualClock, SystemClock
 from raftlog.config import TimingConfig

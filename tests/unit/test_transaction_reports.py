@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metadata.command_envelope import Command
-from metadata.engine import Fate
-from metadata.engine import Outcome as Proposed
 from metadata.groups.transaction_changes import AbortOverdue, ChangeTransactions, Marked
+from metadata.quorum_port import Fate
+from metadata.quorum_port import Outcome as Proposed
 from raftlog.broker import transaction_reports
 from raftlog.broker.transaction_reports import TransactionReports
 from raftlog.model import BrokerId
