@@ -20,12 +20,11 @@ from weakref import WeakKeyDictionary
 from raftlog.cluster_clock import ClusterClock
 from raftlog.config import MIB
 from raftlog.errors import RetriableError
-from raftlog.ports import Scheduler, Worker
+from raftlog.ports import Logger, Scheduler, Worker
 
 from .compaction import CompactionPlan
 from .compaction_run import CleanedSegment, CompactionRun, Finished, Paused, Piece
 from .driver import PartitionDriver
-from .driver_ports import Logger
 from .log_writer import LogWriter
 
 CHECK_SECONDS = 15.0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from raftlog.cluster_clock import ClusterClock
 from raftlog.model import BrokerId, BrokerRecord, Incarnation, LeaderEpoch, TopicPartition
-from raftlog.ports import Clock, Worker
+from raftlog.ports import Clock, Logger, Worker
 from raftlog.transactions import TransactionKey, TransactionVerdicts
 
 from .damage import LogDamaged
@@ -22,14 +22,6 @@ from .log import PartitionLog
 
 if TYPE_CHECKING:
     from .driver import PartitionDriver
-
-
-class Logger(Protocol):
-    """Structured log lines; a structlog logger is one."""
-
-    def info(self, event: str, **fields: Any) -> Any: ...
-    def warning(self, event: str, **fields: Any) -> Any: ...
-    def error(self, event: str, **fields: Any) -> Any: ...
 
 
 class Waiter(Protocol):

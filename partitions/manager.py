@@ -19,14 +19,14 @@ from raftlog.cluster_clock import ClusterClock
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, MIB, TimingConfig
 from raftlog.errors import RaftlogError, RetriableError
 from raftlog.model import NO_INCARNATION, Acks, BrokerId, Incarnation, ReplicaReport, TopicPartition
-from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Part, Random, Scheduler, Worker
+from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Logger, Part, Random, Scheduler, Worker
 from raftlog.slices import in_turns
 from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset
 
 from .compactor import Compactor
 from .disk_room import DiskRoom
 from .driver import PartitionDriver
-from .driver_ports import Logger, Surroundings, TransactionPorts
+from .driver_ports import Surroundings, TransactionPorts
 from .driver_requests import Produced
 from .effects import Fate, IsrProposal
 from .fetch_doubts import CatchUp, own_word_counts
@@ -45,7 +45,7 @@ from .replication_client import Dialer, ReplicationClient
 from .replication_server import ReplicationServer
 from .transaction_looks import TransactionLooks
 
-__all__ = ["Cancellable", "Dialer", "Logger", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
+__all__ = ["Cancellable", "Dialer", "MetadataChange", "PartitionManager", "Produced", "TopicRemoved"]
 
 
 class PartitionManager:

@@ -26,11 +26,10 @@ from typing import TypeAlias
 
 from raftlog.errors import DiskHindered, RetriableError
 from raftlog.model import LeaderEpoch, Offset, TopicPartition
-from raftlog.ports import Scheduler, Worker
+from raftlog.ports import Logger, Scheduler, Worker
 
 from .damage import LogDamaged
 from .driver import PartitionDriver
-from .driver_ports import Logger
 from .lost_ranges import LossSearch, LostRange, describe
 from .replica_shelf import ReplicaShelf
 from .scrubber_plan import plan_of_log

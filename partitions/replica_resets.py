@@ -24,10 +24,9 @@ from collections.abc import Callable, MutableMapping
 
 from raftlog.errors import DiskHindered
 from raftlog.model import BrokerId, LeaderEpoch, PartitionRecord, TopicPartition
-from raftlog.ports import Clock
+from raftlog.ports import Clock, Logger
 
 from .driver import PartitionDriver
-from .driver_ports import Logger
 from .replica_shelf import ReplicaShelf
 from .replica_ticks import ReplicaTicks
 

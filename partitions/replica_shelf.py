@@ -20,11 +20,10 @@ from typing import TypeVar
 from raftlog.config import TopicConfig
 from raftlog.errors import DiskFailed, DiskHindered
 from raftlog.model import Offset, ReplicaReport, TopicPartition
-from raftlog.ports import Disk, Scheduler, Worker
+from raftlog.ports import Disk, Logger, Scheduler, Worker
 from raftlog.slices import in_turns
 
 from .batch_tail import FetchCache
-from .driver_ports import Logger
 from .durable import TOGETHER_MAX, Steps
 from .log import PartitionLog
 from .log_writer import LogWriter

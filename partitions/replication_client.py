@@ -19,11 +19,10 @@ from typing import Protocol
 
 from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset, ProducerId
-from raftlog.ports import Link, Scheduler
+from raftlog.ports import Link, Logger, Scheduler
 from raftlog.slices import in_turns_of
 
 from .driver import PartitionDriver
-from .driver_ports import Logger
 from .effects import Answer, Diverged, Matched, Refused, ReportStable, StartAt, Subscribe
 from .leader_link import LeaderLink, LeaderSlot, ReceivedPush
 from .message_turns import MessageTurns

@@ -27,11 +27,10 @@ from raftlog.model import (
     TopicId,
     TopicPartition,
 )
-from raftlog.ports import Clock, Link, Scheduler, Worker
+from raftlog.ports import Clock, Link, Logger, Scheduler, Worker
 from raftlog.slices import in_turns_of
 
 from .driver import PartitionDriver
-from .driver_ports import Logger
 from .effects import Refused
 from .message_turns import MessageTurns
 from .replication_protocol import (

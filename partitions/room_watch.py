@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raftlog.ports import Disk, Scheduler, Space, Worker
+from raftlog.ports import Disk, Logger, Scheduler, Space, Worker
 
 from .disk_room import DiskRoom
-from .driver_ports import Logger
 
 LOOK_SECONDS = 1.0
 

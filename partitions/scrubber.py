@@ -23,10 +23,9 @@ from dataclasses import dataclass, field
 from raftlog.config import MIB
 from raftlog.errors import RaftlogError
 from raftlog.model import TopicPartition
-from raftlog.ports import Disk, Random, Scheduler, Timer, Worker
+from raftlog.ports import Disk, Logger, Random, Scheduler, Timer, Worker
 
 from .driver import PartitionDriver
-from .driver_ports import Logger
 from .index_files import index_names
 from .scrubber_check import Finding, FolderCheck, What
 from .scrubber_plan import ScrubPlan, plan_of_log, still_stands

@@ -5,14 +5,14 @@ nothing else, so that the same shells run in production (asyncio, threads, ext4)
 events, virtual time, a disk that forgets what was not fsynced). All of it is callback style, no coroutine: asyncio
 begins above, in `raftlog/broker/` and `http_api/`.
 
-Each port has one contract test in `tests/contracts/` that the real and the simulated implementation both pass.
+Each port but `Logger` has one contract test in `tests/contracts/` that the real and the simulated implementation both pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -244,3 +244,11 @@ class LinkHandler(Protocol):
     def on_message(self, link: Link, message: memoryview) -> None: ...
 
     def on_closed(self, link: Link) -> None: ...
+
+
+class Logger(Protocol):
+    """Structured log lines; a structlog logger is one."""
+
+    def info(self, event: str, **fields: Any) -> Any: ...
+    def warning(self, event: str, **fields: Any) -> Any: ...
+    def error(self, event: str, **fields: Any) -> Any: ...

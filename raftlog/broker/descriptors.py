@@ -18,9 +18,8 @@ import contextlib
 import resource
 from collections.abc import Callable
 
-from partitions.driver_ports import Logger
 from raftlog.errors import InvalidRequest
-from raftlog.ports import Clock
+from raftlog.ports import Clock, Logger
 
 MIN_DESCRIPTORS = 1024
 """A node with a few replicas and a few hundred connections."""

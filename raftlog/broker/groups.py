@@ -35,11 +35,10 @@ from metadata.groups.changes import (
 from metadata.groups.coordinator import AssignmentJob, Coordinator
 from metadata.quorum_port import MetadataQuorum
 from metadata.view import ClusterView, GroupChanged, MetadataEvent, TopicChanged, TopicRemoved
-from partitions.driver_ports import Logger
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 from raftlog.model import NO_BROKER, BrokerId, Offset, TopicPartition
 from raftlog.patterns import full_matcher
-from raftlog.ports import Clock
+from raftlog.ports import Clock, Logger
 from raftlog.wire import GroupHeartbeat, GroupHeartbeatsRequest, GroupHeartbeatsResponse
 
 from .group_batches import GroupBatches

@@ -28,9 +28,9 @@ from metadata.commands_moves import (
 )
 from metadata.view import ClusterView
 from partitions.driver import PartitionDriver
-from partitions.driver_ports import Logger
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import BrokerId, PartitionRecord, ReplicationThrottle, TopicPartition
+from raftlog.ports import Logger
 
 from .feature_levels import check_level
 from .linearizable import Proposer

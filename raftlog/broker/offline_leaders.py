@@ -20,9 +20,8 @@ from metadata.commands import MAX_ELECTIONS_PER_COMMAND, ElectLeaders
 from metadata.commands_moves import RENEWAL_FEATURE_LEVEL, RenewLeadership
 from metadata.quorum_port import Outcome, Propose
 from metadata.view import ClusterView
-from partitions.driver_ports import Logger
 from raftlog.model import BrokerId, Incarnation, PartitionRecord, TopicPartition
-from raftlog.ports import Scheduler, Timer
+from raftlog.ports import Logger, Scheduler, Timer
 
 LOOK_AGAIN_SECONDS = 1.0
 

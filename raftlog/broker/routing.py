@@ -25,7 +25,6 @@ from metadata.commands import GrantProducerIds
 from metadata.quorum_port import MetadataQuorum
 from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
-from partitions.driver_ports import Logger
 from partitions.scrubber import Scrubber
 from raftlog.errors import Applied, NotLeader, RaftlogError, error_from_code
 from raftlog.model import (
@@ -37,7 +36,7 @@ from raftlog.model import (
     TopicPartition,
     VotersChange,
 )
-from raftlog.ports import Clock, Part, Random
+from raftlog.ports import Clock, Logger, Part, Random
 from raftlog.record_batch import parse_header
 from raftlog.wire import (
     DeleteRecordsPartition,

@@ -40,10 +40,9 @@ from metadata.groups.transaction_changes import (
 from metadata.groups.transaction_expiry import TransactionExpiry
 from metadata.quorum_port import MetadataQuorum
 from metadata.view import ClusterView, MetadataEvent
-from partitions.driver_ports import Logger
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import BrokerId
-from raftlog.ports import Clock, Random
+from raftlog.ports import Clock, Logger, Random
 from raftlog.transactions import TransactionKey
 
 from .transaction_batches import Decided, TransactionBatches

@@ -11,8 +11,7 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from partitions.driver_ports import Logger
-from raftlog.ports import Clock
+from raftlog.ports import Clock, Logger
 
 REMEMBERED_SECONDS = 600.0
 REMEMBERED_MAX = 1_000

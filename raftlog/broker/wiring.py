@@ -40,7 +40,7 @@ from partitions import effects
 from partitions.disk_room import DiskRoom
 from partitions.driver_ports import TransactionPorts
 from partitions.fetch_doubts import PATIENCE_SECONDS
-from partitions.manager import Dialer, Logger, MetadataChange, PartitionManager
+from partitions.manager import Dialer, MetadataChange, PartitionManager
 from partitions.manager import TopicRemoved as TopicIsGone
 from partitions.producer_state import ProducerBounds
 from partitions.replica_repair import LossAnswer
@@ -50,7 +50,7 @@ from raftlog.cluster_clock import ClusterClock
 from raftlog.config import NodeConfig
 from raftlog.errors import InvalidRequest
 from raftlog.model import NO_INCARNATION, Endpoint, Incarnation, LeaderEpoch, TopicPartition
-from raftlog.ports import Clock, Disk, Random, Scheduler, Worker
+from raftlog.ports import Clock, Disk, Logger, Random, Scheduler, Worker
 from raftlog.slices import Following
 from raftlog.version import FEATURE_LEVEL
 
