@@ -55,9 +55,7 @@ from .groups.changes import ChangeGroups
 from .groups.image import change_groups, topic_removed
 from .groups.transaction_changes import ChangeTransactions
 from .groups.transaction_image import change_transactions, strike_topic
-from .image_events import (
-    MetadataEvent,
-)
+from .image_events import MetadataEvent
 from .image_state import ClusterImage, Steps, run
 
 MAX_PRODUCER_IDS_PER_GRANT = 100_000

@@ -209,7 +209,8 @@ def isr_without(record: PartitionRecord, broker_id: BrokerId) -> tuple[BrokerId,
 
 def report_loss(state: ClusterImage, command: ReportLoss) -> CommandResult:
     """Decided against the record as this entry of the log finds it."""
-    tp, broker_id = command.topic_partition, command.broker_id
+    tp = command.topic_partition
+    broker_id = command.broker_id
     record = state.partitions.get(tp)
     if record is None or broker_id not in record.replicas:
         return Refused("unknown_partition", f"broker {broker_id} has no replica of {tp}")

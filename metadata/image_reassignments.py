@@ -85,7 +85,8 @@ def settle(state: ClusterImage, record: PartitionRecord) -> PartitionRecord:
     target = record.target_replicas
     if not target or record.leader not in target or not set(target).issubset(record.isr):
         return record
-    topic, minimum = state.topics[record.topic_partition.topic_id], record.min_insync_replicas
+    topic = state.topics[record.topic_partition.topic_id]
+    minimum = record.min_insync_replicas
     if len(target) != record.replica_count:
         minimum = minimum_for(dict(topic.configs), len(target))
     settled = state.revise(

@@ -290,34 +290,43 @@ class ClusterImage:
     ) -> PartitionRecord:
         """The partition's next version, with what is named here changed. Another leader, or none, is another epoch;
         `unclean` marks that epoch."""
-        leading = (record.leader, record.leader_incarnation, record.leader_epoch)
+        leader_id = record.leader
+        leader_incarnation = record.leader_incarnation
+        leader_epoch = record.leader_epoch
         if leader is None:
-            leading = (NO_BROKER, NO_INCARNATION, LeaderEpoch(record.leader_epoch + 1))
+            leader_id = NO_BROKER
+            leader_incarnation = NO_INCARNATION
+            leader_epoch = LeaderEpoch(record.leader_epoch + 1)
         elif isinstance(leader, BrokerRecord):
-            leading = (leader.broker_id, leader.incarnation, LeaderEpoch(record.leader_epoch + 1))
+            leader_id = leader.broker_id
+            leader_incarnation = leader.incarnation
+            leader_epoch = LeaderEpoch(record.leader_epoch + 1)
         isr = record.isr if isr is None else isr
         minimum = record.min_insync_replicas if min_insync_replicas is None else min_insync_replicas
-        in_force = leading[0] != NO_BROKER and len(isr) >= minimum
+        in_force = leader_id != NO_BROKER and len(isr) >= minimum
         commit_set = isr if in_force else record.commit_set
         goes = replicas is not None and not set(record.replicas).issubset(replicas)
         known = self.tickets_of(record.topic_partition) if tickets is None else tickets
         kept = tuple(ticket for ticket in known if ticket.broker_id in isr or ticket.broker_id in commit_set)
+        unclean_epochs = record.unclean_leader_epochs
+        if unclean:
+            unclean_epochs = (*unclean_epochs, leader_epoch)[-MAX_UNCLEAN_EPOCHS:]
         # Built in one go: a fence or a registration revises thousands of records in one command.
         revised = PartitionRecord(
-            record.topic_partition,
-            record.replicas if replicas is None else replicas,
-            *leading,
-            PartitionEpoch(record.partition_epoch + 1),
-            isr,
-            commit_set,
-            minimum,
-            tuple(ticket.broker_id for ticket in kept),
-            record.adding_replicas if adding_replicas is None else adding_replicas,
-            record.target_replicas if target_replicas is None else target_replicas,
-            (*record.unclean_leader_epochs, leading[2])[-MAX_UNCLEAN_EPOCHS:]
-            if unclean
-            else record.unclean_leader_epochs,
-            leading[2] == record.leader_epoch and (record.let_go or goes),
+            topic_partition=record.topic_partition,
+            replicas=record.replicas if replicas is None else replicas,
+            leader=leader_id,
+            leader_incarnation=leader_incarnation,
+            leader_epoch=leader_epoch,
+            partition_epoch=PartitionEpoch(record.partition_epoch + 1),
+            isr=isr,
+            commit_set=commit_set,
+            min_insync_replicas=minimum,
+            not_eligible=tuple(ticket.broker_id for ticket in kept),
+            adding_replicas=record.adding_replicas if adding_replicas is None else adding_replicas,
+            target_replicas=record.target_replicas if target_replicas is None else target_replicas,
+            unclean_leader_epochs=unclean_epochs,
+            let_go=leader_epoch == record.leader_epoch and (record.let_go or goes),
         )
         self.put_partition(revised, kept)
         return revised

@@ -156,12 +156,10 @@ class SnapshotEncoder:
         if self._transactions is not None:
             transactions = yield from self._transactions
             fields = {**msgspec.structs.asdict(whole), "transactions": transactions}
-            newest = self._version == VERSION
-            whole = (
-                BodyWithTime(**fields, time=self._time, short_of_room=self._short_of_room)
-                if newest
-                else BodyWithTransactions(**fields)
-            )
+            if self._version == VERSION:
+                whole = BodyWithTime(**fields, time=self._time, short_of_room=self._short_of_room)
+            else:
+                whole = BodyWithTransactions(**fields)
         body = _encoder.encode(whole)
         yield
         crc = yield from _crc(self._version, body)
@@ -179,11 +177,26 @@ class SnapshotEncoder:
                 done += 1
                 if done % PARTITIONS_PER_STEP == 0:
                     yield
-            facts = (topic.topic_id, topic.name, topic.replication_factor, topic.configs, tuple(partitions))
-            knows_creation = self._version == VERSION
-            whole = PackedTopicWithCreation(*facts, topic.created_index) if knows_creation else PackedTopic(*facts)
-            topics.append(msgspec.Raw(_encoder.encode(whole)))
+            topics.append(msgspec.Raw(_encoder.encode(self._pack_topic(topic, tuple(partitions)))))
         return topics
+
+    def _pack_topic(self, topic: TopicRecord, partitions: tuple[msgspec.Raw, ...]) -> PackedTopic:
+        if self._version != VERSION:
+            return PackedTopic(
+                topic_id=topic.topic_id,
+                name=topic.name,
+                replication_factor=topic.replication_factor,
+                configs=topic.configs,
+                partitions=partitions,
+            )
+        return PackedTopicWithCreation(
+            topic_id=topic.topic_id,
+            name=topic.name,
+            replication_factor=topic.replication_factor,
+            configs=topic.configs,
+            partitions=partitions,
+            created_index=topic.created_index,
+        )
 
     def _pack_groups(self) -> Generator[None, None, list[msgspec.Raw]]:
         groups: list[msgspec.Raw] = []
@@ -223,8 +236,16 @@ def decode_snapshot_in_steps(packed: Buffer) -> Generator[None, None, ClusterIma
     done = 0
     for packed_topic in body.topics:
         topic = _decode(_topic_decoder, packed_topic)
-        facts = (topic.replication_factor, topic.configs, topic.created_index)
-        state.put_topic(TopicRecord(topic.topic_id, topic.name, len(topic.partitions), *facts))
+        state.put_topic(
+            TopicRecord(
+                topic_id=topic.topic_id,
+                name=topic.name,
+                partition_count=len(topic.partitions),
+                replication_factor=topic.replication_factor,
+                configs=topic.configs,
+                created_index=topic.created_index,
+            )
+        )
         for number, packed_partition in enumerate(topic.partitions):
             partition = _decode(_partition_decoder, packed_partition)
             tickets = tuple(unpack_ticket(ticket) for ticket in partition.tickets)
@@ -278,7 +299,8 @@ def _version_of(state: ClusterImage) -> int:
 
 
 def _crc(version: int, body: Buffer) -> Generator[None, None, int]:
-    view, crc = memoryview(body), 0
+    view = memoryview(body)
+    crc = 0
     if version >= FIRST_WITH_CHECKED_VERSION:
         crc = zlib.crc32(_HEADER.pack(MAGIC, version, 0)[:-_CRC_BYTES])
     for start in range(0, view.nbytes, CRC_BYTES_PER_STEP):

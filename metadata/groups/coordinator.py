@@ -262,7 +262,8 @@ class Coordinator:
 
     def _fences(self, now: float, now_ms: int) -> Iterable[Fence]:
         at = self._attention(now)
-        room, looks = REMOVALS_PER_CALL, SESSIONS_PER_CALL
+        room = REMOVALS_PER_CALL
+        looks = SESSIONS_PER_CALL
         while room > 0 and looks > 0 and self._due and self._due[0][0] <= at:
             looks -= 1
             _, entry, key = heapq.heappop(self._due)

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from raftlog.model import TopicId, TopicPartition
 
 from ..command_results import GroupsChanged, Refused, RefusedChange
+from ..image_state import ClusterImage
 from .assignors import ASSIGNORS
 from .changes import (
     MAX_MEMBERS_PER_GROUP,
@@ -40,9 +40,6 @@ from .changes import (
     unpack_partitions,
 )
 from .records import NEVER_MS, CommittedOffset, GroupRecord, MemberRecord, in_order
-
-if TYPE_CHECKING:
-    from ..image_state import ClusterImage
 
 MAX_GROUPS = 10_000
 MAX_COMMITTED_OFFSETS = 1_000_000

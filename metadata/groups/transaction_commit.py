@@ -18,22 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
+
+import msgspec
 
 from raftlog.model import Offset, TopicPartition
 from raftlog.transactions import Outcome, TransactionKey
 
 from ..command_results import Refused
 from ..image_events import EndsCommitted, PositionMoved
+from ..image_state import ClusterImage
 from . import image as groups
 from .changes import Commit as CommitOffsets
 from .records import CommittedOffset
 from .transaction_changes import Commit, CommitStaged, GroupMoves, Output, Piece, Position, decode_piece, digest_of
 from .transaction_ends import KEYS_PER_STEP, Decision, abort_undecided, describe, end_all, retire_block, told_after
 from .transaction_records import Standing
-
-if TYPE_CHECKING:
-    from ..image_state import ClusterImage
 
 MAX_KEYS_PER_COMMIT = 100_000
 MAX_ENDS_PER_COMMIT = 200_000
@@ -110,7 +109,7 @@ class _Wanted:
         speaker = (group.member_id, group.incarnation, group.generation)
         if speaker != (known.member_id, known.incarnation, known.generation):
             return _malformed(f"two members speak for group {group.group_id!r}")
-        self.moves[group.group_id] = GroupMoves(group.group_id, *speaker, (*known.moves, *group.moves))
+        self.moves[group.group_id] = msgspec.structs.replace(known, moves=(*known.moves, *group.moves))
         return None
 
 
@@ -285,9 +284,16 @@ def _partition_refusal(state: ClusterImage, wanted: _Wanted) -> Generator[None, 
 
 def _group_refusal(state: ClusterImage, wanted: _Wanted) -> Refused | None:
     for group in wanted.moves.values():
-        speaker = (group.group_id, group.member_id, group.incarnation, group.generation)
         named = [move.topic_partition for move in group.moves]
-        refused = groups.not_its_own(state, CommitOffsets(*speaker, wanted.now_ms, ()), named)
+        as_commit = CommitOffsets(
+            group_id=group.group_id,
+            member_id=group.member_id,
+            incarnation=group.incarnation,
+            generation=group.generation,
+            now_ms=wanted.now_ms,
+            offsets=(),
+        )
+        refused = groups.not_its_own(state, as_commit, named)
         if refused is not None:
             return refused
         current = state.groups.offsets_of(group.group_id)

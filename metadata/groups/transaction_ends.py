@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from raftlog.model import ProducerEpoch, ProducerId
 from raftlog.transactions import Outcome, TransactionKey
 
 from ..command_results import Refused
 from ..image_events import BlockChanged, ProducerChanged, ProducerIdsTaken
+from ..image_state import ClusterImage
 from .transaction_records import MAX_PRODUCER_EPOCH, NamedProducer, Standing, with_ids
-
-if TYPE_CHECKING:
-    from ..image_state import ClusterImage
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from raftlog.config import MIB
 from raftlog.model import ProducerEpoch, ProducerId, TopicId, TopicPartition
@@ -26,6 +25,7 @@ from raftlog.transactions import Outcome, TransactionKey
 
 from ..command_results import Refused, TransactionAnswer, TransactionsChanged
 from ..image_events import BlockChanged, BlockRemoved, EndsForgotten, PositionRemoved, ProducerIdsTaken, ProducerRemoved
+from ..image_state import ClusterImage
 from .transaction_changes import (
     Abort,
     AbortOverdue,
@@ -57,9 +57,6 @@ from .transaction_ends import (
     told_after,
 )
 from .transaction_records import Block, NamedProducer, Standing, with_attempt
-
-if TYPE_CHECKING:
-    from ..image_state import ClusterImage
 
 MAX_PRODUCERS = 50_000
 """Named ones. As all that follows: every node keeps them in memory and in every snapshot."""
