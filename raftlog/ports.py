@@ -5,7 +5,8 @@ nothing else, so that the same shells run in production (asyncio, threads, ext4)
 events, virtual time, a disk that forgets what was not fsynced). All of it is callback style, no coroutine: asyncio
 begins above, in `raftlog/broker/` and `http_api/`.
 
-Each port but `Logger` has one contract test in `tests/contracts/` that the real and the simulated implementation both pass.
+Each port but `Logger` has one contract test in `tests/contracts/` that the real and the simulated implementation both
+pass.
 """
 
 from __future__ import annotations
