@@ -1,11 +1,11 @@
-"""What the rest of the broker sees of the quorum.
+"""The metadata quorum as the rest of a broker sees it: the one port to it, and how a proposal may end.
 
-`MetadataQuorum` is what a broker programs against: propose a command and learn its outcome, ask for a linearizable
-read, see the status. It hides leaders, forwarding, retries and threads. A command's outcome is one of three: *applied*
-(with what the state machine answered, which may be a refusal by name), *refused* (certainly not applied), *unknown*
-(a timeout or a lost leader: it may still be applied; only commands that are safe to repeat are repeated).
+A broker programs against `MetadataQuorum`: it proposes a command and learns the outcome, asks for a linearizable read,
+reads the status. The port hides leaders, forwarding, retries and threads. A command's outcome is one of three:
+*applied* (with the answer of the state machine, which may be a refusal by name), *refused* (certainly not applied),
+*unknown* (a timeout or a lost leader: it may still be applied; only commands that are safe to repeat are repeated).
 
-What is *not* here: threads (`quorum_thread.py`), the consensus core (`engine.py`).
+`quorum_thread.py` implements it for a broker process.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from raftlog.model import QuorumStatus
 from .command_envelope import Command
 from .command_results import CommandResult
 from .commands import RegisterBroker
+from .quorum_changes import VoterChange
+from .quorum_protocol import VotersChanged
 
 
 class Fate(enum.Enum):
@@ -56,6 +58,22 @@ class MetadataQuorum(Protocol):
 
     def read_barrier(self, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
         """`done` is called with an index up to which this node's view must have come for a linearizable read (S7)."""
+        ...
+
+    def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
+        """Give `done` the status as the leader sees it, or as this node does if the leader does not answer in time."""
+        ...
+
+    def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
+        """Announce an orderly stop of this broker. `done(True)` when it is fenced, so leads nothing any more;
+        `done(False)` if that did not happen in time."""
+        ...
+
+    def change_voters(
+        self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
+    ) -> None:
+        """Have the leader add or remove one voter, or with `plan` only report the result. `done` is called once, within
+        `timeout` seconds."""
         ...
 
     def status(self) -> QuorumStatus:

@@ -142,7 +142,7 @@ class QuorumThread:
         return self._accepted.accept
 
     def register(self, command: RegisterBroker, done: Callable[[Outcome], None]) -> None:
-        """See `QuorumNode.register`."""
+        """See `MetadataQuorum`."""
         self._hand_in(lambda node: node.register(command, self._bridge.carry(done)), done)
 
     def propose(self, command: Command, done: Callable[[Outcome], None], *, timeout: float = 5.0) -> None:
@@ -154,7 +154,7 @@ class QuorumThread:
         self._hand_in(lambda node: node.read_barrier(self._bridge.carry(done), timeout=timeout), done)
 
     def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
-        """See `QuorumNode.leader_status`."""
+        """See `MetadataQuorum`."""
 
         def stopped(outcome: Outcome) -> None:
             done(self._status)
@@ -162,13 +162,13 @@ class QuorumThread:
         self._hand_in(lambda node: node.leader_status(self._bridge.carry(done), timeout=timeout), stopped)
 
     def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
-        """See `QuorumNode.stop_broker`."""
+        """See `MetadataQuorum`."""
         self._hand_in(lambda node: node.stop_broker(self._bridge.carry(done), timeout=timeout), lambda _: done(False))
 
     def change_voters(
         self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
     ) -> None:
-        """See `QuorumNode.change_voters`."""
+        """See `MetadataQuorum`."""
 
         def stopped(outcome: Outcome) -> None:
             done(VotersChanged(0, "refused", code="shutting_down", detail=outcome.detail))

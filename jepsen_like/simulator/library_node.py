@@ -61,7 +61,7 @@ class LibraryNode(SimNode):
             self._transactions = transactions_of(broker, quorum, self.clock, self.random, log)
             router = Router(
                 broker,
-                quorum,  # type: ignore[arg-type]
+                quorum,
                 forwarder,
                 self.random,
                 groups=self._groups,

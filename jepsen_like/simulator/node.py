@@ -13,10 +13,12 @@ from typing import cast
 
 from metadata.command_envelope import Command
 from metadata.commands import RegisterBroker
+from metadata.quorum_changes import VoterChange
 from metadata.quorum_configuration import Configuration
 from metadata.quorum_links import QuorumLinks
 from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
 from metadata.quorum_port import Outcome
+from metadata.quorum_protocol import VotersChanged
 from metadata.view import MetadataEvent
 from raftlog.ballast import Ballast
 from raftlog.ballasted_disk import BallastedDisk
@@ -91,10 +93,20 @@ class SimQuorum:
     def status(self) -> QuorumStatus:
         return self.node.status()
 
-    def stop_broker(self, done: Callable[[bool], None]) -> None:
+    def leader_status(self, done: Callable[[QuorumStatus], None], *, timeout: float = 1.0) -> None:
+        self.node.leader_status(done, timeout=timeout)
+        self._beats.soon()
+
+    def stop_broker(self, done: Callable[[bool], None], *, timeout: float = 5.0) -> None:
         """Have the broker's leaderships moved away."""
 
-        self.node.stop_broker(done, timeout=HAND_OVER_SECONDS)
+        self.node.stop_broker(done, timeout=timeout)
+        self._beats.soon()
+
+    def change_voters(
+        self, change: VoterChange, done: Callable[[VotersChanged], None], *, plan: bool = False, timeout: float = 10.0
+    ) -> None:
+        self.node.change_voters(change, done, plan=plan, timeout=timeout)
         self._beats.soon()
 
     def on_input(self) -> None:
@@ -289,7 +301,7 @@ class SimNode:
         if self.broker.incarnation == NO_INCARNATION:
             manager.close(closed, clean=True)
         else:
-            self.quorum.stop_broker(lambda fenced: manager.close(closed, clean=True))
+            self.quorum.stop_broker(lambda fenced: manager.close(closed, clean=True), timeout=HAND_OVER_SECONDS)
 
     def _on_fatal(self, error: BaseException) -> None:
         self._trace.note(int(self.node_id), f"fatal {error}")

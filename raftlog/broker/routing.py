@@ -23,7 +23,6 @@ from http_api.service_transactions import OpenTransaction
 from metadata.command_results import ProducerIdsGranted
 from metadata.commands import GrantProducerIds
 from metadata.quorum_port import MetadataQuorum
-from metadata.quorum_thread import QuorumThread
 from metadata.view import ClusterView
 from partitions.scrubber import Scrubber
 from raftlog.errors import Applied, NotLeader, RaftlogError, error_from_code
@@ -85,7 +84,7 @@ class Router:
     def __init__(
         self,
         broker: Broker,
-        quorum: QuorumThread,
+        quorum: MetadataQuorum,
         forwarder: Forwarder,
         random: Random,
         *,

@@ -6,8 +6,8 @@ What is *not* here: whether a change is safe (`metadata/quorum_changes.py`), and
 from __future__ import annotations
 
 from metadata.quorum_changes import Action, VoterChange
+from metadata.quorum_port import MetadataQuorum
 from metadata.quorum_protocol import VotersChanged
-from metadata.quorum_thread import QuorumThread
 from raftlog.errors import RetriableError, error_from_code
 from raftlog.model import BrokerId, VotersChange
 
@@ -16,7 +16,7 @@ from .futures import answer_of
 TIMEOUT_SECONDS = 10.0
 
 
-async def change_voters(quorum: QuorumThread, action: str, node_id: int, *, plan: bool) -> VotersChange:
+async def change_voters(quorum: MetadataQuorum, action: str, node_id: int, *, plan: bool) -> VotersChange:
     """See `http_api.service.BrokerService.change_voters`."""
     change = VoterChange(Action(action), node_id)
     answer: VotersChanged = await answer_of(
