@@ -21,7 +21,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from raftlog.client import Admin, GroupConsumer, GroupPartition
-from raftlog.client.admin_groups import SoughtOffset
+from raftlog.client.admin import SoughtOffset
 from raftlog.client.api import HttpApi
 from raftlog.client.group_api import GroupApi
 from raftlog.errors import RaftlogError

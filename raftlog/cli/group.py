@@ -19,7 +19,7 @@ from .output import output_option, show, table
 
 if TYPE_CHECKING:
     from raftlog.client import Admin
-    from raftlog.client.admin_groups import GroupInfo, GroupMemberInfo, SoughtOffset
+    from raftlog.client.admin import GroupInfo, GroupMemberInfo, SoughtOffset
     from raftlog.client.group_api import AssignedTopic, GroupOffsetInfo
 
 T = TypeVar("T")

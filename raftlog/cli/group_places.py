@@ -14,7 +14,7 @@ import rich_click as click
 from .options import parse_from
 
 if TYPE_CHECKING:
-    from raftlog.client.admin_groups import SeekTo
+    from raftlog.client.admin import SeekTo
 
 _DURATION = re.compile(
     r"P(?:([0-9]{1,9})D)?(?:T(?:([0-9]{1,9})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,9}(?:\.[0-9]{1,3})?)S)?)?", re.ASCII

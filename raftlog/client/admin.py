@@ -1,38 +1,39 @@
-"""`Admin`: topics, cluster, quorum and offsets, over the HTTP API.
+"""`Admin`: topics, cluster, quorum, offsets, moves of replicas, groups and transactions, over the HTTP API.
 
 Reads are asked of any node, and of the next one when the answer is late. Changes are sent once: where the answer is
-lost the error is `outcome_unknown`, and looking is the only way to learn what happened.
+lost the error is `outcome_unknown`, and looking is the only way to learn what happened; asking for the same move again
+does no harm.
 
-What is *not* here: deciding anything (the cluster does that); where things are (`admin_moves.py`).
+A plan is a question and changes nothing. What is asked of several partitions is answered for each: look at `error`.
+
+A node knows which transactions are decided, and of open ones those in partitions that it leads. So everybody is asked,
+and what they say of one transaction is put together; nodes that did not answer are named.
+
+What is *not* here: deciding anything (the cluster does that), being a member of a group (`group_consumer.py`), having
+transactions (`transaction.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 import msgspec
 
 from raftlog.config import check_topic_name
-from raftlog.errors import InvalidRequest
+from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
+from raftlog.model import ProducerEpoch, ProducerId
+from raftlog.transactions import TransactionKey
 from raftlog.wire import TIMESTAMP_LATEST
 
-from .admin_groups import AdminGroups, GroupInfo, GroupSummary, SoughtOffset
-from .admin_moves import (
-    AdminMoves,
-    MoveInfo,
-    PartitionError,
-    PartitionOutcome,
-    ReassignmentInfo,
-    ReplicaInfo,
-    ThrottleInfo,
-)
-from .admin_transactions import AdminTransactions, PositionList, TransactionList
 from .api import HttpApi
+from .group_api import AssignedTopic, GroupApi, GroupOffsetInfo, group_path
 from .metadata import ClusterInfo, NodeInfo, PartitionInfo, TopicDescription, topic_path
 from .offsets import query_offsets
+from .transaction_api import NamedPosition, TransactionApi, TransactionInfo, TransactionPartition
 
 __all__ = [
     "Admin",
@@ -63,6 +64,19 @@ __all__ = [
 CHANGE_TIMEOUT = 15.0
 ANSWER_GRACE = 6.0
 """Seconds that a node may take beyond the time it was given."""
+SEEK_TIMEOUT = 60.0
+
+MAX_PLANNED = 1_000
+"""In one request."""
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+SeekTo = Literal["earliest", "latest", "offset", "timestamp", "shift", "duration"]
+MOVES_TIMEOUT = 60.0
+PARTITIONS_PER_REQUEST = 1_000
+REPLICAS_TIMEOUT = 5.0
+ABORT_TIMEOUT = 30.0
+_STATES = ("PrepareCommit", "PrepareAbort", "Ongoing", "CompleteCommit", "CompleteAbort", "Empty")
+"""What tells most first: some nodes may not have seen the decision, or not the end of it."""
 
 
 class TopicSummary(msgspec.Struct, frozen=True):
@@ -148,7 +162,175 @@ class HealthInfo(msgspec.Struct, frozen=True):
     problems: list[str] = []
 
 
-class Admin(AdminMoves, AdminGroups, AdminTransactions):
+class ReassignmentInfo(msgspec.Struct, frozen=True):
+    """A partition that is being moved, or waits for it."""
+
+    topic: str
+    partition: int
+    replicas: list[int]
+    target_replicas: list[int]
+    adding_replicas: list[int] = []
+    removing_replicas: list[int] = []
+    isr: list[int] = []
+    leader: int | None = None
+    moving: bool = False
+    """False: it waits for its turn."""
+
+
+class ThrottleInfo(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "leader_rate": "leader.replication.throttled.rate",
+        "follower_rate": "follower.replication.throttled.rate",
+    },
+):
+    """How fast moves copy, in bytes a second for each broker; None: as fast as they can."""
+
+    leader_rate: int | None = None
+    """What a broker sends at most, to all receivers together."""
+    follower_rate: int | None = None
+    """What a broker receives at most, from all senders together."""
+
+
+class MoveInfo(msgspec.Struct, frozen=True):
+    """A partition's replicas as they are and as a plan wants them, the preferred leader first."""
+
+    topic: str
+    partition: int
+    replicas: list[int]
+    target_replicas: list[int]
+    leader: int | None = None
+
+    @property
+    def adding(self) -> list[int]:
+        """Brokers that would receive a copy."""
+        return [broker for broker in self.target_replicas if broker not in self.replicas]
+
+
+class PartitionError(msgspec.Struct, frozen=True):
+    """Why one partition of a request was refused."""
+
+    code: str
+    detail: str
+    retriable: bool = False
+
+    def error(self) -> RaftlogError:
+        """As an exception."""
+        return error_from_code(self.code, self.detail)
+
+
+class PartitionOutcome(msgspec.Struct, frozen=True):
+    """What became of one partition of a request; `error` is None where it was carried out."""
+
+    topic: str
+    partition: int
+    error: PartitionError | None = None
+
+
+class ReplicaInfo(msgspec.Struct, frozen=True):
+    """One replica on one node."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+    log_end_offset: int
+    role: str
+
+
+class _Reassignments(msgspec.Struct, frozen=True):
+    reassignments: list[ReassignmentInfo]
+    throttle: ThrottleInfo = ThrottleInfo()
+
+
+class _Moves(msgspec.Struct, frozen=True):
+    moves: list[MoveInfo]
+
+
+class _Outcomes(msgspec.Struct, frozen=True):
+    partitions: list[PartitionOutcome]
+
+
+class _Replicas(msgspec.Struct, frozen=True):
+    replicas: list[ReplicaInfo]
+
+
+class GroupSummary(msgspec.Struct, frozen=True):
+    """One group in a list."""
+
+    group: str
+    state: str
+    assignor: str
+    member_count: int
+
+
+class GroupMemberInfo(msgspec.Struct, frozen=True):
+    """A member, what it may read, what it must give up, and what it is to have."""
+
+    member_id: str
+    instance_id: str
+    client_id: str
+    host: str
+    incarnation: int
+    generation: int
+    topics: list[str]
+    pattern: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    assigned: list[AssignedTopic]
+    revoking: list[AssignedTopic]
+    target: list[AssignedTopic]
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    """A group with its members."""
+
+    group: str
+    state: str
+    assignor: str
+    epoch: int
+    target_epoch: int
+    coordinator: int | None
+    members: list[GroupMemberInfo]
+
+
+class SoughtOffset(msgspec.Struct, frozen=True):
+    """Where a group went on in a partition, and where it goes on now (or would)."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    offset: int | None
+    new_offset: int
+    log_start_offset: int
+    log_end_offset: int
+
+
+class _Groups(msgspec.Struct, frozen=True):
+    groups: list[GroupSummary]
+
+
+class _Sought(msgspec.Struct, frozen=True):
+    offsets: list[SoughtOffset]
+
+
+class TransactionList(msgspec.Struct, frozen=True):
+    """Transactions that are under way, by producer id."""
+
+    transactions: list[TransactionInfo]
+    silent_nodes: list[int] = []
+    """Did not answer: what is open in partitions that they lead is missing."""
+
+
+class PositionList(msgspec.Struct, frozen=True):
+    """Named positions, by name."""
+
+    positions: list[NamedPosition]
+    more: bool
+    """There are others behind the last one: ask with a longer prefix."""
+
+
+class Admin:
     """Belongs to one event loop; `close` it, or use it with `async with`. Every call raises a `RaftlogError`."""
 
     def __init__(self, bootstrap: str | Sequence[str]) -> None:
@@ -296,6 +478,189 @@ class Admin(AdminMoves, AdminGroups, AdminTransactions):
         (found,) = await query_offsets(self._api, description.id_bytes, [(partition, timestamp_ms)])
         return None if found.offset < 0 else (found.offset, found.timestamp_ms)
 
+    # --- Moves of replicas and leaderships ----------------------------------------------------------------------------
+
+    async def list_reassignments(self) -> list[ReassignmentInfo]:
+        """Partitions that are being moved or wait for it."""
+        return (await self._api.get("/v1/cluster/reassignments", _Reassignments)).reassignments
+
+    async def throttle(self) -> ThrottleInfo:
+        """How fast moves copy now."""
+        return (await self._api.get("/v1/cluster/reassignments", _Reassignments)).throttle
+
+    async def alter_reassignments(
+        self, wanted: Mapping[tuple[str, int], Sequence[int] | None], *, throttle: int | None = None
+    ) -> list[PartitionOutcome]:
+        """Ask for replicas by (topic, partition), the preferred leader first; None cancels. Returns at the decision:
+        `list_reassignments` shows what still is under way.
+
+        `throttle`: bytes a second that any broker sends or receives for all moves together from now on, until none is
+        left (0: as fast as they can; None: as it is). With nothing wanted it changes what is under way. Raises
+        `InvalidRequest` (`unknown_topic`, `unknown_partition`, `no_reassignment_in_progress`)."""
+        asked = [
+            {"topic": check_topic_name(topic), "partition": partition, "replicas": None if to is None else list(to)}
+            for (topic, partition), to in wanted.items()
+        ]
+        outcomes: list[PartitionOutcome] = []
+        rates = {} if throttle is None else {"throttle": ThrottleInfo(throttle or None, throttle or None)}
+        for start in range(0, max(1, len(asked)), PARTITIONS_PER_REQUEST):
+            body = {"reassignments": asked[start : start + PARTITIONS_PER_REQUEST], **rates}
+            outcomes += await self._outcomes("/v1/cluster/reassignments", body)
+        return outcomes
+
+    async def plan_moves(self, drain: Sequence[int] = ()) -> list[MoveInfo]:
+        """Moves that empty these brokers; with none named, moves that balance the cluster. Raises `InvalidRequest` for
+        what cannot be drained."""
+        return (await self._api.post("/v1/cluster/plans", _Moves, {"drain": list(drain)}, timeout=MOVES_TIMEOUT)).moves
+
+    async def elect_leaders(self, partitions: Sequence[tuple[str, int]]) -> list[PartitionOutcome]:
+        """Give each to its preferred leader, where that is in sync."""
+        return await self._elect(partitions, {})
+
+    async def elect_unclean(
+        self, partitions: Sequence[tuple[str, int]], *, accept_data_loss: bool, candidate: int | None = None
+    ) -> list[PartitionOutcome]:
+        """Make a live replica the leader of each, although acknowledged records may be lost: the last resort for
+        partitions that nobody can lead without loss. `candidate` None: whoever reported most. Raises `InvalidRequest`
+        unless the loss is accepted."""
+        if not accept_data_loss:
+            raise InvalidRequest("invalid_request", "an unclean election may lose acknowledged records: accept it")
+        more: dict[str, object] = {"kind": "unclean", "accept_data_loss": True}
+        return await self._elect(partitions, more if candidate is None else {**more, "candidate": candidate})
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that stopped and holds no replica. Raises `InvalidRequest` (`not_found`)."""
+        await self._api.change("DELETE", f"/v1/cluster/brokers/{broker_id}", None, timeout=MOVES_TIMEOUT)
+
+    async def replicas(self) -> dict[int, list[ReplicaInfo]]:
+        """What each node that answers within seconds holds, by node."""
+        nodes = (await self._api.get("/v1/cluster", ClusterInfo)).nodes
+        found = await asyncio.gather(*(_replicas_of(node.api) for node in nodes))
+        return {node.id: held for node, held in zip(nodes, found, strict=True) if held is not None}
+
+    async def _elect(self, partitions: Sequence[tuple[str, int]], more: Mapping[str, object]) -> list[PartitionOutcome]:
+        asked = [{"topic": check_topic_name(topic), "partition": partition} for topic, partition in partitions]
+        outcomes: list[PartitionOutcome] = []
+        for start in range(0, len(asked), PARTITIONS_PER_REQUEST):
+            body = {"partitions": asked[start : start + PARTITIONS_PER_REQUEST], **more}
+            outcomes += await self._outcomes("/v1/cluster/elections", body)
+        return outcomes
+
+    async def _outcomes(self, path: str, body: Mapping[str, object]) -> list[PartitionOutcome]:
+        return (await self._api.change("POST", path, _Outcomes, body, timeout=MOVES_TIMEOUT)).partitions
+
+    # --- Groups -------------------------------------------------------------------------------------------------------
+
+    async def list_groups(self) -> list[GroupSummary]:
+        """All groups, by name."""
+        return (await self._api.get("/v1/groups", _Groups)).groups
+
+    async def describe_group(self, group: str) -> GroupInfo:
+        """Raises `InvalidRequest` (`unknown_group`)."""
+        return await self._api.get(group_path(group), GroupInfo)
+
+    async def group_offsets(self, group: str, isolation: Isolation = "read_committed") -> list[GroupOffsetInfo]:
+        """What it has committed and what its members own, with lag: to the last stable offset or, with
+        `read_uncommitted`, to the high watermark. Raises `InvalidRequest` (`unknown_group`)."""
+        return await GroupApi(self._api, group).committed(lag=True, isolation=isolation)
+
+    async def seek_group(
+        self,
+        group: str,
+        to: SeekTo,
+        value: int = 0,
+        topics: Mapping[str, Sequence[int] | None] | None = None,
+        *,
+        plan: bool = False,
+        isolation: Isolation = "read_committed",
+    ) -> list[SoughtOffset]:
+        """Have a group without members go on elsewhere, or with `plan` only say where that would be.
+
+        `value`: the offset, milliseconds since 1970, offsets forward (or, negative, back), or milliseconds before now.
+        `topics`: by name, with partitions or None for all; None: every partition in which it has committed. What lies
+        outside a partition's log becomes its nearest end. `isolation`: what the group reads, and so where a partition
+        ends for it.
+
+        Raises `InvalidRequest` (`unknown_group`, `group_not_empty`, `unknown_topic`, `unknown_partition`).
+        """
+        body: dict[str, Any] = {"to": to, "value": value, "plan": plan, "isolation": isolation}
+        if topics is not None:
+            body["topics"] = [
+                {"topic": topic, "partitions": None if numbers is None else list(numbers)}
+                for topic, numbers in topics.items()
+            ]
+        answer = await self._api.change("POST", f"{group_path(group)}/seek", _Sought, body, timeout=SEEK_TIMEOUT)
+        return answer.offsets
+
+    async def seek_group_as_planned(
+        self, group: str, planned: Sequence[SoughtOffset], isolation: Isolation = "read_committed"
+    ) -> list[SoughtOffset]:
+        """Do what `seek_group` with `plan` has said it would, if it still would.
+
+        Raises `InvalidRequest`: `offset_moved` where the group has committed something else since, `group_not_empty`,
+        `unknown_partition`, `offset_out_of_range`. A plan of more than 1,000 partitions is done in parts of so many, in
+        order, and those before the one that was refused are done.
+        """
+        done: list[SoughtOffset] = []
+        for first in range(0, len(planned), MAX_PLANNED):
+            rows = [
+                {
+                    "topic": one.topic,
+                    "topic_id": one.topic_id,
+                    "partition": one.partition,
+                    "offset": one.offset,
+                    "new_offset": one.new_offset,
+                }
+                for one in planned[first : first + MAX_PLANNED]
+            ]
+            body = {"to": "planned", "planned": rows, "isolation": isolation}
+            path = f"{group_path(group)}/seek"
+            done += (await self._api.change("POST", path, _Sought, body, timeout=SEEK_TIMEOUT)).offsets
+        return done
+
+    async def delete_group(self, group: str) -> None:
+        """With its offsets. Raises `InvalidRequest` (`unknown_group`, `group_not_empty`)."""
+        await self._api.change("DELETE", group_path(group), None)
+
+    # --- Transactions -------------------------------------------------------------------------------------------------
+
+    async def list_transactions(self) -> TransactionList:
+        """Open ones, and those that are decided and not shown by every partition yet."""
+        nodes = (await self.cluster()).nodes
+        answers = await asyncio.gather(*map(_ask, nodes))
+        told = [one for answer in answers for one in answer or ()]
+        silent = [node.id for node, answer in zip(nodes, answers, strict=True) if answer is None]
+        return TransactionList(_merged(told), silent)
+
+    async def describe_transaction(self, transactional_id: str) -> TransactionInfo:
+        """What a named producer is at. Raises `InvalidRequest` (`unknown_transaction`)."""
+        known = await TransactionApi(self._api).describe(transactional_id)
+        found = await self.list_transactions()
+        key = (known.producer_id, known.producer_epoch)
+        same = [one for one in found.transactions if (one.producer_id, one.producer_epoch) == key]
+        return _merged([known, *same])[0]
+
+    async def abort_transaction(self, producer_id: int, producer_epoch: int) -> None:
+        """Nothing of it will ever show. Its producer is told when it wants to commit. Raises `InvalidRequest`
+        (`transaction_committed`, `producer_fenced`: it is over already)."""
+        key = TransactionKey(ProducerId(producer_id), ProducerEpoch(producer_epoch))
+        await TransactionApi(self._api).abort([key], timeout=ABORT_TIMEOUT)
+
+    async def position(self, name: str) -> int | None:
+        """A named position as the quorum has it now; None where nothing was ever committed under that name."""
+        return await TransactionApi(self._api).position(name)
+
+    async def list_positions(self, prefix: str = "") -> PositionList:
+        """Named positions whose names begin so, by name, as the quorum has them now: at most 10,000."""
+        return PositionList(*await TransactionApi(self._api).positions(prefix))
+
+    async def delete_position(self, name: str, value: int) -> None:
+        """Forget it, for good: work that it was for may be published again. Nothing is done where there is none. Raises
+        `InvalidRequest` (`offset_moved`: it does not stand at `value`)."""
+        await TransactionApi(self._api).remove_position(name, value)
+
+    # --- End ----------------------------------------------------------------------------------------------------------
+
     async def close(self) -> None:
         await self._api.close()
 
@@ -306,3 +671,56 @@ class Admin(AdminMoves, AdminGroups, AdminTransactions):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def _replicas_of(address: str) -> list[ReplicaInfo] | None:
+    """None where the node does not answer."""
+    api = HttpApi(address)
+    try:
+        return (await api.get("/v1/replicas", _Replicas, timeout=REPLICAS_TIMEOUT)).replicas
+    except RaftlogError:
+        return None
+    finally:
+        await api.close()
+
+
+async def _ask(node: NodeInfo) -> list[TransactionInfo] | None:
+    """This node alone; None where it does not answer."""
+    try:
+        api = HttpApi(node.api)
+    except InvalidRequest:
+        return None
+    try:
+        return await TransactionApi(api).list()
+    except RaftlogError:
+        return None
+    finally:
+        await api.close()
+
+
+def _merged(told: Iterable[TransactionInfo]) -> list[TransactionInfo]:
+    by_key: dict[tuple[int, int], TransactionInfo] = {}
+    for one in told:
+        key = (one.producer_id, one.producer_epoch)
+        known = by_key.get(key)
+        by_key[key] = one if known is None else _both(known, one)
+    return [by_key[key] for key in sorted(by_key)]
+
+
+def _both(one: TransactionInfo, other: TransactionInfo) -> TransactionInfo:
+    partitions: dict[tuple[str, int], TransactionPartition] = {}
+    for place in (*one.partitions, *other.partitions):
+        known = partitions.get((place.topic, place.partition))
+        if known is None or known.first_offset is None:
+            partitions[place.topic, place.partition] = place
+    return msgspec.structs.replace(
+        one,
+        state=min(one.state, other.state, key=lambda state: _STATES.index(state) if state in _STATES else len(_STATES)),
+        started_ms=min(_known(one.started_ms, other.started_ms), default=None),
+        duration_ms=max(_known(one.duration_ms, other.duration_ms), default=None),
+        partitions=[partitions[place] for place in sorted(partitions)],
+    )
+
+
+def _known(*numbers: int | None) -> list[int]:
+    return [number for number in numbers if number is not None]

@@ -11,7 +11,7 @@ import pytest
 from http_api.service_transactions import OpenTransaction
 from metadata.view import BrokerChanged
 from raftlog.client import Admin, TransactionInfo
-from raftlog.client.admin_transactions import _merged
+from raftlog.client.admin import _merged
 from raftlog.client.api import HttpApi
 from raftlog.client.transaction_api import TransactionApi, TransactionPartition
 from raftlog.errors import InvalidRequest
