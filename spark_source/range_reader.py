@@ -18,7 +18,8 @@ from dataclasses import replace
 
 from raftlog.client.api import HttpApi
 from raftlog.client.consumed import ConsumedBatch
-from raftlog.client.fetcher import Fetcher, FetcherSettings
+from raftlog.client.fetch_settings import FetcherSettings
+from raftlog.client.fetcher import Fetcher
 from raftlog.client.reader import PartitionReader
 from raftlog.config import KIB, MIB
 from raftlog.errors import RaftlogError, RetriableError

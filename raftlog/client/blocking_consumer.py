@@ -20,8 +20,8 @@ from raftlog.model import EARLIEST
 from .blocking import LoopThread, blocking
 from .blocking_group_consumer import GroupConsumer
 from .consumed import ConsumedBatch, ConsumerRecord
-from .consumer import DEFAULT_PREFETCH_BYTES
 from .consumer import Consumer as AsyncConsumer
+from .fetch_settings import DEFAULT_PREFETCH_BYTES
 from .reader import READ_COMMITTED, Start
 
 RECORDS_AHEAD = 500

@@ -23,27 +23,56 @@ from ssl import SSLContext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
+from raftlog.config import KIB, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
 from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError, RetriableError
 from raftlog.model import EARLIEST
+from raftlog.record_batch import Codec
 
 from .api import HttpApi
 from .consumed import ConsumedBatch, ConsumerRecord
-from .cursor import Cursor
-from .fetcher import Fetcher, FetcherSettings
+from .fetch_settings import DEFAULT_PREFETCH_BYTES, FetcherSettings
+from .fetcher import Fetcher
 from .metadata import TOPIC_ID
 from .reader import READ_COMMITTED, PartitionReader, Start, parse_isolation, parse_start
 
 if TYPE_CHECKING:
     from .group_consumer import GroupConsumer
 
-DEFAULT_PREFETCH_BYTES = 32 * MIB
 START_TIMEOUT = 30.0
 PAUSE_AFTER = 2000
 """Records after which the loop gets its turn; a batch counts as `BATCH_COST` records more."""
 BATCH_COST = 16
 WHOLE_BATCH_SHARE = 8
 """Of a batch that is handed out whole every so many records count as one: its columns come by a few calls."""
+INLINE_RECORDS = 8192
+"""Batches of more records are decoded by a thread: these take a few milliseconds."""
+INLINE_COMPRESSED_BYTES = 16 * KIB
+"""The same for compressed ones, whose size may be a thousand times that."""
+
+
+class Cursor:
+    """What was taken of a reader and is not wholly handed out. `records` is None until they are decoded."""
+
+    __slots__ = ("batch", "next", "reader", "records", "version")
+
+    def __init__(self, reader: PartitionReader, batch: ConsumedBatch) -> None:
+        self.reader = reader
+        self.version = reader.version
+        self.batch = batch
+        self.records: list[ConsumerRecord] | None = None
+        self.next = 0
+
+    @property
+    def is_current(self) -> bool:
+        """Nobody sought since it was taken."""
+        return self.version == self.reader.version
+
+    @property
+    def is_long_work(self) -> bool:
+        """Decoding it would hold up the loop."""
+        header = self.batch.header
+        compressed = header.codec is not Codec.NONE and header.total_bytes > INLINE_COMPRESSED_BYTES
+        return compressed or header.record_count > INLINE_RECORDS
 
 
 class Consumer:
@@ -95,8 +124,13 @@ class Consumer:
         self._topic_id = bytes.fromhex(topic_id)
         self._partitions = None if partitions is None else list(dict.fromkeys(partitions))
         self._start: Start | Mapping[int, Start] = dict(start) if isinstance(start, Mapping) else start
-        wait, least, level = max_wait_ms / 1000, max(1, int(min_bytes)), parse_isolation(isolation)
-        self._settings = FetcherSettings(int(prefetch_bytes), wait, least, on_out_of_range, level)
+        self._settings = FetcherSettings(
+            prefetch_bytes=int(prefetch_bytes),
+            max_wait=max_wait_ms / 1000,
+            min_bytes=max(1, int(min_bytes)),
+            on_out_of_range=on_out_of_range,
+            isolation=parse_isolation(isolation),
+        )
         self._api = HttpApi(bootstrap, ssl)
         self._fetcher: Fetcher | None = None
         self._paused: set[int] = set()
@@ -288,8 +322,14 @@ class Consumer:
         if self._closed:
             raise RetriableError("shutting_down", "the consumer is closed")
         if self._fetcher is None:
-            where = (self._topic, self._partitions, self._start)
-            self._fetcher = Fetcher(self._api, *where, self._settings, self._topic_id)
+            self._fetcher = Fetcher(
+                self._api,
+                topic=self._topic,
+                partitions=self._partitions,
+                start=self._start,
+                settings=self._settings,
+                topic_id=self._topic_id,
+            )
             self._fetcher.topic.paused = self._paused
         return self._fetcher
 

@@ -1,4 +1,4 @@
-"""One connection to a broker, as a fetcher asks it for batches.
+"""The connections to brokers, as a fetcher asks them for batches: with a session wherever there can be one.
 
 Over HTTP/2 in a session (`raftlog/wire.py`): every partition is named once, in a slot, and again only when it
 was answered; a long poll over any number of idle ones is some twenty bytes each way. By way of the API, or where the
@@ -8,15 +8,18 @@ A partition is asked for in one place at a time. Its reader knows by a number wh
 answers to what was given up meanwhile are passed over, whatever is in them. A session that a broker does not know, or
 that it answers with an error, is given up as a whole: all of its partitions are asked for again, in another one.
 
-What is *not* here: which partitions are wanted, how much of them, and what an answer means (`fetcher.py`).
+What is *not* here: which partitions are wanted, how much of them, and what an answer means (`fetcher.py`), connections
+(`transport.py`).
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from raftlog.errors import RaftlogError, RetriableError, error_from_code
 from raftlog.wire import (
@@ -35,8 +38,10 @@ from raftlog.wire import (
     SlotToFetch,
 )
 
+from .fetch_settings import FetcherSettings
 from .reader import PartitionReader
 from .transport import Connection
+from .transport_http1 import ApiConnection
 
 ANSWER_GRACE = 10.0
 """Seconds beyond the long poll after which the connection is given up."""
@@ -45,6 +50,8 @@ MAX_POLLS = 4
 """Long polls that are open at one broker."""
 MAX_AT_ONCE = 8
 """Polls beside those that are answered without a wait; a broker takes 16 of a session."""
+SESSION_AGAIN = 30.0
+"""Seconds without a session, where a broker had no room for one."""
 
 Answer: TypeAlias = FetchedPartition | FetchedSlot
 
@@ -54,45 +61,28 @@ Question: TypeAlias = "list[tuple[PartitionReader, int]]"
 """Readers and the numbers under which they were asked."""
 
 
-class Terms(Protocol):
-    """What every poll says. Times in seconds."""
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What is called with what came. None of it may ask again before it returns."""
 
-    @property
-    def max_wait(self) -> float: ...
-
-    @property
-    def min_bytes(self) -> int: ...
-
-    @property
-    def isolation(self) -> int: ...
-
-
-class Owner(Protocol):
-    """Who is told what came. None of it may ask again before it returns."""
-
-    def on_answer(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
-        """Batches, marks or an error; of a slot that waits on, only marks."""
-        ...
-
-    def on_failed(self, reader: PartitionReader, error: RaftlogError) -> None:
-        """The question was not answered."""
-        ...
-
-    def on_poll_over(self, max_bytes: int, error: RaftlogError | None) -> None:
-        """A poll that could have brought so many bytes is over; after its answers."""
-        ...
+    on_answer: Callable[[PartitionReader, Answer, memoryview], None]
+    """Batches, marks or an error; of a slot that waits on, only marks."""
+    on_failed: Callable[[PartitionReader, RaftlogError], None]
+    """The question was not answered."""
+    on_poll_over: Callable[[int, RaftlogError | None], None]
+    """A poll that could have brought so many bytes is over; after its answers."""
 
 
 class Channel:
     """What both kinds have in common."""
 
-    def __init__(self, connection: Connection, terms: Terms, owner: Owner) -> None:
+    def __init__(self, connection: Connection, settings: FetcherSettings, calls: Calls) -> None:
         self.connection = connection
         self.open_polls = 0
         self.open_bytes = 0
         """That those may bring at most."""
-        self._terms = terms
-        self._owner = owner
+        self._settings = settings
+        self._calls = calls
 
     @property
     def needs_poll(self) -> bool:
@@ -136,7 +126,7 @@ class Channel:
         self.open_polls += 1
         self.open_bytes += max_bytes
         try:
-            timeout = self._terms.max_wait + ANSWER_GRACE
+            timeout = self._settings.max_wait + ANSWER_GRACE
             self.connection.request(FETCH_PATH, make, (), timeout=timeout, answered=answered, lost=lost)
         except RaftlogError as error:
             lost(error)
@@ -144,7 +134,7 @@ class Channel:
     def _over(self, max_bytes: int, error: RaftlogError | None = None) -> None:
         self.open_polls -= 1
         self.open_bytes -= max_bytes
-        self._owner.on_poll_over(max_bytes, error)
+        self._calls.on_poll_over(max_bytes, error)
 
     def _nonsense(self) -> RaftlogError:
         self.connection.close("an answer did not fit its request")
@@ -162,11 +152,11 @@ class PlainChannel(Channel):
         ]
         make = partial(
             FetchRequest,
-            max_wait_ms=int(self._terms.max_wait * 1000),
-            min_bytes=self._terms.min_bytes,
+            max_wait_ms=int(self._settings.max_wait * 1000),
+            min_bytes=self._settings.min_bytes,
             max_bytes=max_bytes,
             partitions=partitions,
-            isolation=self._terms.isolation,
+            isolation=self._settings.isolation,
         )
         answered = partial(self._answered, question, max_bytes)
         self._send(make, max_bytes, answered, partial(self._lost, question, max_bytes))
@@ -183,13 +173,13 @@ class PlainChannel(Channel):
             piece = body[start : start + answer.length]
             start += answer.length
             if reader.answered(number):
-                self._owner.on_answer(reader, answer, piece)
+                self._calls.on_answer(reader, answer, piece)
         self._over(max_bytes)
 
     def _lost(self, question: Question, max_bytes: int, error: RaftlogError) -> None:
         for reader, number in question:
             if reader.answered(number):
-                self._owner.on_failed(reader, error)
+                self._calls.on_failed(reader, error)
         self._over(max_bytes, error)
 
 
@@ -203,8 +193,8 @@ class _Slot(NamedTuple):
 class SessionChannel(Channel):
     """Invariant: every reader in `_slots` has a slot at the broker, or will have with a request that is under way."""
 
-    def __init__(self, connection: Connection, terms: Terms, owner: Owner) -> None:
-        super().__init__(connection, terms, owner)
+    def __init__(self, connection: Connection, settings: FetcherSettings, calls: Calls) -> None:
+        super().__init__(connection, settings, calls)
         self._session = 0
         """0: the next poll begins one."""
         self._begun = 0
@@ -239,17 +229,17 @@ class SessionChannel(Channel):
             self._begun += 1
             self._session = self._begun
         # Where all long polls are open, perhaps for idle partitions, slots are only named: those bring what comes.
-        wait = self._terms.max_wait if self.open_polls < MAX_POLLS else 0.0
+        wait = self._settings.max_wait if self.open_polls < MAX_POLLS else 0.0
         make = partial(
             SessionFetchRequest,
             session=self._session,
             begins=begins,
             max_wait_ms=int(wait * 1000),
-            min_bytes=self._terms.min_bytes,
+            min_bytes=self._settings.min_bytes,
             max_bytes=max_bytes,
             added=[self._slot(topic_id, reader, most) for reader, most in asked],
             dropped=dropped,
-            isolation=self._terms.isolation,
+            isolation=self._settings.isolation,
         )
         answered = partial(self._answered, self._session, max_bytes)
         self._send(make, max_bytes, answered, partial(self._lost, self._session, max_bytes))
@@ -297,9 +287,9 @@ class SessionChannel(Channel):
                 del self._slots[answer.slot], self._slot_of[reader]
                 self._waiting_bytes -= slot.max_bytes
                 if reader.answered(slot.number):
-                    self._owner.on_answer(reader, answer, piece)
+                    self._calls.on_answer(reader, answer, piece)
             elif reader.asked == slot.number:
-                self._owner.on_answer(reader, answer, piece)
+                self._calls.on_answer(reader, answer, piece)
 
     def _lost(self, session: int, max_bytes: int, error: RaftlogError) -> None:
         if session == self._session:
@@ -308,4 +298,45 @@ class SessionChannel(Channel):
 
     def _fail(self, error: RaftlogError) -> None:
         for reader in self.give_up():
-            self._owner.on_failed(reader, error)
+            self._calls.on_failed(reader, error)
+
+
+class Channels:
+    """The channels of a fetcher, one a connection. Belongs to one loop."""
+
+    def __init__(self, settings: FetcherSettings, calls: Calls, now: Callable[[], float]) -> None:
+        """`now`: the loop's time."""
+        self._settings = settings
+        self._calls = calls
+        self._now = now
+        self._channels: dict[Connection, Channel] = {}
+        self._no_session_before: dict[Connection, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._channels)
+
+    def all(self) -> list[Channel]:
+        """Those that are used."""
+        return list(self._channels.values())
+
+    def to(self, connection: Connection) -> Channel:
+        """How this connection is asked now. What was asked before, in another way, is still answered."""
+        channel, now = self._channels.get(connection), self._now()
+        if channel is not None and channel.refused:
+            self._no_session_before[connection] = now + SESSION_AGAIN
+            channel = None
+        elif isinstance(channel, PlainChannel) and self._no_session_before.get(connection, math.inf) <= now:
+            channel = None
+        if channel is None:
+            plain = isinstance(connection, ApiConnection) or self._no_session_before.get(connection, -math.inf) > now
+            kind = PlainChannel if plain else SessionChannel
+            channel = self._channels[connection] = kind(connection, self._settings, self._calls)
+        return channel
+
+    def leave_lost(self) -> list[PartitionReader]:
+        """Forget connections that take nothing new; returns the readers that are to be asked for elsewhere."""
+        readers = []
+        for connection in [connection for connection in self._channels if not connection.usable]:
+            readers += self._channels.pop(connection).give_up()
+            self._no_session_before.pop(connection, None)
+        return readers

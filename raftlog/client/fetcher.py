@@ -27,15 +27,13 @@ from raftlog.errors import CODES, CorruptBatch, RaftlogError
 from .api import HttpApi, blames_caller
 from .fetch_books import ReaderBooks
 from .fetch_budget import PARTITION_BYTES, FetchBudget
-from .fetch_channel import Answer, Channel
-from .fetch_channels import Channels
-from .fetch_channels import FetcherSettings as FetcherSettings
-from .fetch_refusals import take_refusal
+from .fetch_channel import Answer, Calls, Channel, Channels
+from .fetch_settings import FetcherSettings
 from .metadata import ClusterMetadata, TopicDescription
 from .offsets import StartFinder
 from .reader import PartitionReader, Start
 from .refresher import MetadataRefresher
-from .topic_readers import UNKNOWN_TOPIC_GRACE, TopicReaders
+from .topic_readers import UNKNOWN_TOPIC_GRACE, TopicReaders, take_refusal
 from .transport import Transport
 from .waiters import Waiters
 
@@ -58,9 +56,14 @@ class Fetcher:
     """Readers of one topic's partitions. Belongs to one loop; `close` it."""
 
     def __init__(
-        self, api: HttpApi, topic: str, partitions: Sequence[int] | None, start: Mapping[int, Start] | Start,
-        settings: FetcherSettings, topic_id: bytes = b"",
-    ) -> None:  # fmt: skip
+        self,
+        api: HttpApi,
+        topic: str,
+        partitions: Sequence[int] | None,
+        start: Mapping[int, Start] | Start,
+        settings: FetcherSettings,
+        topic_id: bytes = b"",
+    ) -> None:
         """`partitions`, `start` and `topic_id`: as of `TopicReaders`."""
         self._api = api
         self._topic = topic
@@ -82,7 +85,9 @@ class Fetcher:
         self._resting: dict[PartitionReader, None] = {}
         """Who is not to be asked for yet."""
         self._asked_at: dict[PartitionReader, Channel] = {}
-        self._channels = Channels(settings, self, self._loop.time)
+        self._channels = Channels(
+            settings, Calls(self._on_answer, self._on_failed, self._on_poll_over), self._loop.time
+        )
         self._budget = FetchBudget(settings.prefetch_bytes)
         self._short = False
         """Somebody could not be asked for, because too much is fetched ahead."""
@@ -259,9 +264,7 @@ class Fetcher:
 
     # --- Answers ------------------------------------------------------------------------------------------------------
 
-    # For the channels (`fetch_channel.Owner`).
-
-    def on_answer(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
+    def _on_answer(self, reader: PartitionReader, answer: Answer, body: memoryview) -> None:
         if answer.error:
             self.last_error = take_refusal(reader, answer, self._settings.on_out_of_range)
             self._back_off(reader)
@@ -269,13 +272,13 @@ class Fetcher:
             self._accept(reader, answer, body)
         self._books.notice(reader)
 
-    def on_failed(self, reader: PartitionReader, error: RaftlogError) -> None:
+    def _on_failed(self, reader: PartitionReader, error: RaftlogError) -> None:
         if not CODES[error.code].retriable:
             reader.error = error
         self._back_off(reader)
         self._books.notice(reader)
 
-    def on_poll_over(self, max_bytes: int, error: RaftlogError | None) -> None:
+    def _on_poll_over(self, max_bytes: int, error: RaftlogError | None) -> None:
         self._budget.over(max_bytes)
         self._answers += 1
         if error is not None:

@@ -28,7 +28,7 @@ from raftlog.model import EARLIEST, LATEST
 
 from .api import HttpApi
 from .consumed import ConsumerRecord
-from .consumer import DEFAULT_PREFETCH_BYTES
+from .fetch_settings import DEFAULT_PREFETCH_BYTES
 from .group_api import GroupApi, GroupPartition
 from .group_membership import GroupMembership, no_member
 from .group_reading import READ_AGAIN_SECONDS, GroupReading

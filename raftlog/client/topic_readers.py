@@ -1,23 +1,34 @@
-"""The readers of one topic: which of its partitions are read, from where, and who leads them. A pure core.
+"""The readers of one topic: which of its partitions are read, from where, who leads them, and what a reader does when a
+leader gives it an error instead of batches. A pure core.
 
 Wanted are all partitions, those to come included, or given ones, which may be changed: what is read already goes on.
 A partition that a node does not know may be new, and the node behind, so another node is asked before that is an error.
 The same goes for a topic that is to be read by its id, where a node describes another of the same name.
 
-What is *not* here: asking for descriptions and records (`fetcher.py`), one partition's reading (`reader.py`).
+Most errors pass: the reader rests a while and asks again, perhaps somebody else. One that says that the partition is
+not known may come from a node that is behind: whether the topic is gone is for its description to say, which is asked
+for each time (`fetcher.py`). One that says that the position is not in the log counts only once all that was fetched
+ahead is handed out, and if the bounds that come with it say so, too.
+
+What is *not* here: asking for descriptions and records, resting (`fetcher.py`), one partition's reading (`reader.py`).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
-from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.errors import CODES, InvalidRequest, RaftlogError, error_from_code
 from raftlog.model import EARLIEST
 
+from .fetch_channel import Answer
 from .metadata import PartitionInfo, TopicDescription
 from .reader import PartitionReader, Start
 
+logger = logging.getLogger("raftlog.client")
+
 UNKNOWN_TOPIC_GRACE = 2.0
+SETTLED_BY_DESCRIPTION = ("unknown_topic", "unknown_partition")
 
 
 class TopicReaders:
@@ -111,3 +122,28 @@ def _set_leader(reader: PartitionReader, info: PartitionInfo) -> None:
         reader.leader, reader.leader_epoch = leader, info.leader_epoch
         reader.asked = None  # whoever was asked is not the leader of now
         reader.not_before = 0.0
+
+
+def take_refusal(reader: PartitionReader, answer: Answer, on_out_of_range: str) -> RaftlogError:
+    """The error that this answer has. Where reading cannot go on it is the reader's, too; `on_out_of_range` other than
+    `"error"` is where to go on instead."""
+    error = error_from_code(answer.error, answer.detail, answer.leader)
+    if error.code == "offset_out_of_range":
+        _out_of_range(reader, answer, on_out_of_range)
+    elif error.code not in SETTLED_BY_DESCRIPTION and not CODES[error.code].retriable:
+        reader.error = error
+    return error
+
+
+def _out_of_range(reader: PartitionReader, answer: Answer, otherwise: str) -> None:
+    start, end = answer.log_start_offset, answer.high_watermark
+    if start <= reader.fetch_offset <= end:
+        return  # the broker has caught up since
+    if reader.position < reader.fetch_offset:
+        return  # first what was fetched; the question is asked again
+    detail = f"{reader.topic}/{reader.partition}: offset {reader.fetch_offset} is not between {start} and {end}"
+    if otherwise == "error":
+        reader.error = InvalidRequest("offset_out_of_range", detail)
+    else:
+        logger.warning("%s; going on at the %s", detail, otherwise)
+        reader.seek(otherwise)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from raftlog import Consumer
-from raftlog.client import fetch_channel, fetch_channels
+from raftlog.client import fetch_channel
 from raftlog.record_batch import encode, stamp
 from tests.support.fake_cluster import FakeCluster, FakePartition
 
@@ -66,7 +66,7 @@ async def test_a_session_that_the_broker_forgot_begins_anew(cluster: FakeCluster
 async def test_without_room_for_a_session_every_fetch_names_all(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_channels, "SESSION_AGAIN", 0.2)
+    monkeypatch.setattr(fetch_channel, "SESSION_AGAIN", 0.2)
     topic = cluster.create_topic("t", partitions=3)
     node = cluster.nodes[1]
     node.fetching.refuse_sessions = True

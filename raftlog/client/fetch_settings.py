@@ -1,0 +1,22 @@
+"""The settings that a consumer, a group's consumer and a fetcher share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raftlog.config import MIB
+
+DEFAULT_PREFETCH_BYTES = 32 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherSettings:
+    """A consumer's settings. Times in seconds."""
+
+    prefetch_bytes: int
+    max_wait: float
+    min_bytes: int
+    on_out_of_range: str
+    """`"error"`, `"earliest"` or `"latest"`."""
+    isolation: int
+    """1: only what is committed."""
