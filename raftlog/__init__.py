@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .client.admin import Admin
     from .client.consumer import Consumer
     from .client.producer import Producer
-    from .client.transaction_commit import commit_together
+    from .client.transaction import commit_together
 
 __all__ = ["Admin", "Consumer", "Producer", "__version__", "commit_together"]
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from .client.blocking_admin import Admin
 from .client.blocking_consumer import Consumer
 from .client.blocking_group_consumer import GroupConsumer
-from .client.blocking_producer import Producer, SentRecord
+from .client.blocking_handover import SentRecord
+from .client.blocking_producer import Producer
 from .client.blocking_transaction import Transaction, commit_together
 
 __all__ = ["Admin", "Consumer", "GroupConsumer", "Producer", "SentRecord", "Transaction", "commit_together"]

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Sequence
 
 from raftlog.client.api import HttpApi
+from raftlog.client.transaction import commit_together
 from raftlog.client.transaction_api import TransactionApi
-from raftlog.client.transaction_commit import commit_together
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 
 from .sink_names import IDS_PER_BLOCK, MicroBatch, blocks_between

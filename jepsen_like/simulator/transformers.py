@@ -12,8 +12,7 @@ from typing import Any
 from raftlog.client.consumed import ConsumerRecord
 from raftlog.client.group_consumer import GroupConsumer
 from raftlog.client.producer import Producer
-from raftlog.client.transaction import Transaction
-from raftlog.client.transaction_states import TransactionState
+from raftlog.client.transaction import Transaction, TransactionState
 from raftlog.errors import CODES, RaftlogError
 from raftlog.model import TopicId, TopicPartition
 

@@ -12,7 +12,7 @@ from .delivery import Delivery, DeliveryFuture, RecordMetadata
 from .group_api import GroupPartition
 from .group_consumer import GroupConsumer
 from .producer import Producer
-from .transaction import Transaction
+from .transaction import Transaction, TransactionState, commit_together
 from .transaction_api import (
     ConsumedOffsets,
     ConsumedRange,
@@ -21,8 +21,6 @@ from .transaction_api import (
     TransactionInfo,
     TransactionOutput,
 )
-from .transaction_commit import commit_together
-from .transaction_states import TransactionState
 
 __all__ = [
     "Admin",

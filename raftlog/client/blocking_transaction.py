@@ -4,7 +4,7 @@ Records go through the same queue as the producer's others, and the end of the b
 one that was refused there breaks the transaction, as one that fails later does. Producers have threads of their own, so
 a decision over several of them is made on yet another, which asks each where it lives.
 
-What is *not* here: what a transaction is (`transaction.py`), the queue (`blocking_producer.py`).
+What is *not* here: what a transaction is (`transaction.py`), the queue (`blocking_handover.py`).
 """
 
 from __future__ import annotations
@@ -20,20 +20,17 @@ from raftlog.transactions import TransactionKey
 
 from .api import HttpApi
 from .blocking import LoopThread
+from .blocking_handover import RECORD_BYTES, Handover, SentRecord
 from .record_sending import HeadersArgument
 from .transaction import Transaction as AsyncTransaction
+from .transaction import TransactionState
 from .transaction_api import CommitRequest, ConsumedOffsets, PositionMove, TransactionApi, TransactionOutput
 from .transaction_commit import DECISION_TIMEOUT, Decision, Wait
-from .transaction_states import TransactionState
 
 if TYPE_CHECKING:
     from .blocking_group_consumer import GroupConsumer
-    from .blocking_producer import Handover, SentRecord
 
 Result = TypeVar("Result")
-
-RECORD_BYTES = 200
-"""What a queued record costs beside its key and value."""
 
 
 class _Consumed:

@@ -13,13 +13,15 @@ whose fate is not known, breaks the transaction. So three things can happen at t
 **unknown** (`outcome_unknown`), and `commit` may be asked again until somebody answers. `producer_fenced` tells no
 outcome: another producer has taken the name over, so this one must stop and leave it to that one.
 
-What is *not* here: keys and their order (`transaction_manager.py`), records (`transaction_sender.py`).
+What is *not* here: keys and their order (`transaction_manager.py`), records (`transaction_sender.py`), making a
+decision (`transaction_commit.py`).
 """
 
 from __future__ import annotations
 
+import enum
 import inspect
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any
@@ -27,6 +29,7 @@ from typing import Any
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.transactions import TransactionKey
 
+from .api import HttpApi
 from .delivery import DeliveryFuture, RecordDelivery, RecordMetadata
 from .record_sending import KeyPartitions, RecordSending
 from .transaction_api import (
@@ -36,13 +39,29 @@ from .transaction_api import (
     Offsets,
     OffsetsSource,
     PositionMove,
+    TransactionApi,
     TransactionOutput,
 )
 from .transaction_commit import DECISION_TIMEOUT, Decision, Wait
 from .transaction_manager import TransactionManager
 from .transaction_sender import TransactionSender, aborted_because
-from .transaction_states import TransactionState
 from .waiters import Waiters
+
+
+class TransactionState(enum.Enum):
+    """Where a transaction stands, as far as its producer knows."""
+
+    NEW = "new"
+    """Not begun."""
+    OPEN = "open"
+    PREPARED = "prepared"
+    """It sends no more; whoever has its output decides."""
+    ENDING = "ending"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+    """No answer came in time, or the producer was replaced."""
+
 
 _MAY_COMMIT = (TransactionState.OPEN, TransactionState.PREPARED, TransactionState.UNKNOWN)
 
@@ -388,3 +407,36 @@ class Transaction(RecordSending):
             raise
         finally:
             self.manager.leave(self)
+
+
+async def commit_together(
+    transactions: Sequence[Transaction | TransactionOutput],
+    *,
+    positions: Mapping[str, tuple[int, int]] | None = None,
+    offsets: Iterable[Offsets] = (),
+    block: str = "",
+    wait: Wait = "decided",
+    timeout: float = DECISION_TIMEOUT,
+    bootstrap: str | Sequence[str] = "",
+) -> None:
+    """All of these transactions, or none of them (S13): open ones of producers of this program, or what `prepare` gave
+    in others. `positions`: name → (current, new); `offsets`: as for `Transaction.send_offsets`; both beside what the
+    transactions have of their own. `block`: a named block of producer ids that is retired with it. `bootstrap`: API
+    addresses, needed where no producer is here.
+
+    Raises as `Transaction.commit` does, for all of them: what is refused is aborted as a whole.
+    """
+    writers = dict.fromkeys(one for one in transactions if not isinstance(one, TransactionOutput))
+    decision = Decision(list(writers))
+    decision.outputs = [one for one in transactions if isinstance(one, TransactionOutput)]
+    decision.positions = [PositionMove(name, *move) for name, move in (positions or {}).items()]
+    decision.take_offsets(offsets)
+    decision.block = block
+    if writers:
+        await decision.commit(wait, timeout, next(iter(writers)).manager)
+        return
+    api = HttpApi(bootstrap)
+    try:
+        await decision.decide(TransactionApi(api), wait, timeout)
+    finally:
+        await api.close()

@@ -10,15 +10,14 @@ What is *not* here: how a writer becomes prepared, and goes on (`transaction.py`
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.transactions import TransactionKey
 
-from .api import HttpApi
 from .transaction_api import (
     CommitRequest,
     ConsumedOffsets,
@@ -27,49 +26,13 @@ from .transaction_api import (
     TransactionApi,
     TransactionOutput,
 )
-
-if TYPE_CHECKING:
-    from .transaction import Transaction
-    from .transaction_manager import TransactionManager
+from .transaction_manager import TransactionManager
 
 Wait: TypeAlias = Literal["decided", "visible"]
 
 DECISION_TIMEOUT = 30.0
 VISIBLE_TURN = 2.0
 """Seconds for which one request waits for markers."""
-
-
-async def commit_together(
-    transactions: Sequence[Transaction | TransactionOutput],
-    *,
-    positions: Mapping[str, tuple[int, int]] | None = None,
-    offsets: Iterable[Offsets] = (),
-    block: str = "",
-    wait: Wait = "decided",
-    timeout: float = DECISION_TIMEOUT,
-    bootstrap: str | Sequence[str] = "",
-) -> None:
-    """All of these transactions, or none of them (S13): open ones of producers of this program, or what `prepare` gave
-    in others. `positions`: name → (current, new); `offsets`: as for `Transaction.send_offsets`; both beside what the
-    transactions have of their own. `block`: a named block of producer ids that is retired with it. `bootstrap`: API
-    addresses, needed where no producer is here.
-
-    Raises as `Transaction.commit` does, for all of them: what is refused is aborted as a whole.
-    """
-    writers = dict.fromkeys(one for one in transactions if not isinstance(one, TransactionOutput))
-    decision = Decision(list(writers))
-    decision.outputs = [one for one in transactions if isinstance(one, TransactionOutput)]
-    decision.positions = [PositionMove(name, *move) for name, move in (positions or {}).items()]
-    decision.take_offsets(offsets)
-    decision.block = block
-    if writers:
-        await decision.commit(wait, timeout, next(iter(writers)).manager)
-        return
-    api = HttpApi(bootstrap)
-    try:
-        await decision.decide(TransactionApi(api), wait, timeout)
-    finally:
-        await api.close()
 
 
 class Writer(Protocol):

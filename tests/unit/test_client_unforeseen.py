@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from raftlog import Consumer, Producer
-from raftlog.client import blocking_producer, identity, offsets, refresher, transport
+from raftlog.client import blocking_handover, identity, offsets, refresher, transport
 from raftlog.client.api import HttpApi
-from raftlog.client.blocking_producer import Handover
+from raftlog.client.blocking_handover import Handover
 from raftlog.client.fetch_books import ReaderBooks
 from raftlog.client.metadata import ClusterMetadata
 from raftlog.errors import RaftlogError, RetriableError
@@ -92,8 +92,8 @@ async def test_a_poll_is_told_that_nothing_is_fetched_any_more(
 
 
 def test_who_waits_for_room_is_told_that_the_thread_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocking_producer, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(blocking_producer, "QUEUE_BYTES", 1)
+    monkeypatch.setattr(blocking_handover, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(blocking_handover, "QUEUE_BYTES", 1)
 
     class Thread:
         closed = False
