@@ -7,42 +7,50 @@ with their answers, what it stores, and when it applies.
 The class is called `_SyncObj` on purpose: Python mangles `self.__x` in it to `_SyncObj__x`, which is the name of
 pysyncobj's own private `__x`. So its state and its private methods are named here as they are named there, and a
 method `__x` below overrides pysyncobj's. `pysyncobj_engine.py` refuses to start when any of them is not the source
-that this was written against. There are four such classes of one name, this one on top of the one with the commands,
-the one that elects, and the one that takes away; subclasses of any other name must not be made: the mangling would be
-lost. Attributes are set before pysyncobj's constructor, which may call what is overridden.
+that this was written against. A subclass of any other name must not be made: the mangling would be lost. Attributes are
+set before pysyncobj's constructor, which may call what is overridden.
+
+Before its candidacy a voter asks for pre-votes (`quorum_election.py`); a node that its own log does not name as a voter
+never campaigns, and a vote counts only from a node that the log names (`quorum_membership.py`). A node that forgot what
+it had promised neither campaigns nor votes (S9). A leader that is to go resigns: it tells the voters, who then need not
+sit out a timer, and stays away from that election.
 
 Membership is what the log's latest configuration says, from its append on; pysyncobj's own way of changing it is
 forbidden. Whoever is connected and no voter is an observer: it is sent what is committed, and counts nowhere.
 
-What is *not* here: messages' shapes (`quorum_messages.py`), what to send next (`quorum_progress.py`), who may campaign
-(`pysyncobj_elections.py`), commands and what is handed out (`pysyncobj_commands.py`), which change of voters is wise
-(`quorum_changes.py`), chunks (`quorum_snapshot.py`), bytes on disk (`journal*.py`).
+pysyncobj also has ways of its own to write dumps, to load them, and to change its membership: calling one is a bug of
+ours. It looks through all its attributes for methods that callers replicate, twice for each object; there are none. And
+it asks the system for news of sockets in every tick, of which it has none, which lets go of the interpreter's lock each
+time.
+
+What is *not* here: messages' shapes (`quorum_messages.py`), what to send next (`quorum_progress.py`), which change of
+voters is wise (`quorum_changes.py`), chunks (`quorum_snapshot.py`), bytes on disk (`journal*.py`), applying
+(`quorum_machine.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import math
+import queue
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from pysyncobj.config import SyncObjConf
 from pysyncobj.node import Node
-from pysyncobj.syncobj import _RAFT_STATE
+from pysyncobj.syncobj import _COMMAND_TYPE, _RAFT_STATE, SyncObj
 from pysyncobj.transport import Transport
 
 from raftlog.errors import InvariantViolation, RemoteProtocolError, ResourceShortage
 
-from . import pysyncobj_commands
 from . import quorum_messages as messages
 from .engine import Committed, InstalledSnapshot, Lost
 from .journal import Journal
 from .journal_snapshot import Snapshot
-from .pysyncobj_commands import KINDS
-from .pysyncobj_outbox import node_of
-from .quorum_configuration import Configuration, encode_entry, is_single_step
+from .pysyncobj_ports import NothingToPoll, Waiting, node_of
+from .quorum_configuration import CONFIGURATION, Configuration, encode_entry, is_single_step
 from .quorum_election import Patience, PreVotes
 from .quorum_follower import Accepted, accept, check
 from .quorum_forgotten import Forgotten
-from .quorum_lanes import Waiting
 from .quorum_membership import Membership
 from .quorum_messages import (
     MAX_TERM_LEAP,
@@ -59,8 +67,22 @@ from .quorum_messages import (
 from .quorum_replication import Replication
 from .quorum_snapshot import IncomingSnapshot
 
+RESIGNED_ELECTIONS = 2.0
+"""So many of the longest election timeouts a leader that resigned does not campaign."""
 
-class _SyncObj(pysyncobj_commands._SyncObj):
+LINK_LOST_HEARTBEATS = 1.5
+"""Within so many heartbeat intervals of losing the link to the leader a voter asks for pre-votes."""
+
+APPLY_MAX = 2048
+"""Entries applied in one tick: what is left waits for the next."""
+
+REGULAR = bytes([_COMMAND_TYPE.REGULAR])
+NO_OP = bytes([_COMMAND_TYPE.NO_OP])
+KINDS = (REGULAR, NO_OP, CONFIGURATION)
+assert bytes([_COMMAND_TYPE.MEMBERSHIP]) == CONFIGURATION
+
+
+class _SyncObj(SyncObj):  # type: ignore[misc]
     """One voter. Calls are made while the engine's ports are active."""
 
     def __init__(
@@ -106,6 +128,7 @@ class _SyncObj(pysyncobj_commands._SyncObj):
         self._votes: set[int] = set()
         """Who gave this candidate a vote in the current term."""
         super().__init__(node, [node_of(int(v)) for v in membership.others], configuration, transport=transport)
+        self._poller = NothingToPoll()
         applied = snapshot.index if snapshot is not None else journal.base_index
         self.__raftCommitIndex: int = applied
         self.__raftLastApplied: int = applied
@@ -175,6 +198,146 @@ class _SyncObj(pysyncobj_commands._SyncObj):
         if isinstance(message, PreVote | RequestVote):
             return self.membership.counts(node.id) or message.configuration_index > self.membership.index
         return True
+
+    def _tell(self, node: Node, message: messages.Message) -> None:
+        self._transport.send(node, message)
+
+    def _tell_all(self, message: messages.Message) -> None:
+        for voter in self.membership.others:
+            self._tell(node_of(int(voter)), message)
+
+    # --- Campaigning and voting ---
+
+    def __connectedToAnyone(self) -> bool:  # noqa: N802
+        """pysyncobj asks this when the election timer ran out, and campaigns on yes: here, on enough pre-votes."""
+        now = self._now()
+        if not self.may_campaign:
+            if not self._patience.lasts(now):
+                self.__raftLeader: Node | None = None
+            return False
+        if not self.membership.others or self._pre_votes.is_won(self.__raftCurrentTerm):
+            self._pre_votes.forget()
+            return True
+        if now >= self._pre_votes.next_question_at:
+            self.__raftLeader = None
+            again_after = self._heartbeat * (0.5 + self._draw() / 2)
+            number = self._pre_votes.ask(self.__raftCurrentTerm, now, again_after)
+            last_index, last_term = self.journal.last_index, self.journal.last_term
+            claim = self.membership.claim
+            self._tell_all(PreVote(self.__raftCurrentTerm + 1, number, last_index, last_term, claim))
+        return False
+
+    @property
+    def may_campaign(self) -> bool:
+        """Its log names it, and it knows what it promised."""
+        return self.membership.is_voter and not self._forgotten.it_did
+
+    def _draw(self) -> float:
+        """From 0 to 1, at random: so that two voters do not act in step."""
+        shortest, longest = self.conf.raftMinTimeout, self.conf.raftMaxTimeout
+        return float((self.__generateRaftTimeout() - shortest) / (longest - shortest))
+
+    def _believes_in_leader(self) -> bool:
+        return bool(self.__raftState == _RAFT_STATE.LEADER) or self._patience.lasts(self._now())
+
+    def _log_is_current(self, last_index: int, last_term: int) -> bool:
+        """A candidate's log is at least as complete as this one (Raft, 5.4.1)."""
+        return (last_term, last_index) >= (self.journal.last_term, self.journal.last_index)
+
+    def _on_pre_vote(self, node: Node, message: PreVote) -> None:
+        granted = (
+            message.term > self.__raftCurrentTerm
+            and self._log_is_current(message.last_index, message.last_term)
+            and not self._believes_in_leader()
+            and not self._forgotten.it_did
+        )
+        self._tell(node, PreVoteReply(self.__raftCurrentTerm, message.round, granted))
+
+    def _on_pre_vote_reply(self, node: Node, message: PreVoteReply) -> None:
+        if not self._step_down_if_behind(message.term) and self.membership.counts(node.id):
+            self._pre_votes.on_reply(node.id, message)
+
+    def _on_request_vote(self, node: Node, message: RequestVote) -> None:
+        if message.term > self.__raftCurrentTerm:
+            if self._believes_in_leader():
+                return
+            self._step_down_if_behind(message.term)
+        granted = (
+            message.term == self.__raftCurrentTerm
+            and self.__raftState != _RAFT_STATE.LEADER
+            and self.__votedForNodeId in (None, node.id)
+            and self._log_is_current(message.last_index, message.last_term)
+            and not self._forgotten.it_did
+        )
+        if granted:
+            self.__setCurrentTerm(message.term, node.id)
+            self._restart_election_timer()
+        self._tell(node, Vote(self.__raftCurrentTerm, granted))
+
+    def _on_vote(self, node: Node, message: Vote) -> None:
+        if self._step_down_if_behind(message.term) or message.term < self.__raftCurrentTerm:
+            return
+        if self.__raftState == _RAFT_STATE.CANDIDATE and message.granted and self.membership.counts(node.id):
+            self._votes.add(node.id)
+            self.__votesCount: int = 1 + len(self._votes)
+            if self.__votesCount >= self.membership.votes_needed:
+                self.__onBecomeLeader()
+
+    def _restart_election_timer(self) -> None:
+        self.__raftElectionDeadline = self._now() + self.__generateRaftTimeout()
+
+    def _step_down_if_behind(self, term: int) -> bool:
+        """Somebody is in a later term: this node follows it there. Returns whether that was so."""
+        if term <= self.__raftCurrentTerm:
+            return False
+        self.__setCurrentTerm(term, None)
+        self.__setState(_RAFT_STATE.FOLLOWER)
+        self.__raftLeader = None
+        return True
+
+    def __setCurrentTerm(self, term: int, vote: int | None) -> None:  # noqa: N802
+        if term != self.__raftCurrentTerm:
+            self._votes.clear()
+            self._pre_votes.forget()
+            self._incoming.forget()
+        super().__setCurrentTerm(term, vote)
+
+    # --- Leaders come and go ---
+
+    def _follow(self, node: Node, term: int) -> None:
+        """A leader of the current term, or of a later one, spoke."""
+        if term > self.__raftCurrentTerm:
+            self.__setCurrentTerm(term, None)
+        elif self.__raftState == _RAFT_STATE.LEADER:
+            if node.id in self._votes or not self.membership.counts(node.id):
+                # It gave its vote away, or has none: whatever it says, it was not elected.
+                raise RemoteProtocolError(
+                    f"node {node.id} cannot lead term {term}, which node {self.selfNode.id} leads"
+                )
+            raise InvariantViolation(f"nodes {self.selfNode.id} and {node.id} both lead term {term}")
+        self.__setState(_RAFT_STATE.FOLLOWER)
+        self.__raftLeader = node
+        self._patience.heard(self._now())
+        self._pre_votes.forget()
+        self._restart_election_timer()
+
+    def _leader_is_gone(self) -> None:
+        """No need to sit out a timer."""
+        self._patience.ends()
+        soon = self._now() + self._draw() * LINK_LOST_HEARTBEATS * self._heartbeat
+        self.__raftElectionDeadline = min(self.__raftElectionDeadline, soon)
+
+    def resign(self) -> None:
+        """Lead no more, have the others elect another leader at once, and stay away from that election."""
+        self._tell_all(Resign(self.__raftCurrentTerm))
+        self.__setState(_RAFT_STATE.FOLLOWER)
+        self.__raftLeader = None
+        self.__raftElectionDeadline = self._now() + RESIGNED_ELECTIONS * self.conf.raftMaxTimeout
+
+    def _on_resign(self, node: Node, message: Resign) -> None:
+        if message.term == self.__raftCurrentTerm and node == self.__raftLeader:
+            self.__raftLeader = None
+            self._leader_is_gone()
 
     # --- Following ---
 
@@ -349,3 +512,90 @@ class _SyncObj(pysyncobj_commands._SyncObj):
     def leads_and_is_current(self) -> bool:
         """It leads, and what was committed before its term is applied here: its first own entry is."""
         return bool(self.__raftState == _RAFT_STATE.LEADER and self.__raftLastApplied >= self.__noopIDx)
+
+    # --- Commands ---
+
+    def propose(self, command: bytes, token: int) -> None:
+        """Append a command, if this node leads."""
+        if self.__raftState != _RAFT_STATE.LEADER:
+            self.lost.append(Lost(token, certain=True))
+        else:
+            self._has_commands = True
+            self._applyCommand(command, Waiting(token, self.lost), _COMMAND_TYPE.REGULAR)
+
+    def _checkCommandsToApply(self) -> None:  # noqa: N802
+        """Only a leader's commands go anywhere; forwarding is the node's business."""
+        if not self._has_commands:
+            return
+        self._has_commands = False
+        if self.__raftState == _RAFT_STATE.LEADER:
+            super()._checkCommandsToApply()
+            return
+        while True:
+            try:
+                _, waiting = self.__commandsQueue.get_nowait()
+            except queue.Empty:
+                return
+            waiting(None, 0)
+
+    def is_due(self) -> bool:
+        """Whether pysyncobj's tick has anything to do. Who leads counts, applies, or beats, and then asks whether it
+        still has a majority; who does not campaigns or applies."""
+        if self.__raftCommitIndex > self.__raftLastApplied:
+            return True
+        if self.__raftState == _RAFT_STATE.LEADER:
+            return self.may_commit_more or not self.__otherNodes or bool(self._now() > self.__newAppendEntriesTime)
+        return bool(self.__raftElectionDeadline < self._now())
+
+    def do_what_is_due(self) -> None:
+        """pysyncobj's tick, where there is any need of it."""
+        if self.is_due():
+            self.may_commit_more = False
+            self.doTick(0.0)
+
+    def next_due(self) -> float:
+        """When time will."""
+        if self.replication is not None:
+            return float(self.__newAppendEntriesTime)
+        never = self.__raftLeader is None and not self.may_campaign
+        return math.inf if never else max(float(self.__raftElectionDeadline), self._pre_votes.next_question_at)
+
+    def __applyLogEntries(self) -> bool:  # noqa: N802
+        """Hand out what is committed; whoever applies it cannot fail and go on: an error there stops the node."""
+        if self.held_back:
+            return False
+        first = self.__raftLastApplied + 1
+        last = min(self.__raftCommitIndex, self.__raftLastApplied + APPLY_MAX)
+        start = first - self.journal.base_index
+        for command, index, term in self.journal.entries[start : start + last - first + 1]:
+            token = None
+            for proposed_term, waiting in self.__commandsWaitingCommit.pop(index, ()):
+                if proposed_term == term:
+                    token = waiting.token
+                else:
+                    self.lost.append(Lost(waiting.token, certain=True))
+            self.applied.append(Committed(index, term, self.__doApplyCommand(command), token))
+            self.__raftLastApplied = index
+        return False
+
+    def __doApplyCommand(self, command: bytes) -> bytes:  # noqa: N802
+        """The bytes that were proposed; empty for what begins a leadership and for a configuration."""
+        kind = command[:1]
+        if kind not in KINDS:
+            raise InvariantViolation(f"an entry of kind {kind!r} is committed")
+        return command[1:] if kind == REGULAR else b""
+
+    # --- What must not run here, or would run for nothing ---
+
+    def __dir__(self) -> Iterable[str]:
+        """What pysyncobj looks through for replicated methods."""
+        return ()
+
+    def __tryLogCompaction(self) -> None:  # noqa: N802
+        """The node compacts, when it has a snapshot."""
+
+    def __forbidden(self, *args: object, **kwargs: object) -> Any:
+        raise InvariantViolation("pysyncobj does by itself what is overridden here")
+
+    __sendNextNodeIdx = __loadDumpFile = __parseChangeClusterRequest = __forbidden
+    __changeCluster = __doChangeCluster = __forbidden

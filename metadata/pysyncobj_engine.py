@@ -11,7 +11,7 @@ Private methods are overridden, so the version is pinned and the source of each 
 that is relied on, is compared with what this was written against. Another pysyncobj is another state machine: the node
 refuses to start on it.
 
-What is *not* here: the overrides (`pysyncobj_core.py` and what it is put together from).
+What is *not* here: the overrides (`pysyncobj_core.py`).
 """
 
 from __future__ import annotations
@@ -34,11 +34,9 @@ from raftlog.ports import Disk, Random
 from . import quorum_messages as messages
 from .engine import Ready
 from .journal import Journal
-from .journal_face import JournalFace
 from .journal_snapshot import Snapshot, load_snapshot, reconcile, save_in_steps, save_snapshot
 from .pysyncobj_core import _SyncObj
-from .pysyncobj_outbox import Outbox, node_of
-from .pysyncobj_ports import Active, Ports, install_dispatchers
+from .pysyncobj_ports import Active, JournalFace, Outbox, Ports, install_dispatchers, node_of
 from .quorum_changes import ObserverState, QuorumFacts
 from .quorum_configuration import Configuration, encode_configuration
 from .quorum_forgotten import Forgotten

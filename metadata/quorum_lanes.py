@@ -34,20 +34,6 @@ def is_urgent(command: Command) -> bool:
     )
 
 
-class Waiting:
-    """A proposal that is in an engine's hands: whose it is, for when it is committed, cut away or never appended."""
-
-    __slots__ = ("lost", "token")
-
-    def __init__(self, token: int, lost: list[Lost]) -> None:
-        self.token = token
-        self.lost = lost
-
-    def __call__(self, result: object, reason: int) -> None:
-        """pysyncobj's callback: the command was not appended."""
-        self.lost.append(Lost(self.token, certain=True))
-
-
 class Lanes:
     """Two queues in front of one engine, and the outcomes of what went through them."""
 

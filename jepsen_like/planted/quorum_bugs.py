@@ -11,9 +11,9 @@ from typing import Any
 from metadata import pysyncobj_core
 from metadata.engine import Ready
 from metadata.journal import Journal
-from metadata.journal_face import JournalFace
 from metadata.pysyncobj_core import _SyncObj
 from metadata.pysyncobj_engine import PySyncObjEngine
+from metadata.pysyncobj_ports import JournalFace
 from metadata.quorum_follower import Accepted, Rejected
 from metadata.quorum_membership import Membership
 from metadata.quorum_messages import Append, SnapshotChunk, Vote
