@@ -130,11 +130,11 @@ class Node:
         others = {voter: known for voter, known in identity.voters.items() if voter != identity.node_id}
         return QuorumThread(
             QuorumIdentity(
-                identity.cluster_id,
-                identity.node_id,
-                identity.directory_id,
-                tuple(sorted(identity.voters)),
-                self._known_data_address(),
+                cluster_id=identity.cluster_id,
+                node_id=identity.node_id,
+                directory_id=identity.directory_id,
+                voters=tuple(sorted(identity.voters)),
+                data=self._known_data_address(),
             ),
             peers={voter: self._overridden(voter, known) for voter, known in others.items()},
             disk=self._disk,

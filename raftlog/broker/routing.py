@@ -284,13 +284,13 @@ def groups_of(broker: Broker, quorum: MetadataQuorum, forwarder: Forwarder, cloc
     """Consumer groups, for the broker of one node."""
     view = broker.view
     return Groups(
-        broker.identity.node_id,
-        view,
-        quorum,
-        GroupBatches(quorum, broker.when_view_reaches, lambda: view.feature_level),
-        forwarder,
-        clock,
-        logger,
+        node_id=broker.identity.node_id,
+        view=view,
+        quorum=quorum,
+        batches=GroupBatches(quorum, broker.when_view_reaches, lambda: view.feature_level),
+        forwarder=forwarder,
+        clock=clock,
+        logger=logger,
         offsets_retention_ms=broker.config.offsets_retention_minutes * 60_000,
     )
 
@@ -314,13 +314,13 @@ def transactions_of(
         ]
 
     return Transactions(
-        broker.identity.node_id,
-        view,
-        quorum,
-        TransactionBatches(quorum, broker.when_view_reaches, lambda: view.feature_level),
-        clock,
-        random,
-        logger,
+        node_id=broker.identity.node_id,
+        view=view,
+        quorum=quorum,
+        batches=TransactionBatches(quorum, broker.when_view_reaches, lambda: view.feature_level),
+        clock=clock,
+        random=random,
+        logger=logger,
         unused_ms=broker.config.transactional_id_expiration_minutes * 60_000,
         open_here=open_here,
     )

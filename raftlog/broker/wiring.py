@@ -131,26 +131,26 @@ class Broker:
         self.manager.room = self.room
         self.local = LocalRequests(self.manager, scheduler)
         self.scrubber = Scrubber(
-            lambda: self.manager.drivers,
-            disk,
-            scheduler,
-            worker,
-            random,
-            logger,
+            drivers=lambda: self.manager.drivers,
+            disk=disk,
+            scheduler=scheduler,
+            worker=worker,
+            random=random,
+            logger=logger,
             bytes_per_second=config.scrub_bytes_per_second,
             interval_seconds=config.scrub_interval_ms / 1000,
         )
 
     def _leaders_out_of_service(self, scheduler: Scheduler) -> OfflineLeaders:
         return OfflineLeaders(
-            self.identity.node_id,
-            self.view,
-            scheduler,
-            self._propose,
-            lambda topic_partition: self.manager.cannot_lead(topic_partition),
-            lambda topic_partition: self.manager.waits_for_epoch(topic_partition),
-            lambda: self.incarnation,
-            self._logger,
+            node_id=self.identity.node_id,
+            view=self.view,
+            scheduler=scheduler,
+            propose=self._propose,
+            is_offline=lambda topic_partition: self.manager.cannot_lead(topic_partition),
+            waits_for_epoch=lambda topic_partition: self.manager.waits_for_epoch(topic_partition),
+            incarnation=lambda: self.incarnation,
+            logger=self._logger,
         )
 
     def load(self) -> None:
@@ -266,13 +266,13 @@ class Broker:
 
     def _room_reports(self, scheduler: Scheduler) -> RoomReports:
         return RoomReports(
-            self.identity.node_id,
-            self.view,
-            self.room,
-            scheduler,
-            self._propose,
-            lambda: self.incarnation,
-            self._give_up_leaderships,
+            node_id=self.identity.node_id,
+            view=self.view,
+            room=self.room,
+            scheduler=scheduler,
+            propose=self._propose,
+            incarnation=lambda: self.incarnation,
+            give_up_leaderships=self._give_up_leaderships,
         )
 
     def _give_up_leaderships(self) -> None:
