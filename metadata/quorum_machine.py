@@ -9,7 +9,11 @@ snapshot of as many partitions; votes, appends and heartbeats must leave meanwhi
 one has ended the image is between two indexes (`between_entries` is false) and nobody may decide anything by it. Where
 the time runs out changes nothing of what is applied (S7).
 
-What is *not* here: what a command does (`image.py`), and how much time there is (`quorum_node.py`).
+The node's own **snapshots** of the image are made here, too: begun when the log is long enough, and made and written a
+step at each tick.
+
+What is *not* here: what a command does (`image.py`), how much time there is (`quorum_node.py`), a snapshot's bytes
+(`snapshot.py`) and file (`journal_snapshot.py`), and one that a leader sends (`quorum_snapshot.py`).
 """
 
 from __future__ import annotations
@@ -18,16 +22,17 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from raftlog.errors import InvariantViolation, RemoteProtocolError
+from raftlog.errors import InvariantViolation, RemoteProtocolError, ResourceShortage
 
 from .command_envelope import decode
 from .command_results import CommandResult
-from .engine import Committed, InstalledSnapshot
+from .engine import Committed, Engine, InstalledSnapshot
 from .image import apply_in_steps
 from .image_diff import diff_in_steps
 from .image_events import MetadataEvent
 from .image_state import ClusterImage, slices
 from .journal import FIRST_INDEX
+from .quorum_limits import QuorumLimits
 from .snapshot import SnapshotEncoder, decode_snapshot_in_steps
 
 Entry: TypeAlias = Committed | InstalledSnapshot
@@ -37,6 +42,9 @@ _Work: TypeAlias = Generator[None, None, tuple[CommandResult | None, list[Metada
 
 LARGE_COMMAND_BYTES = 16 * 1024
 """Reading one that is larger is a step of its own."""
+
+RESTED_ENTRIES = 64
+"""After a shortage of descriptors or memory the next snapshot waits for so many more entries."""
 
 
 class StateMachine:
@@ -159,3 +167,44 @@ class StateMachine:
             return None
         self._snapshot = None
         return state, self.snapshot_index
+
+
+class Snapshots:
+    """A node's own snapshots, one at a time."""
+
+    def __init__(self, machine: StateMachine, engine: Engine, limits: QuorumLimits) -> None:
+        self._machine = machine
+        self._engine = engine
+        self._limits = limits
+        self._writing: Iterator[None] | None = None
+        """The rest of a snapshot's way to the disk."""
+        self._entries_wanted = 1
+        """Before that many there is no other one."""
+        self.hindrance = ""
+        """Why the last one could not be written; empty where it was."""
+
+    @property
+    def under_way(self) -> bool:
+        """There is more to do to one."""
+        return self._writing is not None or self._machine.makes_snapshot
+
+    def go_on(self, *, due: bool = False) -> bool:
+        """The next step, if there is one. `due`: begin one now, where none is under way. Whether one came to its end.
+        Raises `DiskFailed` or `DiskFull`: the node must stop. Where descriptors are short (`ResourceShortage`) the
+        snapshot is given up, since the log still has all that it covers, and another is made later."""
+        if self._writing is None:
+            entries = self._machine.entries_since_snapshot
+            due = due or entries >= self._limits.snapshot_entries
+            due = due or self._engine.journal_bytes >= self._limits.snapshot_bytes
+            taken = self._machine.snapshot_step(begin=due and entries >= self._entries_wanted)
+            if taken is None:
+                return False
+            self._writing = self._engine.compact(*taken)
+        try:
+            if next(self._writing, "done") != "done":
+                return False
+        except ResourceShortage as error:
+            self._writing, self._entries_wanted, self.hindrance = None, RESTED_ENTRIES, error.detail
+            return False
+        self._writing, self._entries_wanted, self.hindrance = None, 1, ""
+        return True

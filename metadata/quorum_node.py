@@ -26,7 +26,7 @@ state machine (`quorum_machine.py`), threads and sockets (`quorum_thread.py`), t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from raftlog.config import TimingConfig
 from raftlog.errors import InvalidRequest, InvariantViolation, RemoteProtocolError, ResourceShortage
@@ -51,15 +51,14 @@ from .quorum_forwarded import Forwarded
 from .quorum_identity import FOLDER, QuorumIdentity
 from .quorum_lanes import Lanes, is_urgent
 from .quorum_limits import QuorumLimits
-from .quorum_machine import StateMachine
-from .quorum_or_stop import OrStop
-from .quorum_outgoing import Outgoing
+from .quorum_machine import Snapshots, StateMachine
 from .quorum_port import Outcome
 from .quorum_proposals import Done, Proposals
 from .quorum_protocol import (
     BrokerHeartbeat,
     ChangeVoters,
     EngineFrame,
+    Frame,
     HeartbeatAnswer,
     Propose,
     Proposed,
@@ -68,7 +67,6 @@ from .quorum_protocol import (
     VotersChanged,
 )
 from .quorum_questions import Barriers, StatusQuestions
-from .quorum_snapshots import Snapshots
 from .quorum_voters import VoterDirectories
 
 __all__ = ["FOLDER", "QuorumIdentity", "QuorumLimits", "QuorumNode", "prepare_quorum"]
@@ -83,6 +81,54 @@ SHORTAGE_SECONDS = 30.0
 """For so long the journal's writes are tried again where descriptors or memory are short; then the node stops."""
 
 TOO_MANY = "too many proposals wait for an outcome"
+
+
+class OrStop:
+    """Around every call of one node. The first error that is not a peer's fault stops the node for good, since it no
+    longer knows what it promised: every later call raises it again."""
+
+    __slots__ = ("error",)
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None and not isinstance(error, RemoteProtocolError):
+            self.error = error
+
+
+class Outgoing:
+    """What leaves one node: the engine's messages at once, answers and questions at the end of a tick; all of it coded
+    once."""
+
+    def __init__(self, send: Callable[[BrokerId, bytes], None]) -> None:
+        """`send` puts a frame on the link to a peer, where there is one."""
+        self._send = send
+        self._queued: list[tuple[BrokerId, Frame]] = []
+
+    def send_engine(self, said: Iterable[tuple[BrokerId, bytes]]) -> None:
+        """Send the engine's messages. What it says to many peers is one object, and so is the frame around it."""
+        framed: dict[int, bytes] = {}
+        kept = list(said)  # so that no two messages have one identity
+        for peer, message in kept:
+            frame = framed.get(id(message))
+            if frame is None:
+                frame = framed[id(message)] = protocol.encode(EngineFrame(message))
+            self._send(peer, frame)
+
+    def queue(self, peer: BrokerId, frame: Frame) -> None:
+        """Until the end of the tick."""
+        self._queued.append((peer, frame))
+
+    def flush(self) -> None:
+        """Send what is queued."""
+        queued, self._queued = self._queued, []
+        for peer, frame in queued:
+            self._send(peer, protocol.encode(frame))
 
 
 class QuorumNode:

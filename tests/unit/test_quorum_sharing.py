@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from metadata import quorum_messages, quorum_outgoing, quorum_protocol
+from metadata import quorum_messages, quorum_protocol
 from metadata.quorum_messages import Append, AppendReply
-from metadata.quorum_outgoing import Outgoing
+from metadata.quorum_node import Outgoing
 from raftlog.model import BrokerId
 from tests.support.quorum_bench import Bench, acknowledge, led, meet
 
@@ -77,12 +77,13 @@ def test_peers_that_are_behind_get_what_each_of_them_lacks() -> None:
 
 def test_a_frame_is_made_once_for_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
     frames: list[quorum_protocol.Frame] = []
+    encode = quorum_protocol.encode
 
     def note(frame: quorum_protocol.Frame) -> bytes:
         frames.append(frame)
-        return quorum_protocol.encode(frame)
+        return encode(frame)
 
-    monkeypatch.setattr(quorum_outgoing, "encode", note)
+    monkeypatch.setattr(quorum_protocol, "encode", note)
     sent: list[tuple[int, bytes]] = []
     outgoing = Outgoing(lambda peer, frame: sent.append((int(peer), frame)))
     one, other = b"one message", b"another one"
