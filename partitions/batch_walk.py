@@ -163,7 +163,15 @@ def find_region(
             if not up_to_damage:
                 raise
             break
-    return Region(position, length, first_offset, walk.offset, count) if count else None
+    if not count:
+        return None
+    return Region(
+        position=position,
+        length=length,
+        first_offset=first_offset,
+        next_offset=walk.offset,
+        batch_count=count,
+    )
 
 
 def require_in_memory(pread: Pread, region: Region) -> None:

@@ -81,11 +81,18 @@ class LogReader:
         found = LogSlice(start, start)
         tail_start = self._segments.tail.first_offset(log_end)
         while found.next_offset < end and found.batch_count < MAX_BATCHES_PER_READ:
-            budget = MAX_BATCHES_PER_READ - found.batch_count
             first = min_one and not found.batch_count
             if not first and found.length >= max_bytes:
                 break
-            wanted = Wanted(found.next_offset, end, max_bytes - found.length, budget, first, checked, copying)
+            wanted = Wanted(
+                start_offset=found.next_offset,
+                end_offset=end,
+                max_bytes=max_bytes - found.length,
+                max_batches=MAX_BATCHES_PER_READ - found.batch_count,
+                min_one=first,
+                checked=checked,
+                copying=copying,
+            )
             if wanted.start_offset >= tail_start:
                 self._add_from_memory(found, wanted)
                 break
@@ -106,10 +113,12 @@ class LogReader:
         ]
         searched = [
             SearchedSegment(
-                segment.base_offset,
-                segment.size,
-                min(segment.end_offset, tail_start),
-                None if (index := segment.index) is None else index.offsets.floor(index.times.floor(timestamp_ms)),
+                base_offset=segment.base_offset,
+                size=segment.size,
+                end_offset=min(segment.end_offset, tail_start),
+                floor=None
+                if (index := segment.index) is None
+                else index.offsets.floor(index.times.floor(timestamp_ms)),
             )
             for segment in late
             if segment.base_offset < tail_start
@@ -264,12 +273,19 @@ class ColdRead:
         start = self.wanted.start_offset
         header = skip_to(walk, start)
         if header is not None and (rest := _rest_of_hole(header, self.wanted)) is not None:
-            return LogSlice(start, Offset(header.end_offset), [rest], len(rest), 1)
+            return LogSlice(
+                first_offset=start,
+                next_offset=Offset(header.end_offset),
+                parts=[rest],
+                length=len(rest),
+                batch_count=1,
+            )
         region = _find(walk, self.wanted, up_to_damage=True)
         if region is None:
             return LogSlice(start, start)
         data, length = self._bytes_of(file, region)
-        position, offset = 0, region.first_offset
+        position = 0
+        offset = region.first_offset
         count = 0
         while position < length:
             try:
@@ -279,8 +295,16 @@ class ColdRead:
                 if not count:
                     raise
                 break  # What lies before the damage is good; the next read begins at the damage and says so.
-            position, offset, count = position + header.total_bytes, Offset(header.end_offset), count + 1
-        return LogSlice(region.first_offset, offset, [data[:position]], position, count)
+            position += header.total_bytes
+            offset = Offset(header.end_offset)
+            count += 1
+        return LogSlice(
+            first_offset=region.first_offset,
+            next_offset=offset,
+            parts=[data[:position]],
+            length=position,
+            batch_count=count,
+        )
 
     def _bytes_of(self, file: File, region: Region) -> tuple[memoryview, int]:
         """What to read of the region, and how much that should be: only the first batch, where not all can be read."""

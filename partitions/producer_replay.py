@@ -124,11 +124,11 @@ class LiveProducers:
             return None
         reached = self._reached
         self._running = ProducerReplay(
-            self._segments.header_source(),
-            self._state.empty() if reached is None else reached.state,
-            None if reached is None else reached.end_offset,
-            snapshots,
-            generation,
+            source=self._segments.header_source(),
+            state=self._state.empty() if reached is None else reached.state,
+            begin=None if reached is None else reached.end_offset,
+            snapshots=snapshots,
+            generation=generation,
         )
         return self._running
 

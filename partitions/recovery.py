@@ -7,8 +7,8 @@
        indexes, epochs and checkpoint, so that the next crash has less to read.
 
 After a clean close, or where nothing was written since the last checkpoint, only small files are read, and nothing is
-written. Nothing here ever drops bytes that look
-like batches: they are set aside under `….quarantined` names for a person to look at, and never read again.
+written. Nothing here ever drops bytes that look like batches: they are set aside under `….quarantined` names for a
+person to look at, and never read again.
 
 What is *not* here: producers' state (`producer_snapshots.py`), which replicas may lead (the quorum).
 """
@@ -131,7 +131,14 @@ class _Recovery:
             self.disk.remove(self.path)
             raise
         self._keep_unmade_segment()
-        recovery = Recovery(True, False, self.epochs.latest_epoch, Offset(0), Offset(0), tuple(self.notes))
+        recovery = Recovery(
+            clean=True,
+            cut_or_quarantined=False,
+            last_epoch=self.epochs.latest_epoch,
+            log_start_offset=Offset(0),
+            stable_end_offset=Offset(0),
+            notes=tuple(self.notes),
+        )
         return Recovered(recovery, self.checkpoint, self.epochs, self.kept, never_written=True)
 
     def _inventory(self, names: list[str]) -> list[Offset]:
@@ -204,7 +211,13 @@ class _Recovery:
         damaged = False
         for number, base in enumerate(bases):
             successor = bases[number + 1] if number + 1 < len(bases) else None
-            around = Neighbours(start, successor, expected, not self.kept, damaged)
+            around = Neighbours(
+                log_start=start,
+                successor=successor,
+                expected=expected,
+                is_first=not self.kept,
+                behind_damage=damaged,
+            )
             place = place_of(base, around, partial(self._good_end, base))
             scanned, row = self._decide(base, place, successor)
             if row.action is not Action.KEEP:
@@ -226,8 +239,15 @@ class _Recovery:
         else:
             # What is not the log's next segment is not read: only whether there is anything in it matters.
             size = self._size(segment_name(base))
-            content = Content.WHOLE if size else Content.EMPTY
-            scanned = ScannedSegment(base, size, content, Index.BAD, self._empty_index(base), 0, -1)
+            scanned = ScannedSegment(
+                base_offset=base,
+                size=size,
+                content=Content.WHOLE if size else Content.EMPTY,
+                index_state=Index.BAD,
+                index=self._empty_index(base),
+                unindexed_bytes=0,
+                first_timestamp=-1,
+            )
         position = Position.LAST if successor is None else Position.MIDDLE
         stop = Stop.CLEAN if self._closed_clean else Stop.UNCLEAN
         index = scanned.index_state
@@ -304,8 +324,15 @@ class _Recovery:
             stable_end_offset=end,
             notes=tuple(self.notes),
         )
-        unmade = not self.kept[-1].on_disk
-        return Recovered(recovery, checkpoint, self.epochs, self.kept, self.flush_os_marked, unindexed, unmade)
+        return Recovered(
+            recovery=recovery,
+            checkpoint=checkpoint,
+            epochs=self.epochs,
+            segments=self.kept,
+            flush_os_marked=self.flush_os_marked,
+            unindexed_bytes=unindexed,
+            never_written=not self.kept[-1].on_disk,
+        )
 
     def _is_little(self, read: list[ScannedSegment]) -> bool:
         """Index files of segments that do not grow are relied on: they have to cover everything."""
@@ -385,7 +412,15 @@ class _Recovery:
         return SegmentIndex.empty(base, self.config.index_interval_bytes)
 
     def _empty_segment(self, base: Offset) -> ScannedSegment:
-        return ScannedSegment(base, 0, Content.EMPTY, Index.GOOD, self._empty_index(base), 0, -1)
+        return ScannedSegment(
+            base_offset=base,
+            size=0,
+            content=Content.EMPTY,
+            index_state=Index.GOOD,
+            index=self._empty_index(base),
+            unindexed_bytes=0,
+            first_timestamp=-1,
+        )
 
     def _keep_unmade_segment(self) -> None:
         self.kept.append(replace(self._empty_segment(Offset(0)), on_disk=False))

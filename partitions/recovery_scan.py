@@ -87,11 +87,28 @@ def scan_segment(
         state = Index.BAD if index is None else Index.GOOD
         index = index or SegmentIndex.empty(base_offset, interval_bytes)
         if not size:
-            return ScannedSegment(base_offset, 0, Content.EMPTY, state, index, 0, -1)
+            return ScannedSegment(
+                base_offset=base_offset,
+                size=0,
+                content=Content.EMPTY,
+                index_state=state,
+                index=index,
+                unindexed_bytes=0,
+                first_timestamp=-1,
+            )
         covered = index.size
         content, detail = _Scan(file, size, index, epochs, learn_epochs).run()
         first = parse_header(file.pread(HEADER_BYTES, 0)).max_timestamp if index.size else -1
-        return ScannedSegment(base_offset, size, content, state, index, size - covered, first, detail)
+        return ScannedSegment(
+            base_offset=base_offset,
+            size=size,
+            content=content,
+            index_state=state,
+            index=index,
+            unindexed_bytes=size - covered,
+            first_timestamp=first,
+            detail=detail,
+        )
     finally:
         file.close()
 

@@ -198,7 +198,8 @@ class FolderCheck:
             file = self.plan.disk.open(f"{self.plan.path}/{name}")
         except FileNotFoundError:
             if segment.end_offset is None or segment.end_offset > segment.base_offset:
-                self._find(Finding(What.SEGMENT, name, "it is gone", segment.base_offset, segment.base_offset))
+                base = segment.base_offset
+                self._find(Finding(What.SEGMENT, name, "it is gone", base_offset=base, offset=base))
             return
         with contextlib.closing(file):
             yield from _SegmentCheck(file, name, segment, self.plan, self._find).run()
@@ -310,4 +311,13 @@ class _SegmentCheck:
         return True
 
     def _damaged(self, detail: str, offset: Offset, position: int) -> None:
-        self._find(Finding(What.SEGMENT, self._name, detail, self._segment.base_offset, offset, position))
+        self._find(
+            Finding(
+                what=What.SEGMENT,
+                file=self._name,
+                detail=detail,
+                base_offset=self._segment.base_offset,
+                offset=offset,
+                position=position,
+            )
+        )

@@ -52,7 +52,8 @@ def check_folder(disk: Disk, path: str) -> FolderCheck:
         # After a crash the indexes of what lies behind the recovery point may not have been written any more. Those of
         # the last segment may cover any beginning of it, and are made anew where they are damaged.
         indexed = not last and end is not None and (closed_clean or end <= recovery_point)
-        segments.append(PlannedSegment(base, end, None if end is None else _size(disk, path, base), indexed))
+        size = None if end is None else _size(disk, path, base)
+        segments.append(PlannedSegment(base_offset=base, end_offset=end, size=size, indexed=indexed))
     torn_from = None if closed_clean else recovery_point
     empty = recovery_point == 0 and not any(_size(disk, path, base) for base in bases)
     plan = ScrubPlan(disk, path, epochs, segments, torn_from=torn_from, never_written=empty)

@@ -63,9 +63,9 @@ def plan_of_log(log: PartitionLog) -> ScrubPlan:
         sealed = segment.index is None and segment.end_offset <= settled
         planned.append(
             PlannedSegment(
-                segment.base_offset,
-                min(segment.end_offset, settled),
-                segment.size if sealed else None,
+                base_offset=segment.base_offset,
+                end_offset=min(segment.end_offset, settled),
+                size=segment.size if sealed else None,
                 indexed=sealed,
                 owner=segment,
             )
