@@ -45,8 +45,7 @@ from .effects import (
 from .isr import IsrState, Members, members, replicated_end_offset
 from .leader_deletions import Deletions
 from .leader_followers import Followers
-from .leader_parking import Parking
-from .leader_produces import UnreplicatedProduces
+from .leader_produces import Parking, UnreplicatedProduces
 from .leader_transactions import LeaderTransactions
 from .log_view import LogView, compare_follower
 from .producer_state import Ahead, AppendedBatch, Duplicate, NoRoom, ProducerStates, RefusedSequence

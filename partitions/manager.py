@@ -33,8 +33,7 @@ from .fetch_doubts import CatchUp, own_word_counts
 from .fetch_waiters import Cancellable, FetchWaiters
 from .log_writer import LogWriter
 from .offset_search import not_found, search_offset
-from .partition_view import MetadataChange, PartitionView, TopicRemoved, Touched
-from .partition_view_steps import consequences
+from .partition_view import MetadataChange, PartitionView, TopicRemoved, Touched, consequences
 from .producer_state import DEFAULT_BOUNDS, ProducerBounds
 from .replica_folders import OpenedReplica
 from .replica_repair import ReplicaRepairs, ReportLoss
@@ -300,7 +299,10 @@ class PartitionManager:
             self._active = False
             self._close_drivers(RetriableError("leadership_lost", "another process runs under this broker's name"))
             return
-        yield from self._while_serving(consequences(touched, self._view, self._drivers, self))
+        steps = consequences(
+            touched, self._view, self._drivers, configure=self.configure, remove=self.remove, place=self.place
+        )
+        yield from self._while_serving(steps)
         self._server.on_view(touched.partitions)
 
     def _while_serving(self, steps: Iterable[Callable[[], None]]) -> Iterator[None]:

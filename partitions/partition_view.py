@@ -5,8 +5,9 @@ Fed with records in the order of the quorum's log. What is *not* here: acting on
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -23,6 +24,8 @@ from raftlog.model import (
     TopicPartition,
     TopicRecord,
 )
+
+from .driver import PartitionDriver
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,3 +146,31 @@ class PartitionView:
         if record.leader in {NO_BROKER, node_id}:
             return RetriableError("leader_not_available", f"{name} has no leader that is ready")
         return NotLeader(f"broker {record.leader} leads {name}", record.leader)
+
+
+def consequences(
+    touched: Touched,
+    view: PartitionView,
+    drivers: Mapping[TopicPartition, PartitionDriver],
+    *,
+    configure: Callable[[TopicPartition], None],
+    remove: Callable[[TopicPartition, str], None],
+    place: Callable[[TopicPartition], None],
+) -> Iterator[Callable[[], None]]:
+    """What a broker has to do when its view of the partitions moved on, as single steps in order: there may be a
+    hundred thousand. Each is made only when it is asked for, so it sees what those before it did. What is done for a
+    partition is right whatever was done before: `configure` takes its topic's settings over, `remove` drops what is not
+    here any more, `place` makes what is here fit its record."""
+    for topic_id in touched.topics:
+        for tp in view.of_topic(topic_id):
+            yield partial(configure, tp)
+            touched.partitions.setdefault(tp)
+    for tp in touched.removed:
+        yield partial(remove, tp, "unknown_topic")
+    for tp in touched.partitions:
+        yield partial(place, tp)
+    # After the records: what a command decided about a broker and its partitions is not to be proposed once more.
+    for broker in touched.brokers:
+        for driver in list(drivers.values()):
+            if drivers.get(driver.topic_partition) is driver:
+                yield partial(driver.on_broker, broker)

@@ -27,11 +27,10 @@ from partitions.follower import Follower, State
 from partitions.isr import IsrState
 from partitions.leader import Leader
 from partitions.leader_deletions import Deletions
-from partitions.leader_followers import Followers
+from partitions.leader_followers import FollowerProgress, Followers
 from partitions.leader_link import LeaderLink, ReceivedPush
 from partitions.log_view import LogView
 from partitions.producer_state import IN_SEQUENCE, Duplicate, ProducerStates
-from partitions.progress import FollowerProgress
 from raftlog.model import Acks, LeaderEpoch, Offset
 
 from .patches import CLUSTER, Patch, Planted, original

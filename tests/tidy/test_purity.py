@@ -25,7 +25,7 @@ PURE = (
     "partitions.leader",
     "partitions.follower",
     "partitions.replica",
-    "partitions.progress",
+    "partitions.leader_followers",
     "partitions.isr",
     "partitions.leader_epochs",
     "partitions.producer_state",

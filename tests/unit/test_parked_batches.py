@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from partitions.leader_parking import PARK_SECONDS
+from partitions.leader_produces import PARK_SECONDS
 from partitions.manager import Produced
 from raftlog.errors import Applied, RaftlogError
 from raftlog.model import Acks

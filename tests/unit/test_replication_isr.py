@@ -6,6 +6,7 @@ import pytest
 
 from partitions.effects import Fate
 from partitions.isr import IsrState, maximal_isr, members, replicated_end_offset
+from partitions.leader_followers import FollowerProgress
 from partitions.producer_state import (
     SEQUENCES,
     Ahead,
@@ -15,7 +16,6 @@ from partitions.producer_state import (
     RefusedSequence,
     last_sequence,
 )
-from partitions.progress import FollowerProgress
 from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, Incarnation, Offset, ProducerId
 from tests.support.replication_cores import header, record
