@@ -31,6 +31,7 @@ VOCABULARY = (
     "raftlog.cluster_clock",
     "raftlog.runtime",
     "raftlog.slices",
+    "raftlog.json_values",
     "raftlog.zero_copy",
     "raftlog.paced_server",
     "raftlog.loop_events",
