@@ -286,8 +286,11 @@ class Journal:
 
     def trailing_base(self, index: int, entries: int, size: int) -> int:
         """The base that keeps, up to `index`, so many entries and so many bytes of them, or fewer."""
-        held, first = self.entries, self.base_index
-        base, kept, least = index, 0, max(first, index - entries)
+        held = self.entries
+        first = self.base_index
+        base = index
+        kept = 0
+        least = max(first, index - entries)
         while base > least:
             kept += len(held[base - first][0])
             if kept > size:

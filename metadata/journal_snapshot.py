@@ -101,7 +101,8 @@ def save_in_steps(
     disk.remove(WRITING_PATH)
     file = disk.open(WRITING_PATH, create=True, exclusive=True)
     try:
-        position, crc = _HEAD_BYTES, 0
+        position = _HEAD_BYTES
+        crc = 0
         for piece in pieces:
             file.pwritev([piece], position)
             file.fsync()

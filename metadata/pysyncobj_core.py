@@ -152,8 +152,9 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
     def __onBecomeLeader(self) -> None:  # noqa: N802
         tell = lambda peer, message: self._tell(node_of(peer), message)  # noqa: E731
-        others, disk_of = self.membership.others, self.membership.disk_of
-        self.replication = Replication(self.__raftCurrentTerm, others, self.journal, tell, disk_of)
+        self.replication = Replication(
+            self.__raftCurrentTerm, self.membership.others, self.journal, tell, self.membership.disk_of
+        )
         for node in sorted(self.__connectedNodes, key=lambda node: node.id):
             self.replication.track(node.id)
         self.__raftMatchIndex.clear()  # of this leadership only, for observers too
@@ -222,9 +223,15 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
             self.__raftLeader = None
             again_after = self._heartbeat * (0.5 + self._draw() / 2)
             number = self._pre_votes.ask(self.__raftCurrentTerm, now, again_after)
-            last_index, last_term = self.journal.last_index, self.journal.last_term
-            claim = self.membership.claim
-            self._tell_all(PreVote(self.__raftCurrentTerm + 1, number, last_index, last_term, claim))
+            self._tell_all(
+                PreVote(
+                    term=self.__raftCurrentTerm + 1,
+                    round=number,
+                    last_index=self.journal.last_index,
+                    last_term=self.journal.last_term,
+                    configuration_index=self.membership.claim,
+                )
+            )
         return False
 
     @property
@@ -496,7 +503,8 @@ class _SyncObj(SyncObj):  # type: ignore[misc]
 
     def append_configuration(self, configuration: Configuration, token: int) -> None:
         """Append what was decided, as the leader. Raises `InvariantViolation` where that may not be."""
-        before, last = self.membership.configuration, self.journal.last_index
+        before = self.membership.configuration
+        last = self.journal.last_index
         if not self.may_change() or not is_single_step(before, configuration):
             raise InvariantViolation(f"from voters {before} to {configuration} at {last}, in term {self.journal.term}")
         if configuration.voter(self.selfNode.id) is None:

@@ -275,19 +275,28 @@ class PySyncObjEngine:
 
     def status(self) -> QuorumStatus:
         """See `Engine`."""
-        core, journal = self._core, self._journal
+        core = self._core
         progress = core.replication.progress if core.replication is not None else {}
         match = {BrokerId(peer): its.match for peer, its in progress.items()}
         if core.replication is not None:
-            match[self._identity.node_id] = journal.last_index
-        indexes = (core.raftCurrentTerm, core.raftCommitIndex, core.raftLastApplied, journal.last_index)
+            match[self._identity.node_id] = self._journal.last_index
+        indexes = (core.raftCurrentTerm, core.raftCommitIndex, core.raftLastApplied, self._journal.last_index)
         voters = self._membership.configuration
         forgetful = self._forgetful()
         known = (self.leader, indexes, voters, match, forgetful)
         if known != self._status_of:
             self._status_of = known
-            own = self._identity.node_id
-            self._status = QuorumStatus(own, self.leader, *indexes, voters.node_ids, match, forgetful)
+            self._status = QuorumStatus(
+                node_id=self._identity.node_id,
+                leader=self.leader,
+                term=core.raftCurrentTerm,
+                commit_index=core.raftCommitIndex,
+                applied_index=core.raftLastApplied,
+                last_index=self._journal.last_index,
+                voters=voters.node_ids,
+                match_index=match,
+                forgetful=forgetful,
+            )
         return self._status
 
     def _forgetful(self) -> tuple[BrokerId, ...]:
@@ -311,7 +320,8 @@ class PySyncObjEngine:
 
     def facts(self) -> QuorumFacts:
         """See `Engine`."""
-        core, membership = self._core, self._membership
+        core = self._core
+        membership = self._membership
         recently = self._ports.now - self._timing.election_timeout_max_ms / 1000
         progress = core.replication.progress if core.replication is not None else {}
         answering = {peer for peer in progress if core.answered_since(peer, recently)}
@@ -381,14 +391,13 @@ class PySyncObjEngine:
 
     def check_invariants(self) -> None:
         """What must hold between any two calls. Raises `InvariantViolation`."""
-        journal, core = self._journal, self._core
+        journal = self._journal
+        core = self._core
         snapshot_index = core.snapshot.index if core.snapshot is not None else journal.base_index
-        base, last, applied, committed = (
-            journal.base_index,
-            journal.last_index,
-            core.raftLastApplied,
-            core.raftCommitIndex,
-        )
+        base = journal.base_index
+        last = journal.last_index
+        applied = core.raftLastApplied
+        committed = core.raftCommitIndex
         if not base <= snapshot_index <= applied <= committed <= last:
             order = (base, snapshot_index, applied, committed, last)
             raise InvariantViolation(f"base, snapshot, applied, committed, last: {order}")

@@ -167,8 +167,12 @@ class Outbox(Transport):  # type: ignore[misc]
             if message["type"] != "request_vote":
                 raise InvariantViolation(f"pysyncobj sends {message['type']!r}")
             assert self.membership is not None
-            asked = (message["term"], message["last_log_index"], message["last_log_term"], self.membership.claim)
-            message = messages.RequestVote(*asked)
+            message = messages.RequestVote(
+                term=message["term"],
+                last_index=message["last_log_index"],
+                last_term=message["last_log_term"],
+                configuration_index=self.membership.claim,
+            )
         if len(self._queued) >= OUTBOX_MAX:
             raise InvariantViolation(f"{OUTBOX_MAX} messages were queued in one tick")
         self._queued.append((node.id, message))

@@ -97,7 +97,9 @@ class VoterChanges:
                 self._expire(request)
                 continue
             if request.where != NO_BROKER and (request.where != leader or not reachable or now >= request.due):
-                request.where, request.perhaps, request.due = NO_BROKER, True, now
+                request.where = NO_BROKER
+                request.perhaps = True
+                request.due = now
             if request.where == NO_BROKER and now >= request.due and leader != NO_BROKER and reachable:
                 self._attempt(request, leader)
         # What is due and was not asked waits for a leader, and hears of one.
@@ -108,7 +110,8 @@ class VoterChanges:
         self._next_id += 1
         request.attempts.append(self._next_id)
         self._asked[self._next_id] = request
-        request.where, request.due = leader, self._now + ASKED_AGAIN_AFTER
+        request.where = leader
+        request.due = self._now + ASKED_AGAIN_AFTER
         change = request.change
         asked = ChangeVoters(self._next_id, change.action.value, change.node_id, request.plan)
         self._ask(leader, asked, self.on_answer)
@@ -123,7 +126,8 @@ class VoterChanges:
             request.perhaps = request.perhaps or answer.verdict == "unknown"
             request.detail = answer.detail or request.detail
             if is_last:
-                request.where, request.due = NO_BROKER, self._now + RETRY_AFTER
+                request.where = NO_BROKER
+                request.due = self._now + RETRY_AFTER
                 self.next_due = -math.inf
             return
         if answer.verdict == "refused" and not is_last:

@@ -39,8 +39,10 @@ class Controlling:
         self._controller: Controller | None = None
         self._keeper = TimeKeeper(-1)
         self._image: ClusterImage | None = None
-        self._time, self._time_at = NO_TIME, 0.0
-        """The image's, and since when this node has known it."""
+        self._time = NO_TIME
+        """The image's."""
+        self._time_at = 0.0
+        """Since when this node has known it."""
         self._term = -1
         self._decided_at = float("-inf")
 
@@ -58,7 +60,8 @@ class Controlling:
         """This node leads `term` and has applied what was committed before, or it does not."""
         self._image = image
         if image.time is not self._time:
-            self._time, self._time_at = image.time, now
+            self._time = image.time
+            self._time_at = now
         if not leads:
             self._controller = None
         elif self._controller is None or self._term != term:

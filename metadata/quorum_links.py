@@ -90,10 +90,6 @@ class QuorumLinks:
         if link is not None:
             link.send([message])
 
-    def is_connected(self, peer: BrokerId) -> bool:
-        """What is sent to this peer has a link to go by."""
-        return peer in self._sending
-
     # --- Inside ---
 
     @property

@@ -199,12 +199,17 @@ class Snapshots:
             taken = self._machine.snapshot_step(begin=due and entries >= self._entries_wanted)
             if taken is None:
                 return False
-            self._writing = self._engine.compact(*taken)
+            state, index = taken
+            self._writing = self._engine.compact(state, index)
         try:
             if next(self._writing, "done") != "done":
                 return False
         except ResourceShortage as error:
-            self._writing, self._entries_wanted, self.hindrance = None, RESTED_ENTRIES, error.detail
+            self._writing = None
+            self._entries_wanted = RESTED_ENTRIES
+            self.hindrance = error.detail
             return False
-        self._writing, self._entries_wanted, self.hindrance = None, 1, ""
+        self._writing = None
+        self._entries_wanted = 1
+        self.hindrance = ""
         return True

@@ -225,7 +225,8 @@ class QuorumNode:
         """A message from a peer whose handshake was accepted. Raises `RemoteProtocolError`."""
         with self._or_stop:
             frame = protocol.decode(message)
-            before, self._touched = self._touched, True
+            before = self._touched
+            self._touched = True
             match frame:
                 case EngineFrame(packed):
                     self._touched = self._engine.step(peer, packed) or before
@@ -361,7 +362,8 @@ class QuorumNode:
         """Do what is due. Called after every batch of inputs and from time to time (see the module)."""
         with self._or_stop:
             now = self._clock.monotonic()
-            self._touched, self._next_look = False, None
+            self._touched = False
+            self._next_look = None
             for _ in range(ROUNDS_PER_TICK):
                 if not self._round(now) or self._clock.monotonic() - now > APPLY_SECONDS:
                     break

@@ -83,7 +83,8 @@ class Replication:
         upto = (voters_last, commit_index)
         if not (heartbeat or self.stirred) and upto == self._sent_upto:
             return
-        self.stirred, self._sent_upto = False, upto
+        self.stirred = False
+        self._sent_upto = upto
         for voter, progress in self.progress.items():
             last = voters_last if voter in self._voters else commit_index
             if heartbeat or not progress.has_all(last, commit_index):

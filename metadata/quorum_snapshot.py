@@ -54,8 +54,17 @@ class OutgoingSnapshot:
         self.asked = self.asked + 1 if self.awaiting else 0
         data = b"" if self.awaiting else snapshot.state[self.offset : self.offset + SNAPSHOT_CHUNK_BYTES]
         self.awaiting = True
-        name = (snapshot.index, snapshot.term, len(snapshot.state), snapshot.crc)
-        return SnapshotChunk(term, *name, self.offset, crc32c(data), data, snapshot.configuration)
+        return SnapshotChunk(
+            term=term,
+            index=snapshot.index,
+            last_term=snapshot.term,
+            size=len(snapshot.state),
+            crc=snapshot.crc,
+            offset=self.offset,
+            chunk_crc=crc32c(data),
+            data=data,
+            configuration=snapshot.configuration,
+        )
 
 
 @dataclass(slots=True)

@@ -313,7 +313,8 @@ class QuorumThread:
             asyncio.get_running_loop().call_soon(self._tick)
 
     def _tick(self) -> None:
-        node, self._tick_due = self._node, False
+        node = self._node
+        self._tick_due = False
         if node is None:
             return
         try:
@@ -336,7 +337,8 @@ class QuorumThread:
         """Out of a callback or a task of this loop came an exception that nobody caught. A connection's own end, and a
         peer's fault, end the connection; after any other the node's state is in doubt, or nobody dials a peer any
         more."""
-        error, message = context.get("exception"), str(context.get("message", "an error without a word"))
+        error = context.get("exception")
+        message = str(context.get("message", "an error without a word"))
         self._log.error("unforeseen", message=message, exc_info=error)
         of_connection = isinstance(error, OSError) and "transport" in context
         if error is not None and not of_connection and not isinstance(error, RemoteProtocolError):

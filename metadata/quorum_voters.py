@@ -76,7 +76,8 @@ class VoterDirectories:
             content = self._disk.read(PATH)
         except FileNotFoundError:
             return {}
-        body, old = content[_HEAD_BYTES:], content.startswith(_VERSION_1)
+        body = content[_HEAD_BYTES:]
+        old = content.startswith(_VERSION_1)
         if old:
             body = content
         elif content[:_HEAD_BYTES] != MAGIC + _CRC.pack(crc32c(body)):

@@ -139,7 +139,8 @@ class TimeKeeper:
 
 def agreed_offset(offsets_ms: Sequence[float], voters: int) -> float | None:
     """What a majority of so many voters agrees on, the earliest such majority's middle; None where none does."""
-    known, majority = sorted(offsets_ms), voters // 2 + 1
+    known = sorted(offsets_ms)
+    majority = voters // 2 + 1
     for first in range(len(known) - majority + 1):
         if known[first + majority - 1] - known[first] <= TOLERANCE_MS:
             return known[first + (majority - 1) // 2]
