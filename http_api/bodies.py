@@ -4,7 +4,7 @@ A body that is too large is refused before it is there, where its length is anno
 (`body_too_large`); a decompression bomb likewise, since output is made in bounded pieces; a body that trickles is
 refused at its deadline (`slow_request`). The deadline moves with what comes, so that honest slow lines get through.
 
-What is *not* here: what is in the body (`records_in.py`, `models.py`).
+Messages of `raftlog/wire.py` as HTTP/1.1 bodies.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 from aiohttp import web
 
 from raftlog.errors import InvalidRequest, RetriableError
+from raftlog.wire import CONTENT_TYPE, FetchRequest, OffsetsRequest, ProduceRequest, Response, decode_request, encode
 
 from .context import ApiContext
 from .limits import OFFLOAD_BYTES, SMALL_BODY_BYTES
@@ -200,3 +201,21 @@ class Inflater:
 
 def _too_large(limit: int) -> InvalidRequest:
     return InvalidRequest("body_too_large", f"a body has at most {limit} bytes here, compressed and decompressed")
+
+
+R = TypeVar("R", ProduceRequest, FetchRequest, OffsetsRequest)
+
+
+def decode_message(body: bytes, kind: type[R]) -> tuple[R, memoryview]:
+    """Head and body of a request of this kind. Raises `InvalidRequest`."""
+    message, rest = decode_request(body)
+    if not isinstance(message, kind):
+        raise InvalidRequest("invalid_request", f"this path takes a {kind.__name__}, not a {type(message).__name__}")
+    return message, rest
+
+
+def raw_reply(answer: Response) -> web.Response:
+    """An answer without a body of batches."""
+    (head,) = encode(answer)
+    assert isinstance(head, bytes)
+    return web.Response(body=head, content_type=CONTENT_TYPE)

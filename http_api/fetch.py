@@ -18,6 +18,8 @@ from aiohttp import web
 
 from raftlog.config import MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MAX_REQUEST_HEAD_BYTES
 from raftlog.errors import RaftlogError, RetriableError, error_from_code
+from raftlog.json_values import FORMATS
+from raftlog.json_values import encode as encode_json
 from raftlog.model import EARLIEST, LATEST, PartitionRecord, TopicRecord
 from raftlog.ports import Buffer, FileRegion, Part, part_length
 from raftlog.wire import (
@@ -33,9 +35,7 @@ from raftlog.wire import (
 )
 from raftlog.zero_copy import can_send_region, send_region
 
-from .bodies import JSON_TYPE, content_type, read_body
-from .codec import FORMATS
-from .codec import encode as encode_json
+from .bodies import JSON_TYPE, content_type, decode_message, read_body
 from .context import ApiContext, context_of
 from .limits import (
     DEFAULT_READ_BYTES,
@@ -49,7 +49,6 @@ from .negotiation import negotiate
 from .offsets import find_offset, isolation_of
 from .problems import ApiError
 from .query import MAX_OFFSET, TOPIC_ID, Query, integer, partition_of, timestamp, topic_meant
-from .raw import decode_message
 from .records_out import Page, PageOptions, join_parts, page, read_region, release, weight
 from .replies import bulk_reply, write_deadline, write_in_time
 

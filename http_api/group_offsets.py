@@ -15,11 +15,11 @@ from aiohttp import web
 
 from metadata.view import ClusterView, CommittedOffset
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
+from raftlog.json_values import encode
 from raftlog.model import TopicId, TopicPartition
 from raftlog.wire import TIMESTAMP_EARLIEST, TIMESTAMP_LATEST, FoundOffset, OffsetQuery, OffsetsRequest
 
 from .bodies import JSON_TYPE, read_json
-from .codec import encode
 from .context import DECISION_TIMEOUT_S, ApiContext, context_of
 from .groups import group_name, group_of
 from .models_groups import (

@@ -15,10 +15,10 @@ from aiohttp import web
 
 from metadata.view import ClusterView, GroupRecord, MemberRecord, in_order
 from raftlog.errors import InvalidRequest
+from raftlog.json_values import encode
 from raftlog.model import TopicId, TopicPartition
 
 from .bodies import JSON_TYPE, read_json
-from .codec import encode
 from .context import DECISION_TIMEOUT_S, ApiContext, context_of
 from .models import known
 from .models_groups import (

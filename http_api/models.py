@@ -1,6 +1,6 @@
 """The shapes of JSON bodies: what `openapi.json` calls schemas, as types that msgspec checks and writes.
 
-What is *not* here: records (`codec.py`), problem documents (`problems.py`).
+What is *not* here: records (`raftlog/json_values.py`), problem documents (`problems.py`).
 """
 
 from __future__ import annotations

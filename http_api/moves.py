@@ -11,11 +11,11 @@ from aiohttp import web
 
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.json_values import encode
 from raftlog.model import BrokerId, ReplicationThrottle, TopicPartition
 
 from . import models_moves as models
 from .bodies import JSON_TYPE, read_json
-from .codec import encode
 from .context import ApiContext, context_of
 from .models import known
 from .problems import error_member

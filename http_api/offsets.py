@@ -21,12 +21,11 @@ from raftlog.wire import (
     OffsetsRequest,
 )
 
-from .bodies import JSON_TYPE, content_type, decode_json, read_body
+from .bodies import JSON_TYPE, content_type, decode_json, decode_message, raw_reply, read_body
 from .context import ApiContext, context_of
 from .limits import SMALL_BODY_BYTES
 from .models import Nothing, OffsetOfTime, OffsetRange, Producer
 from .query import TOPIC_ID, Query, partition_of, topic_meant
-from .raw import decode_message, raw_reply
 from .replies import json_reply
 
 OFFSETS_TIMEOUT_S = 30.0

@@ -19,20 +19,19 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from raftlog import json_values as codec
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS
 from raftlog.errors import InvalidRequest, RaftlogError, error_from_code
 from raftlog.model import Acks, TopicPartition, TopicRecord
 from raftlog.wire import CONTENT_TYPE, ProducedPartition, ProducePartition, ProduceRequest, split_body
 
-from . import codec
 from .batching import PackedBatch, Target, pack
-from .bodies import JSON_TYPE, content_type, read_body
+from .bodies import JSON_TYPE, content_type, decode_message, raw_reply, read_body
 from .context import ApiContext, context_of
 from .limits import DEFAULT_PRODUCE_TIMEOUT_MS, OFFSETS_LISTED, SLICE_RECORDS
 from .models import ProducedBatch, ProducedRecords
 from .problems import ApiError, error_member, partly, worst
 from .query import TOPIC_ID, Query, integer, timestamp, topic_meant, unknown_partition
-from .raw import decode_message, raw_reply
 from .records_in import RecordColumns, RecordOptions, parse_json, parse_ndjson, parse_octets, parse_text
 from .replies import bulk_reply, json_reply
 

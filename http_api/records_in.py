@@ -17,8 +17,8 @@ import msgspec
 
 from raftlog.config import MAX_BATCH_BYTES
 from raftlog.errors import InvalidRequest
+from raftlog.json_values import NULL, value_bytes
 
-from .codec import NULL, value_bytes
 from .json_slices import NotSliced, list_slices
 from .limits import MAX_RECORD_JSON_BYTES, MAX_RECORDS_PER_REQUEST, SLICE_BYTES
 from .query import MAX_INT64, check_timestamp

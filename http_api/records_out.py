@@ -5,7 +5,8 @@ out here, as are control batches, which hold nothing of users, and, for who read
 batch that is corrupt ends the page before it; where it
 is the first, the reader is told.
 
-Pure, and safe to run in a thread. What is *not* here: fetching (`fetch.py`), how a value looks (`codec.py`).
+Pure, and safe to run in a thread. What is *not* here: fetching (`fetch.py`), how a value looks
+(`raftlog/json_values.py`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import TypeAlias
 import msgspec
 
 from raftlog.errors import CorruptBatch, DiskFailed, RaftlogError
+from raftlog.json_values import Show, Shown
 from raftlog.ports import FileRegion, Part
 from raftlog.record_batch import BatchHeader, Codec, RecordBatch, check_crc, parse_header, split_batches
 from raftlog.wire import AbortedRange
 
-from .codec import Show, Shown
 from .limits import OFFLOAD_BYTES, SLICE_BYTES, SLICE_RECORDS
 
 _RECORD_COST = 64

@@ -12,9 +12,9 @@ from typing import Any
 
 from aiohttp import web
 
+from raftlog import json_values as codec
 from raftlog.ports import Buffer
 
-from . import codec
 from .bodies import JSON_TYPE
 from .context import ApiContext
 from .limits import PIECE_BYTES

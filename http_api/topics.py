@@ -8,11 +8,11 @@ from aiohttp import web
 
 from raftlog.config import TopicConfig
 from raftlog.errors import RetriableError
+from raftlog.json_values import encode
 from raftlog.model import PartitionRecord, TopicRecord
 from raftlog.patterns import full_matcher
 
 from .bodies import JSON_TYPE, read_json
-from .codec import encode
 from .context import ApiContext, context_of
 from .models import AddPartitions, AlterTopic, CreateTopic, settings, topic_description, topic_summary
 from .query import TOPIC_ID, Query, topic_meant, topic_of

@@ -18,11 +18,11 @@ from aiohttp import web
 
 from metadata.view import ClusterView
 from raftlog.errors import InvalidRequest
+from raftlog.json_values import encode
 from raftlog.model import Offset, ProducerEpoch, ProducerId, TopicId, TopicPartition
 from raftlog.transactions import TransactionKey
 
 from .bodies import JSON_TYPE, content_type, decode_json, read_body, read_json
-from .codec import encode
 from .context import ApiContext, context_of
 from .limits import COMMIT_BODY_BYTES
 from .models_transactions import (

@@ -4,8 +4,8 @@ are, and what is lost.
 Spark calls from one thread, in one process that lives as long as the run. Every call is bounded: one that hung would
 hang the query.
 
-What is *not* here: deciding (`planning.py`, `admission.py`, `losses.py`), asking (`latest.py`); Spark's classes
-(`source.py`).
+What is *not* here: deciding (`planning.py`, `spark_source/planning.py`, `losses.py`), asking (`latest.py`); Spark's
+classes (`source.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from . import losses, planning
-from .admission import TriggerGate
 from .cluster import RETRY_PAUSE_S, Cluster, ReadTopic
 from .connections import Connections
 from .group_progress import GroupProgress
 from .latest import LatestBounds
 from .log_bounds import PartitionBounds, Picture, TopicBounds
 from .offsets import PartitionRange, SourceOffset, planned_ranges
+from .planning import TriggerGate
 from .source_options import SourceOptions
 from .splitting import split
 from .subscription import STALE_NODE_S, check_all_there, missing_topics, start_of, surely_lost

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from .checks import check_partitions
 from .consume_sink import STDOUT, Closed, Sink
 from .exit_codes import EXIT_INTERRUPTED
 from .interrupt import go_on, run_until_interrupted
-from .options import data_ssl, parse_from, tls_authority_option
+from .options import check_partitions, data_ssl, parse_from, tls_authority_option
 from .progress import ProgressLine, Stopwatch, summary
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Protocol
 
 import msgspec
 
-from http_api.codec import Shown, show_auto
 from raftlog.client.consumed import ConsumedBatch
+from raftlog.json_values import Shown, show_auto
 
 FORMATS = ("value", "json", "ndjson", "key-value")
 

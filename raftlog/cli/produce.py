@@ -25,11 +25,10 @@ from raftlog.config import KIB, MIB
 from raftlog.errors import InvalidRequest, RaftlogError, RetriableError
 from raftlog.record_batch import Codec
 
-from .checks import check_partitions
 from .exit_codes import EXIT_INTERRUPTED
 from .interrupt import go_on, run_until_interrupted
 from .off_loop import off_loop
-from .options import data_ssl, tls_authority_option
+from .options import check_partitions, data_ssl, tls_authority_option
 from .produce_input import record_input
 from .produce_send import RecordSender
 from .produce_tally import Tally

@@ -6,7 +6,7 @@ key.
 
 A fault does not take back what came before it: `Columns.fault` stands for the rest of the input.
 
-Pure. What is *not* here: what JSON means as bytes (`http_api/codec.py`).
+Pure. What is *not* here: what JSON means as bytes (`raftlog/json_values.py`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from http_api.codec import NULL, value_bytes
 from raftlog.errors import InvalidRequest
+from raftlog.json_values import NULL, value_bytes
 
 Headers = Sequence[tuple[str, bytes | None]]
 

@@ -51,7 +51,7 @@ PURE = (
     "jepsen_like.nemeses.plans",
     "jepsen_like.nemeses.steps",
     "jepsen_like.nemeses.targets",
-    "spark_source.admission",
+    "spark_source.planning",
     "spark_source.log_bounds",
     "spark_source.losses",
     "spark_source.offsets",

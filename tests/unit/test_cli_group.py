@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import rich_click as click
 
-from raftlog.cli.group_places import parse_duration, parse_place, parse_topics
+from raftlog.cli.group import parse_duration, parse_place, parse_topics
 from raftlog.client import Admin, GroupPartition
 from raftlog.client.group_api import GroupApi
 from raftlog.model import TopicPartition

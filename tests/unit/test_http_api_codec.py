@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http_api.codec import FORMATS, MAX_SHOWN_DEPTH, value_bytes
-from http_api.codec import encode as encode_json
 from raftlog.errors import InvalidRequest
+from raftlog.json_values import FORMATS, MAX_SHOWN_DEPTH, value_bytes
+from raftlog.json_values import encode as encode_json
 
 
 def shown(value: bytes | None, how: str) -> Any:

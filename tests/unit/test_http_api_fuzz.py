@@ -9,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_api.batching import Target, pack
-from http_api.bodies import Inflater, decode_json
-from http_api.codec import FORMATS
+from http_api.bodies import Inflater, decode_json, decode_message
 from http_api.models import AlterTopic, CreateTopic
 from http_api.models_transactions import AbortTransactions, InitializeProducer, OpenBlock
-from http_api.raw import decode_message
 from http_api.records_in import RecordOptions, parse_json, parse_ndjson, parse_text
 from http_api.records_out import PageOptions, page, weight
 from http_api.transactions import _parse_commit
 from raftlog.errors import InvalidRequest, RaftlogError
+from raftlog.json_values import FORMATS
 from raftlog.model import TopicId, TopicRecord
 from raftlog.record_batch import encode
 from raftlog.wire import FetchRequest, ProducePartition, ProduceRequest

@@ -283,6 +283,6 @@ def test_a_problem_has_the_members_that_the_schema_requires(code: str) -> None:
 
 
 def test_shown_values_are_what_the_schema_allows() -> None:
-    from http_api.codec import Shown
+    from raftlog.json_values import Shown
 
     assert {kind.__name__ for kind in get_args(Shown)} == {"str", "Raw", "Binary", "NoneType"}

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from http_api import records_out
-from http_api.codec import FORMATS
 from http_api.limits import OFFLOAD_BYTES
 from http_api.records_out import Page, PageOptions, page, weight
 from raftlog.errors import RaftlogError
+from raftlog.json_values import FORMATS
 from raftlog.record_batch import Codec, encode, encode_control
 from raftlog.wire import AbortedRange
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_source import planning
-from spark_source.admission import TriggerGate, admit
 from spark_source.log_bounds import END_GRACE_S, KnownEnds, PartitionBounds, TopicBounds
 from spark_source.offsets import PartitionRange, SourceOffset, planned_ranges
+from spark_source.planning import TriggerGate, admit
 from spark_source.splitting import split
 
 ONE = "1" * 32
