@@ -17,11 +17,11 @@ What is *not* here: consumer groups and committed offsets (`group_consumer.py`);
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from ssl import SSLContext
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from raftlog.config import KIB, MAX_FETCH_BYTES, MAX_FETCH_WAIT_MS, MIB, check_topic_name
 from raftlog.errors import CorruptBatch, InvalidRequest, RaftlogError, RetriableError
@@ -34,9 +34,6 @@ from .fetch_settings import DEFAULT_PREFETCH_BYTES, FetcherSettings
 from .fetcher import Fetcher
 from .metadata import TOPIC_ID
 from .reader import READ_COMMITTED, PartitionReader, Start, parse_isolation, parse_start
-
-if TYPE_CHECKING:
-    from .group_consumer import GroupConsumer
 
 START_TIMEOUT = 30.0
 PAUSE_AFTER = 2000
@@ -77,6 +74,9 @@ class Cursor:
 
 class Consumer:
     """Reads one topic. Belongs to one event loop; `close` it, or use it with `async with`."""
+
+    make_group_consumer: ClassVar[Callable[..., Any] | None] = None
+    """For `subscribe`. Groups are built upon this file, so theirs sets it (`group_consumer.py`)."""
 
     def __init__(
         self,
@@ -139,14 +139,11 @@ class Consumer:
         self._closed = False
 
     @staticmethod
-    def subscribe(
-        bootstrap: str | Sequence[str], group: str, topics: Sequence[str] = (), **settings: Any
-    ) -> GroupConsumer:
-        """A consumer that shares these topics (or those whose names fit `pattern=`) with the others of its group, and
-        goes on where the group has committed. `settings`: as for a `GroupConsumer`."""
-        from .group_consumer import GroupConsumer
-
-        return GroupConsumer(bootstrap, group, topics, **settings)
+    def subscribe(bootstrap: str | Sequence[str], group: str, topics: Sequence[str] = (), **settings: Any) -> Any:
+        """A `GroupConsumer`: it shares these topics (or those whose names fit `pattern=`) with the others of its group,
+        and goes on where the group has committed. `settings`: as for a `GroupConsumer`."""
+        assert Consumer.make_group_consumer is not None
+        return Consumer.make_group_consumer(bootstrap, group, topics, **settings)
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ silent for its session, did not poll for `max_poll_interval_ms`, or a topic was 
 committed any more. A callback that raises does so from `poll`, after what it was told of has happened all the same.
 
 Positions are the offsets after the last record that was *handed out*. What is *not* here: membership
-(`group_membership.py`), reading itself (`group_reading.py`), offsets in transactions (`group_transactions.py`).
+(`group_membership.py`), reading itself (`group_reading.py`), what is committed of it, and what a
+transaction names (`group_transactions.py`).
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from raftlog.model import EARLIEST, LATEST
 
 from .api import HttpApi
 from .consumed import ConsumerRecord
+from .consumer import Consumer
 from .fetch_settings import DEFAULT_PREFETCH_BYTES
 from .group_api import GroupApi, GroupPartition
 from .group_membership import GroupMembership, no_member
 from .group_reading import READ_AGAIN_SECONDS, GroupReading
 from .group_starts import RebalanceCallback, call_back, find_start, find_starts
-from .group_transactions import GroupTransactions
+from .group_transactions import GroupProgress
 from .reader import READ_COMMITTED, Start, parse_isolation
+from .transaction_api import ConsumedOffsets
 
 logger = logging.getLogger("raftlog.client")
 
@@ -43,7 +46,7 @@ MAX_COMMITS_UNDER_WAY = 1_000
 MIN_REBALANCE_TIMEOUT_MS, MAX_REBALANCE_TIMEOUT_MS = 1_000, 1_800_000
 
 
-class GroupConsumer(GroupTransactions):
+class GroupConsumer:
     """A member of a consumer group. Belongs to one event loop, and one task at a time polls; `close` it, or use it with
     `async with`."""
 
@@ -76,7 +79,6 @@ class GroupConsumer(GroupTransactions):
         `max_poll_interval_ms`: whoever does not poll for so long leaves the group. `rebalance_timeout_ms`: how long it
         may take to give a partition up; by default the same. `instance_id`: of a static member. `prefetch_bytes`: of
         all topics together. `isolation`, `ssl`: as for a `Consumer`. Raises `InvalidRequest`."""
-        super().__init__(group)
         if not topics and not pattern:
             raise InvalidRequest("invalid_request", "a group's consumer subscribes to topics, or to a pattern")
         if auto_offset_reset not in (EARLIEST, LATEST, "error"):
@@ -86,9 +88,12 @@ class GroupConsumer(GroupTransactions):
         if max_poll_interval_ms <= 0:
             raise InvalidRequest("invalid_config", "max_poll_interval_ms must be positive")
         self._reset = auto_offset_reset
-        self._callbacks = (on_assigned, on_revoked, on_lost)
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._on_lost = on_lost
         self._auto_commit = auto_commit_interval_ms / 1000 if enable_auto_commit else None
         self._api = HttpApi(bootstrap, ssl)
+        self._group_id = group
         self._group = GroupApi(self._api, group)
         wanted = {
             "topics": list(dict.fromkeys(topics)),
@@ -108,6 +113,7 @@ class GroupConsumer(GroupTransactions):
         )
         parse_isolation(isolation)
         self._reading = GroupReading(bootstrap, prefetch_bytes, auto_offset_reset, isolation, ssl)
+        self._progress = GroupProgress()
         self._session = 0
         self._generation = 0
         """By which it reads now."""
@@ -129,7 +135,7 @@ class GroupConsumer(GroupTransactions):
             raise RetriableError("shutting_down", "the consumer is being closed")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        self._processed = dict(self._reading.positions)
+        self._progress.processed = dict(self._reading.positions)
         self._membership.start()
         with self._membership.polling():
             while True:
@@ -208,6 +214,39 @@ class GroupConsumer(GroupTransactions):
         task = asyncio.get_running_loop().create_task(run())
         self._commits.add(task)
         task.add_done_callback(self._commits.discard)
+
+    def consumed(self) -> ConsumedOffsets:
+        """Everything that was handed out and is not committed: for `Transaction.send_offsets`. Automatic commits must
+        be off. Raises `InvalidRequest` (`stale_generation`: a partition was taken away meanwhile; `unknown_member`)."""
+        if self._auto_commit is not None:
+            told = "a consumer whose offsets are committed by transactions has enable_auto_commit=False"
+            raise InvalidRequest("invalid_config", told)
+        self._progress.check_kept()
+        if not self._reading.positions:
+            return ConsumedOffsets(self._group_id, ())  # perhaps it is no member yet, and nothing was handed out
+        current = self._membership.current
+        if current is None or self._membership.session != self._session:
+            raise no_member(self._membership.last_error)
+        return ConsumedOffsets(
+            group=self._group_id,
+            ranges=self._progress.ranges(self._reading.positions),
+            member_id=current.member_id,
+            incarnation=current.incarnation,
+            generation=max(self._generation, 0),
+        )
+
+    def consumed_is_committed(self, offsets: ConsumedOffsets) -> None:
+        """That is committed now."""
+        self._progress.consumed_is_committed(offsets, self._reading.positions)
+
+    async def seek_to_committed(self) -> None:
+        """Go back, in all that it reads, to what the group has committed by now (S7); where that is nothing, to where
+        this consumer began. After a transaction that was aborted: what it had consumed comes again."""
+        positions = self._reading.positions
+        told = await self._group.committed() if positions else []  # before it is a member there may be no group
+        known = {one.group_partition: one.offset for one in told if one.offset is not None}
+        for partition, offset in self._progress.go_back(positions, known).items():
+            self._reading.seek(partition, offset)
 
     async def seek(self, topic: str, partition: int, start: Start) -> None:
         """Go on from there, in a partition that it reads: at an offset, `"earliest"`, `"latest"`, or `"@<milliseconds
@@ -304,7 +343,7 @@ class GroupConsumer(GroupTransactions):
     async def _give_up(self, partitions: list[GroupPartition], *, processed: bool = True) -> None:
         """Commit what is processed, then read no more. Where the callback raises, nothing is committed."""
         try:
-            await self._call_back(1, partitions)
+            await self._call_back(self._on_revoked, partitions)
             if self._auto_commit is not None:
                 await self._commit_at_the_end(partitions, processed)
         except Exception:
@@ -316,7 +355,7 @@ class GroupConsumer(GroupTransactions):
         positions = self._reading.positions
         ends = {one: positions[one] for one in partitions if one in positions}
         if not processed:
-            ends = {one: min(offset, self._processed[one]) for one, offset in ends.items() if one in self._processed}
+            ends = self._progress.processed_of(ends)
         try:
             await self._commit(ends, REVOKED_COMMIT_TIMEOUT)
         except RaftlogError as error:
@@ -325,7 +364,7 @@ class GroupConsumer(GroupTransactions):
     async def _lose(self, partitions: list[GroupPartition]) -> None:
         if partitions:
             self._stop_reading(partitions)
-            await self._call_back(2, partitions)
+            await self._call_back(self._on_lost, partitions)
 
     async def _begin(self, partitions: list[GroupPartition]) -> None:
         known = {one.group_partition: one for one in await self._group.committed()}
@@ -333,17 +372,15 @@ class GroupConsumer(GroupTransactions):
         for partition in partitions:
             committed = known[partition].offset if partition in known else None
             if committed is not None:
-                self._committed[partition] = committed
-        self._began.update(starts)
-        self._processed.update(starts)
+                self._progress.committed[partition] = committed
+        self._progress.begin(starts)
         self._reading.begin(starts)
         if len(starts) < len(partitions):
             # Of topics that were deleted meanwhile: should the group not say so, they are asked for again.
             asyncio.get_running_loop().call_later(READ_AGAIN_SECONDS, self._membership.changed.set)
-        await self._call_back(0, list(starts))
+        await self._call_back(self._on_assigned, list(starts))
 
-    async def _call_back(self, which: int, partitions: Sequence[GroupPartition]) -> None:
-        callback = self._callbacks[which]
+    async def _call_back(self, callback: RebalanceCallback | None, partitions: Sequence[GroupPartition]) -> None:
         if callback is not None:
             with self._membership.calling():
                 await call_back(callback, partitions)
@@ -358,10 +395,7 @@ class GroupConsumer(GroupTransactions):
             raise RetriableError("shutting_down", "the consumer is closed")
 
     async def _commit(self, offsets: Mapping[GroupPartition, int], timeout: float) -> None:
-        # What it began with and went no further is committed, too: where "latest" was is found nowhere else.
-        wanted = {
-            partition: offset for partition, offset in offsets.items() if self._committed.get(partition) != offset
-        }
+        wanted = self._progress.uncommitted(offsets)
         if not wanted:
             return
         current = self._membership.current
@@ -369,19 +403,18 @@ class GroupConsumer(GroupTransactions):
             raise no_member(self._membership.last_error)
         generation = max(self._generation, 0)
         await self._group.commit(wanted, current.member_id, current.incarnation, generation, timeout=timeout)
-        self._committed.update(wanted)
+        self._progress.committed.update(wanted)
 
     def _commit_when_due(self) -> None:
         now = asyncio.get_running_loop().time()
         if self._auto_commit is None or now < self._next_commit or self._commits:
             return
         self._next_commit = now + self._auto_commit
-        positions = self._reading.positions
-        if any(self._committed.get(partition) != offset for partition, offset in positions.items()):
+        if self._progress.uncommitted(self._reading.positions):
             self.commit_soon()
 
     def _stop_reading(self, partitions: Sequence[GroupPartition]) -> None:
-        self._forget_committed(partitions)
+        self._progress.forget(partitions, self._reading.positions)
         self._reading.stop(partitions)
 
     def _assigned(self, topic: str, partition: int) -> GroupPartition:
@@ -390,3 +423,6 @@ class GroupConsumer(GroupTransactions):
             if (one.topic, one.partition) == (topic, partition):
                 return one
         raise InvalidRequest("unknown_partition", f"{topic}/{partition} is not assigned to this consumer")
+
+
+Consumer.make_group_consumer = GroupConsumer  # what `Consumer.subscribe` gives

@@ -7,20 +7,18 @@ from typing import Any
 
 import pytest
 
-from raftlog.client import ConsumedOffsets, ConsumedRange
+from raftlog.client import ConsumedOffsets, ConsumedRange, GroupConsumer
 from raftlog.client.group_api import GroupOffsetInfo, GroupPartition
-from raftlog.client.group_transactions import GroupTransactions
 from raftlog.errors import InvalidRequest
 
 ONE, TWO, THREE = (GroupPartition("t", number, "ab" * 16) for number in range(3))
 
 
-class Member(GroupTransactions):
+class Member(GroupConsumer):
     """A consumer that reads three partitions from the offsets 5, 5 and 0, of which the group knows the first two."""
 
     def __init__(self) -> None:
-        super().__init__("g")
-        self._auto_commit = None
+        super().__init__("127.0.0.1:1", "g", ["t"], enable_auto_commit=False)
         self._session, self._generation = 1, 7
         self._membership: Any = SimpleNamespace(
             current=SimpleNamespace(member_id="m", incarnation=3), session=1, last_error=None
@@ -30,7 +28,8 @@ class Member(GroupTransactions):
         self.sought: dict[GroupPartition, int] = {}
         positions = {ONE: 5, TWO: 5, THREE: 0}
         self._reading: Any = SimpleNamespace(positions=positions, seek=self._seek)
-        self._began, self._committed = dict(positions), {ONE: 5, TWO: 5}
+        self._progress.began = dict(positions)
+        self._progress.committed = {ONE: 5, TWO: 5}
 
     async def _ask(self) -> list[GroupOffsetInfo]:
         return [GroupOffsetInfo(p.topic, p.topic_id, p.partition, offset) for p, offset in self.quorum.items()]
@@ -42,7 +41,7 @@ class Member(GroupTransactions):
         self._reading.positions[partition] = end
 
     def give_up(self, partition: GroupPartition) -> None:
-        self._forget_committed([partition])
+        self._progress.forget([partition], self._reading.positions)
         del self._reading.positions[partition]
 
 
@@ -96,12 +95,12 @@ async def test_after_an_abort_it_goes_back_to_what_the_quorum_knows_or_to_where_
     member = Member()
     for partition, end in ((ONE, 9), (TWO, 5), (THREE, 4)):
         member.hand_out(partition, end)
-    member._left.add(ONE)
+    member._progress.left.add(ONE)
     member.quorum[ONE] = 7  # a predecessor's commit that was on its way (R5)
     await member.seek_to_committed()
     assert member.sought == {ONE: 7, THREE: 0}
     assert named(member.consumed()) == {2: (-1, 0)}
-    assert member._processed == {ONE: 7, TWO: 5, THREE: 0}
+    assert member._progress.processed == {ONE: 7, TWO: 5, THREE: 0}
 
 
 async def test_before_it_is_a_member_there_is_nothing_to_name_and_nowhere_to_go_back_to() -> None:
