@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from raftlog.config import KIB
 from raftlog.errors import InvalidRequest, RaftlogError, RemoteProtocolError, RetriableError
@@ -49,20 +49,6 @@ Encoded: TypeAlias = bytes | RaftlogError
 """A batch's bytes, or why it has none."""
 
 
-class LaneOwner(Protocol):
-    """Who is told what became of attempts. Every attempt that a lane was given ends in one of these calls."""
-
-    def answered(self, answers: Sequence[tuple[Attempt, ProducedPartition]]) -> None: ...
-
-    def lost(self, attempts: Sequence[Attempt], error: RaftlogError) -> None: ...
-
-    def unencodable(self, attempt: Attempt, error: RaftlogError) -> None: ...
-
-    def sent_unanswered(self, attempts: Sequence[Attempt]) -> None:
-        """With acks=0: they are on their way, and that is all that will ever be known."""
-        ...
-
-
 @dataclass(slots=True)
 class _Outgoing:
     """A request on its way to the wire. `payloads`, one a batch, is None while a thread makes them."""
@@ -78,10 +64,24 @@ class Lane:
     _arrow_loaded: ClassVar[bool] = False
     """In this process."""
 
-    def __init__(self, owner: LaneOwner, topic_ids: dict[str, bytes], settings: ProducerSettings) -> None:
-        """`topic_ids` is the owner's and current."""
-        self._owner = owner
+    def __init__(
+        self,
+        topic_ids: Mapping[str, bytes],
+        settings: ProducerSettings,
+        *,
+        answered: Callable[[Sequence[tuple[Attempt, ProducedPartition]]], None],
+        lost: Callable[[Sequence[Attempt], RaftlogError], None],
+        unencodable: Callable[[Attempt, RaftlogError], None],
+        sent_unanswered: Callable[[Sequence[Attempt]], None],
+    ) -> None:
+        """`topic_ids` is kept current by the caller. Every attempt that a lane was given ends in one of the four calls,
+        unless it was taken back before it was sent. `sent_unanswered`: with acks=0 they are on their way, and that is
+        all that will ever be known."""
         self._topic_ids = topic_ids
+        self._on_answered = answered
+        self._on_lost = lost
+        self._on_unencodable = unencodable
+        self._on_sent_unanswered = sent_unanswered
         self._acks = settings.acks
         self._codec = settings.codec
         self._request_timeout = settings.request_timeout
@@ -126,7 +126,7 @@ class Lane:
     def _to_wire(self, connection: Connection, attempts: list[Attempt], encoded: list[Encoded]) -> None:
         for attempt, result in zip(attempts, encoded, strict=True):
             if isinstance(result, RaftlogError):
-                self._owner.unencodable(attempt, result)  # those that depend on it do not count any more
+                self._on_unencodable(attempt, result)  # those that depend on it do not count any more
         current = [
             (attempt, payload)
             for attempt, payload in zip(attempts, encoded, strict=True)
@@ -156,7 +156,7 @@ class Lane:
             return
         if self._acks is Acks.NONE:
             self.requests -= 1
-            self._owner.sent_unanswered(attempts)
+            self._on_sent_unanswered(attempts)
 
     def _answered(self, connection: Connection, attempts: list[Attempt], response: Response, body: memoryview) -> None:
         if isinstance(response, ErrorResponse):
@@ -167,16 +167,16 @@ class Lane:
             connection.close("an answer did not fit its request")
             return
         self.requests -= 1
-        self._owner.answered(list(zip(attempts, response.partitions, strict=True)))
+        self._on_answered(list(zip(attempts, response.partitions, strict=True)))
 
     def _refused(self, attempts: list[Attempt], code: str, detail: str) -> None:
         refused = ProducedPartition(bytes(16), 0, code, detail)
         self.requests -= 1
-        self._owner.answered([(attempt, refused) for attempt in attempts])
+        self._on_answered([(attempt, refused) for attempt in attempts])
 
     def _lost(self, attempts: list[Attempt], error: RaftlogError) -> None:
         self.requests -= 1
-        self._owner.lost(attempts, error)
+        self._on_lost(attempts, error)
 
 
 def sequencer_of(lanes: Mapping[int, Lane], settings: ProducerSettings) -> Sequencer[DeliveryFuture]:

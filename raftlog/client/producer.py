@@ -40,7 +40,7 @@ from .producer_settings import (
     parse_idempotent,
 )
 from .record_sending import HeadersArgument, KeyPartitions, RecordSending
-from .sender import Sender
+from .sender import Mending, Sender
 from .transaction import Transaction
 from .transaction_commit import DECISION_TIMEOUT, Wait
 from .transaction_manager import TransactionManager
@@ -190,6 +190,6 @@ class Producer(RecordSending):
             told = "a producer with a transactional id sends in transactions: `async with producer.transaction()`"
             raise InvalidRequest("invalid_request", told)
         if self._sender is None:
-            self._sender = Sender(self._api, self._settings)
+            self._sender = Sender(self._api, self._settings, Mending())
             self._open = self._sender.accumulator.open
         return self._sender

@@ -7,6 +7,9 @@ the cluster has changed: seal what is due, hand it to the queues, and send to ev
 A leader that is stopped rather than dead answers nothing and refuses nothing. So when an answer is late the leaders are
 asked for again, and what moved is sent to the new leader without waiting for the old one.
 
+A *policy* says what becomes of what cannot simply go on: a plain producer mends it, a transaction breaks
+(`transaction_sender.py`). The sender asks it and acts.
+
 What is *not* here: the user's calls (`producer.py`), order and retrying (`sequencer.py`), encoding (`lanes.py`).
 """
 
@@ -19,16 +22,18 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Protocol
 
 from raftlog.config import MAX_BATCH_BYTES, MIB
-from raftlog.errors import RaftlogError, RetriableError, error_from_code
+from raftlog.errors import InvalidRequest, RaftlogError, RetriableError, error_from_code
 from raftlog.loop_events import events_of
 from raftlog.model import Acks
 from raftlog.partitioner import partition_for_key
+from raftlog.transactions import TransactionKey
 from raftlog.wire import ProducedPartition
 
 from .accumulator import Accumulator
-from .accumulator_batch import UNASSIGNED, ParkedRecord
+from .accumulator_batch import UNASSIGNED, Batch, ParkedRecord
 from .api import HttpApi, blames_caller
 from .delivery import Delivery, DeliveryFuture
 from .identity import IdentitySource
@@ -57,12 +62,72 @@ METADATA_INTERVAL = 60.0
 """Seconds after which a producer that has something to send looks for partitions and limits that have changed."""
 
 
+class SendingPolicy(Protocol):
+    """What becomes of what cannot simply go on. It decides; the sender acts."""
+
+    @property
+    def mends(self) -> bool:
+        """Batches without a producer id get one that is asked of the cluster. False: that breaks what is sent."""
+        ...
+
+    @property
+    def key(self) -> TransactionKey | None:
+        """Where it does not mend: the one name that everything has which is sent now. None: nothing may be sent."""
+        ...
+
+    def check(self) -> None:
+        """Raises what keeps records from being taken."""
+        ...
+
+    def delivered(
+        self, batch: Batch[DeliveryFuture], base_offset: int, topic_ids: Mapping[str, bytes]
+    ) -> RaftlogError | None:
+        """This batch is in the log. An error: it is of no use so, and what is sent breaks."""
+        ...
+
+    def has_written(self, topic: str) -> bool:
+        """Something was delivered there that what is sent now depends on."""
+        ...
+
+    def breaks(self, error: RaftlogError) -> bool:
+        """Whether with this error everything else that is unfinished is lost, too. Asked for each; true at most once
+        for a transaction."""
+        ...
+
+    def tell(self, error: RaftlogError) -> None:
+        """Everything unfinished was dropped because of this error."""
+        ...
+
+
+class Mending:
+    """The policy of a plain producer: each record for itself."""
+
+    mends = True
+    key = None
+
+    def check(self) -> None:
+        pass
+
+    def delivered(self, batch: Batch[DeliveryFuture], base_offset: int, topic_ids: Mapping[str, bytes]) -> None:
+        pass
+
+    def has_written(self, topic: str) -> bool:
+        return False
+
+    def breaks(self, error: RaftlogError) -> bool:
+        return False
+
+    def tell(self, error: RaftlogError) -> None:
+        pass
+
+
 class Sender:
     """One producer's machinery. Belongs to one loop; `close` it."""
 
-    def __init__(self, api: HttpApi, settings: ProducerSettings) -> None:
+    def __init__(self, api: HttpApi, settings: ProducerSettings, policy: SendingPolicy) -> None:
         self._api = api
         self._settings = settings
+        self._policy = policy
         self._loop = asyncio.get_running_loop()
         self._events = events_of(self._loop)
         self.accumulator: Accumulator[DeliveryFuture] = Accumulator(
@@ -92,8 +157,8 @@ class Sender:
         self._watch: asyncio.TimerHandle | None = None
         self._asked_late_at = self._looked_at = self._loop.time()
         self._pumping = self._pump_due = self._closed = False
-        if settings.idempotent:
-            self._ask_identity()
+        if settings.idempotent and policy.mends:
+            self._identities.ask()
 
     # --- For the producer ---------------------------------------------------------------------------------------------
 
@@ -135,9 +200,10 @@ class Sender:
         return self._loop.time()
 
     def check_open(self) -> None:
-        """Raises `RetriableError` (`shutting_down`)."""
+        """Raises `RetriableError` (`shutting_down`), and what the policy does."""
         if self._closed:
             raise RetriableError("shutting_down", "the producer is closed")
+        self._policy.check()
 
     @property
     def has_room(self) -> bool:
@@ -175,6 +241,12 @@ class Sender:
             self._topic_waiters.pop(topic).fail(error)
         self._room_waiters.wake()
 
+    def stop(self, error: RaftlogError) -> None:
+        """Where this error breaks what is sent: drop all of it, and tell."""
+        if self._policy.breaks(error):
+            self.drop(error)
+            self._policy.tell(error)
+
     async def close(self) -> None:
         """Stop. What is not acknowledged fails before anything is waited for, as `shutting_down` or
         `outcome_unknown`."""
@@ -199,7 +271,14 @@ class Sender:
             return
         lane = self._lanes.get(leader)
         if lane is None:
-            lane = self._lanes[leader] = Lane(self, self._topic_ids, self._settings)
+            lane = self._lanes[leader] = Lane(
+                self._topic_ids,
+                self._settings,
+                answered=self._answered,
+                lost=self._lost,
+                unencodable=self._unencodable,
+                sent_unanswered=self._sent_unanswered,
+            )
         while lane.requests < self._settings.max_in_flight:
             if self._settings.acks is Acks.NONE and connection.congested:
                 return  # no answers hold us back
@@ -208,9 +287,9 @@ class Sender:
                 return
             lane.send(connection, batches)
 
-    # --- LaneOwner ----------------------------------------------------------------------------------------------------
+    # --- What became of attempts --------------------------------------------------------------------------------------
 
-    def answered(self, answers: Sequence[tuple[Attempt, ProducedPartition]]) -> None:
+    def _answered(self, answers: Sequence[tuple[Attempt, ProducedPartition]]) -> None:
         now = self._loop.time()
         for (batch, attempt), answer in answers:
             if not answer.error:
@@ -221,21 +300,26 @@ class Sender:
             self._decide(outcomes)
         self.pump()
 
-    def lost(self, attempts: Sequence[Attempt], error: RaftlogError) -> None:
+    def _lost(self, attempts: Sequence[Attempt], error: RaftlogError) -> None:
         now = self._loop.time()
         for batch, attempt in attempts:
             self.sequencer.lost(batch, attempt, error, now)
         self._loop.call_soon(self.pump)
 
-    def unencodable(self, attempt: Attempt, error: RaftlogError) -> None:
+    def _unencodable(self, attempt: Attempt, error: RaftlogError) -> None:
         self._decide(self.sequencer.refused(*attempt, error, self._loop.time()))
         self._loop.call_soon(self.pump)
 
-    def sent_unanswered(self, attempts: Sequence[Attempt]) -> None:
+    def _sent_unanswered(self, attempts: Sequence[Attempt]) -> None:
         for batch, attempt in attempts:
             self._decide(self.sequencer.acknowledged(batch, attempt, -1, -1))
 
     def _decide(self, outcomes: list[Outcome[DeliveryFuture]]) -> None:
+        for outcome in outcomes:
+            if isinstance(outcome, Delivered):
+                useless = self._policy.delivered(outcome.batch, outcome.base_offset, self._topic_ids)
+                if useless is not None:
+                    self.stop(useless)
         for outcome in outcomes:
             batch = outcome.batch
             self.accumulator.release(batch)
@@ -253,6 +337,7 @@ class Sender:
     def _fail(self, delivery: DeliveryFuture, error: RaftlogError) -> None:
         self.failed.append(delivery)
         delivery.fail(error)
+        self.stop(error)
 
     # --- The picture of the cluster -----------------------------------------------------------------------------------
 
@@ -267,7 +352,21 @@ class Sender:
             self._ask_identity()
 
     def _ask_identity(self) -> None:
-        self._identities.ask()
+        """A batch has no name, or has lost it: its leader does not know what came before it."""
+        if self._policy.mends:
+            self._identities.ask()
+        else:
+            self.stop(RetriableError("outcome_unknown", "a leader no longer knows what this transaction has written"))
+
+    def _name_again(self) -> None:
+        """Queues of a topic of which nothing was written yet under the one name that everything has."""
+        key = self._policy.key
+        if key is None:
+            return
+        if any(batch.attempt > 0 and batch.base_sequence < 0 for batch in self.sequencer.unfinished()):
+            self._ask_identity()  # under the same name it would be taken for what came before it
+        else:
+            self.sequencer.grant_identity(key.producer_id, key.producer_epoch)
 
     def _identity_granted(self, producer_id: int, producer_epoch: int) -> None:
         self.sequencer.grant_identity(producer_id, producer_epoch)
@@ -286,8 +385,13 @@ class Sender:
         self.pump()
 
     def _topic_described(self, topic: str, description: TopicDescription) -> None:
-        known_id, self._topic_ids[topic] = self._topic_ids.get(topic), description.id_bytes
-        if known_id is not None and known_id != description.id_bytes:
+        known_id = self._topic_ids.get(topic)
+        recreated = known_id is not None and known_id != description.id_bytes
+        if recreated:
+            again = f"topic {topic} was deleted and created again while the transaction was open"
+            self._stop_if_used(topic, InvalidRequest("unknown_topic", again))
+        self._topic_ids[topic] = description.id_bytes
+        if recreated:
             logger.warning(
                 "topic %s was deleted and created again; what is not acknowledged goes to the new one", topic
             )
@@ -305,6 +409,15 @@ class Sender:
             self.sequencer.set_missing(topic, partition, no_partition(topic, partition, count))
         self._waiting_since.pop(topic, None)
         self._topic_waiters.pop(topic, Waiters()).wake()
+        self._name_again()
+
+    def _stop_if_used(self, topic: str, error: RaftlogError) -> None:
+        """Where records have gone to this topic, or wait for it, that belong together with others."""
+        if self._policy.mends:
+            return
+        waiting = self.accumulator.topics()
+        if self._policy.has_written(topic) or topic in waiting or topic in self.sequencer.topics_unfinished():
+            self.stop(error)
 
     def _unpark(self, topic: str, count: int, record: ParkedRecord[DeliveryFuture]) -> None:
         partition = record.partition
@@ -330,6 +443,7 @@ class Sender:
         return error.code != "unknown_topic" or self._loop.time() - since >= UNKNOWN_TOPIC_GRACE
 
     def _fail_topic(self, topic: str, error: RaftlogError) -> None:
+        self._stop_if_used(topic, error)
         for known in (self._topic_ids, self._unknown_since, self._waiting_since):
             known.pop(topic, None)
         batches, parked = self.accumulator.topic_gone(topic)
@@ -338,6 +452,7 @@ class Sender:
             self._fail(record.delivery, error)
         self._topic_waiters.pop(topic, Waiters()).fail(error)
         self._decide(self.sequencer.fail_topic(topic, error))
+        self._name_again()
 
     def _world_failed(self, error: RaftlogError) -> None:
         """The cluster could not be asked; whoever asked tries again, until deliveries time out."""

@@ -32,6 +32,7 @@ from raftlog.transactions import TransactionKey
 from .api import HttpApi
 from .delivery import DeliveryFuture, RecordDelivery, RecordMetadata
 from .record_sending import KeyPartitions, RecordSending
+from .sender import Sender
 from .transaction_api import (
     ABORTED_BY_REFUSAL,
     CommitRequest,
@@ -44,7 +45,7 @@ from .transaction_api import (
 )
 from .transaction_commit import DECISION_TIMEOUT, Decision, Wait
 from .transaction_manager import TransactionManager
-from .transaction_sender import TransactionSender, aborted_because
+from .transaction_sender import aborted_because
 from .waiters import Waiters
 
 
@@ -159,7 +160,7 @@ class Transaction(RecordSending):
     def doom(self, error: RaftlogError) -> None:
         """It cannot be committed any more, because of this error, and nothing of it is sent."""
         if self._state is TransactionState.OPEN:
-            self._sender.stop(error)
+            self.manager.sending.stop(error)
 
     # --- The end ------------------------------------------------------------------------------------------------------
 
@@ -264,7 +265,8 @@ class Transaction(RecordSending):
             raise self._over()
         self._open = {}
         self._state = TransactionState.ENDING
-        sender = self._sender
+        sending = self.manager.sending
+        sender = sending.sender
         try:
             self._check_all_sent()
             await self._until_idle()
@@ -282,7 +284,7 @@ class Transaction(RecordSending):
             with suppress(RaftlogError):  # whoever cancels must hear of that, and the next transaction of a fence
                 await self.manager.finish(self._abort(stopped, was_open=True))
             raise
-        self._output = sender.finish()
+        self._output = sending.finish()
         self._state = TransactionState.PREPARED
 
     @property
@@ -345,7 +347,7 @@ class Transaction(RecordSending):
     # --- Inside -------------------------------------------------------------------------------------------------------
 
     @property
-    def _sender(self) -> TransactionSender:
+    def _sender(self) -> Sender:
         return self.manager.sender
 
     def _check_open(self) -> None:
@@ -354,7 +356,7 @@ class Transaction(RecordSending):
         if self._error is not None:
             raise aborted_because(self._error)
 
-    def _started(self) -> TransactionSender:
+    def _started(self) -> Sender:
         self._check_open()
         self._used = True
         sender = self._sender
@@ -389,10 +391,10 @@ class Transaction(RecordSending):
         may_be_committed = self._handed_out or self._asked is not None
         self._state = TransactionState.UNKNOWN if may_be_committed else TransactionState.ABORTED
         if was_open:
-            sender = self._sender
-            sender.stop(why)
+            sending = self.manager.sending
+            sending.stop(why)
             await self._until_idle()
-            sender.finish()
+            sending.finish()
         try:
             if self._used or not was_open:
                 answered = await self.manager.end(self.key)

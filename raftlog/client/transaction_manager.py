@@ -26,6 +26,7 @@ from raftlog.transactions import TransactionKey
 
 from .api import HttpApi
 from .producer_settings import ProducerSettings, TransactionSettings
+from .sender import Sender
 from .transaction_api import ATTEMPT_BYTES, TransactionApi
 from .transaction_sender import TransactionSender
 
@@ -73,7 +74,7 @@ class TransactionManager:
         patience = min(settings.delivery_timeout, timeout)
         self._settings = replace(settings, transactional=True, delivery_timeout=patience)
         self._wanted = wanted
-        self._sender: TransactionSender | None = None
+        self._sending: TransactionSender | None = None
         self._current: OpenTransaction | None = None
         self._key: TransactionKey | None = None
         """With which a named producer goes on."""
@@ -95,15 +96,20 @@ class TransactionManager:
 
     @property
     def buffered_bytes(self) -> int:
-        return 0 if self._sender is None else self._sender.accumulator.buffered_bytes
+        return 0 if self._sending is None else self._sending.sender.accumulator.buffered_bytes
 
     @property
-    def sender(self) -> TransactionSender:
+    def sending(self) -> TransactionSender:
         """Made when it is first needed. Raises `RetriableError` (`shutting_down`)."""
         self._check_open()
-        if self._sender is None:
-            self._sender = TransactionSender(self.http, self._settings)
-        return self._sender
+        if self._sending is None:
+            self._sending = TransactionSender(self.http, self._settings)
+        return self._sending
+
+    @property
+    def sender(self) -> Sender:
+        """What sends the records of all transactions. Raises as `sending` does."""
+        return self.sending.sender
 
     # --- From begin to end --------------------------------------------------------------------------------------------
 
@@ -122,7 +128,7 @@ class TransactionManager:
         self._current = transaction
         try:
             key = await self._next_key()
-            self.sender.begin(key, transaction.broken)
+            self.sending.begin(key, transaction.broken)
             self._last_key = key if self.is_named else None
         except BaseException:
             self._current = None
@@ -187,8 +193,8 @@ class TransactionManager:
                 task.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
         self._closed = True
-        if self._sender is not None:
-            await self._sender.close()
+        if self._sending is not None:
+            await self._sending.sender.close()
 
     # --- Keys ---------------------------------------------------------------------------------------------------------
 

@@ -275,7 +275,14 @@ async def test_nothing_is_unknown_of_what_never_left(cluster: FakeCluster) -> No
             raise RetriableError("connection_lost", "it is closed")
 
     owner = Owner()
-    lane = lanes.Lane(owner, {}, Producer("127.0.0.1:1")._settings)
+    lane = lanes.Lane(
+        {},
+        Producer("127.0.0.1:1")._settings,
+        answered=owner.answered,
+        lost=owner.lost,
+        unencodable=owner.unencodable,
+        sent_unanswered=owner.sent_unanswered,
+    )
     batch: Any = sender.Accumulator(
         batch_bytes=2000, max_batch_bytes=2000, buffer_bytes=4000, linger=0, new_delivery=DeliveryFuture
     ).append("t", b"x", None, 0, None, None, 0.0, 1)
