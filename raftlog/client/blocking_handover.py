@@ -72,8 +72,8 @@ class _Queued(NamedTuple):
 class Handover:
     """The queue between the callers' threads and the loop's."""
 
-    def __init__(self) -> None:
-        self.thread: LoopThread
+    def __init__(self, thread: LoopThread) -> None:
+        self.thread = thread
         self._room = threading.Condition()
         self._queue: deque[_Queued | asyncio.Event] = deque()
         self._queued_bytes = 0

@@ -71,8 +71,8 @@ class Producer:
             transaction_timeout_ms=transaction_timeout_ms,
             ssl=ssl,
         )
-        self._handover = Handover()
-        self._thread = self._handover.thread = LoopThread(self, "producer")
+        self._thread = LoopThread(self, "producer")
+        self._handover = Handover(self._thread)
 
     def send(
         self,

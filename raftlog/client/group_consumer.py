@@ -83,10 +83,7 @@ class GroupConsumer:
             raise InvalidRequest("invalid_request", "a group's consumer subscribes to topics, or to a pattern")
         if auto_offset_reset not in (EARLIEST, LATEST, "error"):
             raise InvalidRequest("invalid_config", "auto_offset_reset must be earliest, latest or error")
-        if not 0 < heartbeat_interval_ms < session_timeout_ms:
-            raise InvalidRequest("invalid_config", "heartbeat_interval_ms must be shorter than session_timeout_ms")
-        if max_poll_interval_ms <= 0:
-            raise InvalidRequest("invalid_config", "max_poll_interval_ms must be positive")
+        _check_times(heartbeat_interval_ms, session_timeout_ms, max_poll_interval_ms)
         self._reset = auto_offset_reset
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
@@ -423,6 +420,13 @@ class GroupConsumer:
             if (one.topic, one.partition) == (topic, partition):
                 return one
         raise InvalidRequest("unknown_partition", f"{topic}/{partition} is not assigned to this consumer")
+
+
+def _check_times(heartbeat_interval_ms: int, session_timeout_ms: int, max_poll_interval_ms: int) -> None:
+    if not 0 < heartbeat_interval_ms < session_timeout_ms:
+        raise InvalidRequest("invalid_config", "heartbeat_interval_ms must be shorter than session_timeout_ms")
+    if max_poll_interval_ms <= 0:
+        raise InvalidRequest("invalid_config", "max_poll_interval_ms must be positive")
 
 
 Consumer.make_group_consumer = GroupConsumer  # what `Consumer.subscribe` gives

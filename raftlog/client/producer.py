@@ -109,8 +109,13 @@ class Producer(RecordSending):
 
         Raises `InvalidRequest` (`invalid_config`) where the producer's settings allow none.
         """
-        manager, linger = self._managed(), self._settings.linger
-        return Transaction(manager, linger, self._key_partitions, wait, timeout)
+        return Transaction(
+            manager=self._managed(),
+            linger=self._settings.linger,
+            key_partitions=self._key_partitions,
+            wait=wait,
+            timeout=timeout,
+        )
 
     # --- Waiting ------------------------------------------------------------------------------------------------------
 

@@ -424,12 +424,21 @@ class Sender:
         if partition == UNASSIGNED:
             assert record.key is not None
             partition = partition_for_key(record.key, count)
-        now, wall_ms = self._loop.time(), time.time_ns() // 1_000_000
-        key, timestamp_ms, headers, delivery = record.key, record.timestamp_ms, record.headers, record.delivery
+        delivery = record.delivery
+        now = self._loop.time()
+        wall_ms = time.time_ns() // 1_000_000
         try:
             check_partition(topic, partition, count)
             batch = self.accumulator.append(
-                topic, record.value, key, partition, timestamp_ms, headers, now, wall_ms, force=True
+                topic,
+                record.value,
+                record.key,
+                partition,
+                record.timestamp_ms,
+                record.headers,
+                now,
+                wall_ms,
+                force=True,
             )
         except RaftlogError as error:
             self._fail(delivery, error)

@@ -217,8 +217,9 @@ class TransactionManager:
         if self._attempt is None:
             self._attempt = secrets.token_bytes(ATTEMPT_BYTES)
         try:
-            timeout_ms, last = self._wanted.timeout_ms, self._last_key
-            key = await self.api.initialize(name, timeout_ms, self._attempt, last, timeout=BEGIN_TIMEOUT)
+            key = await self.api.initialize(
+                name, self._wanted.timeout_ms, self._attempt, self._last_key, timeout=BEGIN_TIMEOUT
+            )
         except InvalidRequest as error:
             # Another producer began since this one did, or since an earlier try that was taken.
             self._fenced = error if error.code == "producer_fenced" else None

@@ -101,8 +101,8 @@ def test_who_waits_for_room_is_told_that_the_thread_is_gone(monkeypatch: pytest.
         def call_soon(self, callback: Any) -> None:
             pass
 
-    handover, thread, told = Handover(), Thread(), list[BaseException]()
-    handover.thread = thread  # type: ignore[assignment]
+    thread, told = Thread(), list[BaseException]()
+    handover = Handover(thread)  # type: ignore[arg-type]
     target: Any = None
     handover.put((), 1, target)
 
