@@ -58,8 +58,9 @@ class Voter(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=
     @staticmethod
     def of(node_id: BrokerId, directory_id: DirectoryId, endpoint: Endpoint | None) -> Voter:
         """A voter with its disk."""
-        where = (endpoint.host, endpoint.port) if endpoint is not None else ("", 0)
-        return Voter(node_id, directory_id, *where)
+        if endpoint is None:
+            return Voter(node_id, directory_id)
+        return Voter(node_id, directory_id, endpoint.host, endpoint.port)
 
 
 class Configuration(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

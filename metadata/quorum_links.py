@@ -59,9 +59,13 @@ class QuorumLinks:
         self._on_gone = on_gone
         self._identity = identity
         self._on_dropped = on_dropped
-        where = (identity.data.host, identity.data.port) if identity.data is not None else ("", 0)
         self._said = Hello(
-            PROTOCOL_VERSION, identity.cluster_id, identity.node_id, bytes(identity.directory_id), *where
+            protocol_version=PROTOCOL_VERSION,
+            cluster_id=identity.cluster_id,
+            node_id=identity.node_id,
+            directory_id=bytes(identity.directory_id),
+            host=identity.data.host if identity.data is not None else "",
+            port=identity.data.port if identity.data is not None else 0,
         )
         self._node: LinkOwner | None = None
         self._voters: dict[BrokerId, Endpoint | None] = {}
@@ -74,9 +78,11 @@ class QuorumLinks:
         """Accepted links whose hello came."""
         self._senders: dict[Link, BrokerId] = {}
         """The same, the other way round."""
-        self.dialed: LinkHandler = _Dialed(self)
+        self._greeted: set[Link] = set()
+        """Accepted links whose hello was answered, until they close: a newer link may have taken the place of one."""
+        self.dialed: LinkHandler = _Handler(self._greet, self._on_answer, self._sends_no_more)
         """Handler of links that this node dialed; `link.peer` is whom it meant to reach."""
-        self.accepted: LinkHandler = _Accepted(self)
+        self.accepted: LinkHandler = _Handler(lambda link: None, self._on_received, self._receives_no_more)
         """Handler of links that others dialed; the hello names the peer, and `link.peer`, where it is known, must be
         the same (S12)."""
 
@@ -93,17 +99,17 @@ class QuorumLinks:
     # --- Inside ---
 
     @property
-    def node(self) -> LinkOwner:
+    def _attached(self) -> LinkOwner:
         if self._node is None:
             raise InvariantViolation("links opened before a node was attached")
         return self._node
 
-    def drop(self, link: Link, error: RemoteProtocolError) -> None:
+    def _drop(self, link: Link, error: RemoteProtocolError) -> None:
         """The peer broke the protocol."""
         self._on_dropped(error)
         link.close()
 
-    def greet(self, link: Link) -> None:
+    def _greet(self, link: Link) -> None:
         """Say who is here."""
         link.send([encode(self._said)])
 
@@ -128,9 +134,9 @@ class QuorumLinks:
         if voters != self._said.voters:
             self._said = replace(self._said, voters=voters)
             for link in list(self._receiving.values()):
-                self.greet(link)
+                self._greet(link)
 
-    def check(self, message: memoryview, proven: int = NO_BROKER) -> Hello:
+    def _check(self, message: memoryview, proven: int = NO_BROKER) -> Hello:
         """The first frame of a link. `proven`: what its certificate said already, if it had one. Raises
         `RemoteProtocolError`."""
         hello = decode(message)
@@ -148,7 +154,18 @@ class QuorumLinks:
             raise RemoteProtocolError(f"node {hello.node_id} says that it is this node")
         return hello
 
-    def may_send(self, hello: Hello, link: Link) -> None:
+    def _on_answer(self, link: Link, message: memoryview) -> None:
+        """A dialed link's message: the peer's hello."""
+        try:
+            hello = self._check(message)
+            if hello.node_id != link.peer:
+                raise RemoteProtocolError(f"node {hello.node_id} answers where node {link.peer} was dialed")
+        except RemoteProtocolError as error:
+            self._drop(link, error)
+        else:
+            self._may_send(hello, link)
+
+    def _may_send(self, hello: Hello, link: Link) -> None:
         """The peer answered on a link that we dialed, perhaps not for the first time."""
         peer = BrokerId(hello.node_id)
         former = self._sending.get(peer)
@@ -156,18 +173,18 @@ class QuorumLinks:
             self._sending[peer] = link
             if former is not None:
                 former.close()
-                self.node.on_disconnected(peer)
-            self.node.on_connected(peer)
+                self._attached.on_disconnected(peer)
+            self._attached.on_connected(peer)
         dialable = (voter for voter in hello.voters if is_dialable(voter.host))
         self._on_told(peer, {BrokerId(voter.node_id): Endpoint(voter.host, voter.port) for voter in dialable})
 
-    def sends_no_more(self, link: Link) -> None:
+    def _sends_no_more(self, link: Link) -> None:
         """A dialed link closed."""
         if self._sending.get(BrokerId(link.peer)) is link:
             del self._sending[BrokerId(link.peer)]
-            self.node.on_disconnected(BrokerId(link.peer))
+            self._attached.on_disconnected(BrokerId(link.peer))
 
-    def may_receive(self, hello: Hello, link: Link) -> None:
+    def _may_receive(self, hello: Hello, link: Link) -> None:
         """The peer said hello on a link that it dialed. Raises `RemoteProtocolError` where there are too many."""
         peer = BrokerId(hello.node_id)
         former = self._receiving.get(peer)
@@ -182,21 +199,33 @@ class QuorumLinks:
             self._tell()
         self._receiving[peer] = link
         self._senders[link] = peer
-        self.node.on_hello(peer, DirectoryId(hello.directory_id), endpoint)
+        self._attached.on_hello(peer, DirectoryId(hello.directory_id), endpoint)
         self._on_heard(peer, endpoint)
 
-    def peer_of(self, link: Link) -> BrokerId | None:
-        """Who may send on this accepted link: None before its hello, or after a newer link took its place."""
-        return self._senders.get(link)
+    def _on_received(self, link: Link, message: memoryview) -> None:
+        """An accepted link's message: the peer's hello, or after it what the peer sends to this node."""
+        peer = self._senders.get(link)
+        try:
+            if peer is not None:
+                self._attached.on_message(peer, message)
+            elif link in self._greeted:
+                return  # a newer link took this one's place; it is closing
+            else:
+                self._may_receive(self._check(message, proven=link.peer), link)
+                self._greeted.add(link)
+                self._greet(link)
+        except RemoteProtocolError as error:
+            self._drop(link, error)
 
-    def receives_no_more(self, link: Link) -> None:
+    def _receives_no_more(self, link: Link) -> None:
         """An accepted link closed."""
+        self._greeted.discard(link)
         peer = self._senders.pop(link, None)
         if peer is not None:
             del self._receiving[peer]
             if peer not in self._voters:
                 self._where.pop(peer, None)
-            self.node.on_gone(peer)
+            self._attached.on_gone(peer)
             self._on_gone(peer)
 
 
@@ -208,54 +237,24 @@ def is_dialable(host: str) -> bool:
         return False
 
 
-class _Dialed:
-    """Links that we send on."""
+class _Handler:
+    """A `LinkHandler` made of functions: links that this node dialed and links that others dialed have one each."""
 
-    def __init__(self, links: QuorumLinks) -> None:
-        self._links = links
-
-    def on_opened(self, link: Link) -> None:
-        self._links.greet(link)
-
-    def on_message(self, link: Link, message: memoryview) -> None:
-        try:
-            hello = self._links.check(message)
-            if hello.node_id != link.peer:
-                raise RemoteProtocolError(f"node {hello.node_id} answers where node {link.peer} was dialed")
-        except RemoteProtocolError as error:
-            self._links.drop(link, error)
-        else:
-            self._links.may_send(hello, link)
-
-    def on_closed(self, link: Link) -> None:
-        self._links.sends_no_more(link)
-
-
-class _Accepted:
-    """Links that we receive on."""
-
-    def __init__(self, links: QuorumLinks) -> None:
-        self._links = links
-        self._greeted: set[Link] = set()
+    def __init__(
+        self,
+        opened: Callable[[Link], None],
+        message: Callable[[Link, memoryview], None],
+        closed: Callable[[Link], None],
+    ) -> None:
+        self._opened = opened
+        self._message = message
+        self._closed = closed
 
     def on_opened(self, link: Link) -> None:
-        """Wait for the peer's hello."""
+        self._opened(link)
 
     def on_message(self, link: Link, message: memoryview) -> None:
-        links = self._links
-        peer = links.peer_of(link)
-        try:
-            if peer is not None:
-                links.node.on_message(peer, message)
-            elif link in self._greeted:
-                return  # a newer link took this one's place; it is closing
-            else:
-                links.may_receive(links.check(message, proven=link.peer), link)
-                self._greeted.add(link)
-                links.greet(link)
-        except RemoteProtocolError as error:
-            links.drop(link, error)
+        self._message(link, message)
 
     def on_closed(self, link: Link) -> None:
-        self._greeted.discard(link)
-        self._links.receives_no_more(link)
+        self._closed(link)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from raftlog.errors import InvalidRequest, RemoteProtocolError
 from raftlog.http2.protocol import Http2Stream, StreamHandler
@@ -123,13 +124,13 @@ class AcceptedStreams:
         """The listener's acceptor: on the quorum's loop, or on that of a connection that could not be moved."""
         link = StreamLink(BrokerId(stream.peer_node), stream, self._loop)
         self._run(lambda: self._opened(link))
-        return _AcceptedStream(self, link)
+        return _AcceptedStream(link, on_message=partial(self._message, link), on_closed=partial(self._closed, link))
 
     def _opened(self, link: StreamLink) -> None:
         self._links[link] = self._loop.call_later(HELLO_SECONDS, link.close)
         self._guard(lambda: self._handler.on_opened(link))
 
-    def message(self, link: StreamLink, message: memoryview) -> None:
+    def _message(self, link: StreamLink, message: memoryview) -> None:
         """One frame came."""
         if link in self._links or asyncio.get_running_loop() is not self._loop:
             self._run(lambda: self._guarded(link, lambda: self._handler.on_message(link, message)))
@@ -144,7 +145,7 @@ class AcceptedStreams:
                     raise  # Its connection ends itself.
                 link.abort()
 
-    def closed(self, link: StreamLink) -> None:
+    def _closed(self, link: StreamLink) -> None:
         """The stream is over."""
 
         def forget() -> None:
@@ -175,16 +176,19 @@ class AcceptedStreams:
 class _AcceptedStream:
     """One of them, as its handler."""
 
-    def __init__(self, streams: AcceptedStreams, link: StreamLink) -> None:
-        self._streams = streams
+    def __init__(
+        self, link: StreamLink, *, on_message: Callable[[memoryview], None], on_closed: Callable[[], None]
+    ) -> None:
         self._link = link
+        self._on_message = on_message
+        self._on_closed = on_closed
 
     def on_message(self, stream: Http2Stream, message: memoryview) -> None:
-        self._streams.message(self._link, message)
+        self._on_message(message)
 
     def on_ended(self, stream: Http2Stream) -> None:
         """The peer ends its side of a link: it is over."""
         self._link.close()
 
     def on_closed(self, stream: Http2Stream, reason: str) -> None:
-        self._streams.closed(self._link)
+        self._on_closed()
