@@ -65,12 +65,6 @@ class StateMachine:
 
     # --- Entries ---
 
-    def apply(self, applied: Entry) -> CommandResult | None:
-        """All at once. Returns the command's answer, if there was a command. Raises `InvariantViolation`."""
-        self.give([applied])
-        answers = [result for _, result in self.carry_on(lambda: True)]
-        return answers[-1]
-
     def give(self, applied: Iterable[Entry]) -> None:
         """These are committed, and next."""
         for entry in applied:

@@ -22,6 +22,7 @@ from raftlog.errors import RemoteProtocolError
 from raftlog.model import BrokerId, TopicId
 from raftlog.version import FEATURE_LEVEL
 from tests.support.metadata_cluster import Cluster, report
+from tests.support.state_machine import apply_at_once
 
 
 def busy() -> Cluster:
@@ -80,7 +81,7 @@ def test_an_installed_snapshot_ends_the_one_under_way(monkeypatch: pytest.Monkey
     machine.image = with_more_topics().image
     machine.applied_index = machine.image.index
     assert machine.snapshot_step(begin=True) is None
-    machine.apply(InstalledSnapshot(500, 1, encode_snapshot(machine.image)))
+    apply_at_once(machine, InstalledSnapshot(500, 1, encode_snapshot(machine.image)))
     assert machine.snapshot_step(begin=False) is None and machine.entries_since_snapshot == 0
     taken = None
     while taken is None:

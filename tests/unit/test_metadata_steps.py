@@ -26,6 +26,7 @@ from raftlog.errors import InvariantViolation
 from raftlog.model import BrokerId, TopicId
 from tests.support.metadata_cluster import TOPIC, Cluster, report
 from tests.support.quorum_cluster import incarnation_of, others, ready_cluster
+from tests.support.state_machine import apply_at_once
 
 PARTITIONS = 40
 OTHER = TopicId(b"topic-number-002")
@@ -61,7 +62,7 @@ def test_in_steps_is_the_same_as_at_once(large: Callable[[Cluster], Command]) ->
     cluster = Cluster(partitions=PARTITIONS)
     command = large(cluster)
     machine = StateMachine(lambda index, events: None)
-    machine.apply(InstalledSnapshot(cluster.image.index, 1, encode_snapshot(cluster.image)))
+    apply_at_once(machine, InstalledSnapshot(cluster.image.index, 1, encode_snapshot(cluster.image)))
     machine.give([Committed(cluster.image.index + 1, 1, encode(command))])
     steps, answers = 0, list(machine.carry_on(no_time))
     while machine.behind:
@@ -80,7 +81,7 @@ class Followed:
     def __init__(self, cluster: Cluster) -> None:
         self.told: list[tuple[int, Sequence[MetadataEvent]]] = []
         self.machine = StateMachine(lambda index, events: self.told.append((index, events)))
-        self.machine.apply(InstalledSnapshot(cluster.image.index, 1, encode_snapshot(cluster.image)))
+        apply_at_once(self.machine, InstalledSnapshot(cluster.image.index, 1, encode_snapshot(cluster.image)))
         self.told.clear()
         self.before = cluster.image.index
 

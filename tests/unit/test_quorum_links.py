@@ -17,6 +17,7 @@ from raftlog.model import BrokerId, DirectoryId, Endpoint
 from raftlog.ports import Buffer, Part
 from tests.support.quorum_bench import configuration
 from tests.support.quorum_world import identity_of
+from tests.support.state_machine import apply_at_once
 
 
 class FakeLink:
@@ -171,10 +172,10 @@ def test_the_state_machine_takes_no_gap_and_nothing_twice() -> None:
         machine = StateMachine(lambda index, events: None)
         with pytest.raises(InvariantViolation):
             for index in indexes:
-                machine.apply(Committed(index, 1, b""))
+                apply_at_once(machine, Committed(index, 1, b""))
     machine = StateMachine(lambda index, events: None)
     with pytest.raises(InvariantViolation, match="cannot be read"):
-        machine.apply(InstalledSnapshot(9, 1, b"nonsense"))
+        apply_at_once(machine, InstalledSnapshot(9, 1, b"nonsense"))
 
 
 def test_lanes_bring_each_outcome_to_its_proposer() -> None:

@@ -1,0 +1,14 @@
+"""A state machine that applies an entry all at once, as a test wants it: production applies in steps."""
+
+from __future__ import annotations
+
+from metadata.command_results import CommandResult
+from metadata.engine import Committed, InstalledSnapshot
+from metadata.quorum_machine import StateMachine
+
+
+def apply_at_once(machine: StateMachine, entry: Committed | InstalledSnapshot) -> CommandResult | None:
+    """Apply one entry and return the command's answer, if there was a command."""
+    machine.give([entry])
+    answers = [result for _, result in machine.carry_on(lambda: True)]
+    return answers[-1]
