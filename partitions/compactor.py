@@ -81,16 +81,16 @@ class Compactor:
             return False
         found: tuple[PartitionDriver, CompactionPlan] | None = None
         for driver in compacted:
-            driver.log_start.seal_for_compaction(now_ms)
+            driver.seal_for_compaction(now_ms)
             if self._rests(driver):
                 continue
-            plan = driver.log.compaction_plan(driver.settled_end, now_ms)
+            plan = driver.log.compaction_plan(driver.reads.settled_end, now_ms)
             if plan is not None and (found is None or plan.dirty_ratio > found[1].dirty_ratio):
                 found = (driver, plan)
         if found is None:
             return False
         driver, plan = found
-        run = driver.log.compaction_run(plan, now_ms, driver.aborted)
+        run = driver.log.compaction_run(plan, now_ms, driver.reads.aborted)
         self._busy = True
         self._next(driver, run)
         return True
@@ -141,7 +141,7 @@ class Compactor:
         self._scheduler.call_later(seconds, lambda: self._next(driver, run))
 
     def _replace(self, driver: PartitionDriver, cleaned: CleanedSegment) -> None:
-        if not driver.log_start.replace_segment(cleaned):
+        if not driver.replace_segment(cleaned):
             # What comes after it in the pass may rest on what it no longer holds.
             raise RetriableError("offset_not_available", f"segment {cleaned.base_offset} changed meanwhile")
         self._logger.info(
@@ -167,7 +167,7 @@ class Compactor:
                 elif isinstance(piece, Finished):
                     if piece.left_whole:
                         self._logger.warning("compaction left a batch", partition=driver.name, reason=piece.left_whole)
-                    driver.log_start.compacted(run, piece.end)
+                    driver.compacted(run, piece.end)
                     self.passes += 1
             finally:
                 self._over(driver)

@@ -1,22 +1,25 @@
 """The shell of one replica: the only place where a core meets its log and the world.
 
 An event comes in (a produce, a follower's frame, an fsync that ended, a record of the quorum), the core says what is
-to be done, and the effects are performed at once, in the order given (`driver_effects.py`). Whoever waits is called
-back when the event is over. A broken invariant or a disk error takes this one replica offline, with a log line
-`INVARIANT …` or `replica offline`; an exception that nobody foresaw has it thrown away and opened again
+to be done, and the effects are performed at once, in the order given, each by the method for its class. Whoever waits
+is called back when the event is over. A broken invariant or a disk error takes this one replica offline, with a log
+line `INVARIANT …` or `replica offline`; an exception that nobody foresaw has it thrown away and opened again
 (`replica_resets.py`). The broker goes on.
 
-What is *not* here: decisions (`replica.py`), reads (`driver_reads.py`), links (`replication_server.py`,
-`replication_client.py`), long polls (`fetch_waiters.py`), folders and threads (`manager.py`).
+What is *not* here: decisions (`replica.py`), how far readers may see (`driver_reads.py`), how far the log's start may
+move (`retention.py`, `leader_deletions.py`), links (`replication_server.py`, `replication_client.py`), long polls
+(`fetch_waiters.py`), folders and threads (`manager.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from raftlog.config import TopicConfig
+from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, TopicConfig
 from raftlog.errors import (
     DiskFailed,
+    DiskHindered,
     InvariantViolation,
     RaftlogError,
     RemoteProtocolError,
@@ -25,22 +28,24 @@ from raftlog.errors import (
 )
 from raftlog.model import Acks, BrokerId, Incarnation, LeaderEpoch, Offset, PartitionRecord, ProducerId, TopicPartition
 from raftlog.ports import Buffer
-from raftlog.record_batch import BatchHeader
+from raftlog.record_batch import BatchHeader, parse_header, stamp
 
 from . import effects as fx
-from .driver_effects import EffectPerformer
-from .driver_log_start import LogStart
-from .driver_ports import Look, Subscriber, Surroundings
-from .driver_reads import DriverReads
-from .driver_requests import ProduceDone
+from .compaction_run import CleanedSegment, CompactionRun
+from .damage import LogDamaged
+from .driver_ports import Look, Subscriber, Surroundings, Waiter
+from .driver_reads import ReplicaReads
+from .driver_requests import AwaitingStable, Deleted, DeleteDone, Produced, ProduceDone, ProduceRequests
 from .follower import Follower
 from .incoming import Arrival, IncomingBatches
 from .log import PartitionLog
+from .log_slice import LogSlice, ReadBy
+from .producer_replay import ProducerReplay
 from .producer_state import ProducerStates
 from .replica import Replica
 
 
-class PartitionDriver(DriverReads):
+class PartitionDriver:
     """See the module. `name` is for people: `orders/3`."""
 
     def __init__(
@@ -66,14 +71,20 @@ class PartitionDriver(DriverReads):
             lag_max=surroundings.lag_max,
             verdicts=surroundings.transactions.ports.verdicts,
         )
-        self._performer = EffectPerformer(self, self.replica, log, producers, surroundings)
-        self._incoming = IncomingBatches(surroundings.worker, self._performer.requests.is_waiting, self._on_checked)
-        self.log_start = LogStart(self, self.replica, self._performer, self._run, self._now, surroundings.wants_tick)
+        self.reads = ReplicaReads(name, self.replica, log, producers)
+        self._requests = ProduceRequests(self._callback_failed)
+        self._subscribers: dict[BrokerId, Subscriber] = {}
+        self._waiters: dict[Waiter, None] = {}
+        self._awaiting_stable = AwaitingStable()
+        self._incoming = IncomingBatches(surroundings.worker, self._requests.is_waiting, self._on_checked)
+        self._methods = self._effect_methods()
         log.on_damage = lambda error: surroundings.damaged(self, error)
         self._followed: Follower | None = None
         """As the links were told."""
         self._depth = 0
         self._closed = False
+        self._replay_due = False
+        """The producers' state is to be read again with the next tick: it could not be read for now."""
 
     # --- Metadata and time ---
 
@@ -88,7 +99,7 @@ class PartitionDriver(DriverReads):
         self._run(lambda: self.replica.on_record(record, self._now()))
         if (self.replica.leader, self.replica.follower) != before:
             self._around.logger.info("replica", partition=self.name, epoch=self.leader_epoch, state=str(self.replica))
-            self._performer.wake_waiters()
+            self._wake_waiters()
         if self.replica.offline and record.leader == self._around.node_id:
             self._around.offline(self.topic_partition, self.replica.offline)
         self._around.wants_tick(self)
@@ -106,7 +117,7 @@ class PartitionDriver(DriverReads):
     def configure(self, config: TopicConfig) -> None:
         """The topic's settings, now."""
         self.log.configure(config)
-        self._performer.write()
+        self._write()
 
     def on_tick(self, now: float) -> None:
         """Time passed."""
@@ -114,8 +125,8 @@ class PartitionDriver(DriverReads):
         self._run(lambda: self.replica.on_tick(now))
         if self._replay_due and not self.replica.offline:
             self._replay_again()
-        self._performer.requests.expire(now)
-        self._performer.requests.deliver()
+        self._requests.expire(now)
+        self._requests.deliver()
         if self.replica.leader is not None and self.replica.leader.transactions.is_due(now):
             self._around.transactions.want(self)
 
@@ -136,7 +147,7 @@ class PartitionDriver(DriverReads):
         if failed is None:
             self._run(self._stable)
             if self.log.full and self.replica.follower is not None:
-                self._on_disk_full(self.replica.follower)
+                self._on_disk_full()
         elif isinstance(failed, Unforeseen):
             self.throw_away(failed)
         elif isinstance(failed, InvariantViolation):
@@ -145,23 +156,17 @@ class PartitionDriver(DriverReads):
             self.go_offline(str(failed))
 
     def _stable(self) -> list[fx.Effect]:
-        self._performer.release_stable()
+        self._release_stable()
         return self.replica.on_stable()
-
-    def _looks_again(self) -> None:
-        self._around.transactions.want(self)
-
-    def _wants_tick(self) -> None:
-        self._around.wants_tick(self)
 
     @property
     def quiet(self) -> bool:
         """Nothing here waits for time to pass."""
         if self._closed:
             return True
-        return not (len(self._performer.requests) or self._replay_due) and self.replica.quiet
+        return not (len(self._requests) or self._replay_due) and self.replica.quiet
 
-    # --- Produce and read ---
+    # --- Produce ---
 
     def produce(
         self,
@@ -179,7 +184,7 @@ class PartitionDriver(DriverReads):
         except RaftlogError as error:
             done(error)
             return
-        request = self._performer.requests.add(done, deadline)
+        request = self._requests.add(done, deadline)
         self._incoming.arrive(Arrival(request, batch, acks, config, self._around.cluster_clock.stamp_ms(), resent))
         self._around.wants_tick(self)
 
@@ -196,7 +201,7 @@ class PartitionDriver(DriverReads):
             return [fx.Reject(arrival.request, error)]
         stamped = arrival.config.message_timestamp_type == "LogAppendTime"
         append_time = self._around.cluster_clock.stamp_ms() if stamped else -1
-        deadline = self._performer.requests.deadline_of(arrival.request)
+        deadline = self._requests.deadline_of(arrival.request)
         incoming = fx.IncomingBatch(
             arrival.request,
             header,
@@ -231,6 +236,70 @@ class PartitionDriver(DriverReads):
     def closed(self) -> bool:
         return self._closed
 
+    # --- Reads ---
+
+    def read(
+        self, offset: Offset, end_offset: Offset, max_bytes: int, *, min_one_batch: bool, by: ReadBy = ReadBy.CONSUMER
+    ) -> LogSlice:
+        """See `ReplicaReads.read`. Raises `DiskFailed` too (and the replica is offline, or is to be repaired)."""
+        try:
+            return self.reads.read(offset, end_offset, max_bytes, min_one_batch=min_one_batch, by=by)
+        except Unforeseen as error:
+            self.throw_away(error)  # A job's, of which this read is the first to hear.
+            raise self.replica.not_leading() from None
+        except DiskFailed as error:
+            if self.log.failed is not None:
+                self.go_offline(str(error))
+            raise
+
+    def on_load_failed(self, error: BaseException) -> RaftlogError:
+        """A worker could not load what a read found cold; returns what the reader is to be told."""
+        retriable = isinstance(error, RetriableError) and not isinstance(error, DiskFailed)
+        if self._closed or retriable or isinstance(error, MemoryError):
+            return RetriableError("offset_not_available", f"{self.name}: {error}")
+        if not isinstance(error, RaftlogError):
+            self.throw_away(error)
+            return self.replica.not_leading()
+        if not isinstance(error, LogDamaged):
+            self.go_offline(f"{type(error).__name__}: {error}")
+            return self.replica.not_leading()
+        self.log.damage_found(error)
+        if self.log.failed is not None:
+            self.go_offline(str(self.log.failed))
+        return RetriableError("replica_not_available", f"{self.name} could not be read: {error}")
+
+    def _on_producers_replayed(self, replay: ProducerReplay, error: BaseException | None) -> None:
+        """A worker has read the producers' state again, or could not."""
+        if self._closed or self.replica.offline:
+            return
+        if isinstance(error, LogDamaged):
+            self.log.damage_found(error, fatal=True)
+        if error is not None:
+            self.on_load_failed(error)
+        self.log.producers.replayed(replay, good=error is None)
+        self._producers.cut(self.log.log_start_offset)
+        if isinstance(error, DiskHindered | MemoryError):
+            self._replay_due = True  # Not at once: a shortage lasts.
+            self._around.wants_tick(self)
+        elif not self.replica.offline:
+            self._replay_again()
+            if self.log.needs_job:
+                self._write()  # A start that moved meanwhile waits for a snapshot of this state.
+
+    def _replay_again(self) -> None:
+        self._replay_due = False
+        self._replay_producers()
+        self._around.transactions.want(self)
+
+    # --- Waiting ---
+
+    def wait_readable(self, waiter: Waiter) -> None:
+        """Tell this long poll, once, when consumers may read more or may not read here at all."""
+        self._waiters[waiter] = None
+
+    def stop_waiting(self, waiter: Waiter) -> None:
+        self._waiters.pop(waiter, None)
+
     # --- Followers of this leader ---
 
     def on_subscribe(
@@ -245,10 +314,10 @@ class PartitionDriver(DriverReads):
         stable_end_offset: Offset,
     ) -> None:
         """A follower's subscription, in place of any that it had. Raises `RemoteProtocolError`."""
-        before = self._performer.subscribers.pop(follower, None)
+        before = self._subscribers.pop(follower, None)
         if before is not None:
             before.on_answer(fx.Refused("connection_lost"))
-        self._performer.subscribers[follower] = subscriber
+        self._subscribers[follower] = subscriber
         self._run(
             lambda: self.replica.on_subscribe(
                 follower,
@@ -263,8 +332,8 @@ class PartitionDriver(DriverReads):
         self._around.wants_tick(self)
 
     def on_unsubscribe(self, follower: BrokerId, subscriber: Subscriber) -> None:
-        if self._performer.subscribers.get(follower) is subscriber:
-            del self._performer.subscribers[follower]
+        if self._subscribers.get(follower) is subscriber:
+            del self._subscribers[follower]
 
     def on_report(
         self,
@@ -294,37 +363,91 @@ class PartitionDriver(DriverReads):
 
     def on_link_opened(self) -> None:
         """The leader, in the incarnation that the record names, can be asked."""
-        self._run(lambda: self.replica.follower.on_link_opened(self._now()) if self.replica.follower else [])
+        self._run(lambda: self.replica.on_link_opened(self._now()))
         self._around.wants_tick(self)
 
     def on_link_lost(self) -> None:
-        self._run(lambda: self.replica.follower.on_link_lost() if self.replica.follower else [])
+        self._run(self.replica.on_link_lost)
 
     def on_answer(self, leader_epoch: LeaderEpoch, answer: fx.Answer) -> None:
         """Raises `RemoteProtocolError`."""
-        follower = self.replica.follower
-        self._run(lambda: follower.on_answer(leader_epoch, answer, self._now()) if follower else [])
+        self._run(lambda: self.replica.on_answer(leader_epoch, answer, self._now()))
         self._around.wants_tick(self)
 
     def on_pushed(self, leader_epoch: LeaderEpoch, batches: list[fx.FetchedBatch], marks: fx.Matched) -> None:
         """Batches whose CRC was checked. Raises `RemoteProtocolError`, and then appended nothing."""
-        follower = self.replica.follower
-        if follower is None:
+        if self.replica.follower is None:
             return
         if batches and (self.log.full or self._around.room.very_short):
-            self._on_disk_full(follower)
+            self._on_disk_full()
         else:
-            self._run(lambda: follower.on_pushed(leader_epoch, batches, marks))
+            self._run(lambda: self.replica.on_pushed(leader_epoch, batches, marks))
             self._around.wants_tick(self)
 
-    def _on_disk_full(self, follower: Follower) -> None:
-        self._run(lambda: follower.on_disk_full(self._now()))
+    def _on_disk_full(self) -> None:
+        self._run(lambda: self.replica.on_disk_full(self._now()))
         self._around.wants_tick(self)
 
     def on_corrupt_push(self) -> None:
         """What the leader pushed is damaged; the link is dropped by who found it."""
-        self._run(lambda: self.replica.follower.on_corrupt_push(self._now()) if self.replica.follower else [])
+        self._run(lambda: self.replica.on_corrupt_push(self._now()))
         self._around.wants_tick(self)
+
+    # --- The start of the log: retention, `delete-records`, what followers say of theirs; compaction ---
+
+    def retain(self, now_ms: int | None) -> None:
+        """Move the log's start as the topic's retention asks. Leaders only: followers hear of it from them."""
+        if self.replica.leader is not None:
+            self.move_log_start(self.log.retention(now_ms, self.reads.settled_end))
+
+    def move_log_start(self, offset: Offset) -> None:
+        """Records below `offset`, at most the last stable one, are gone for readers."""
+        offset = min(offset, self.reads.settled_end)
+        if self.replica.leader is not None and offset > self.log.log_start_offset:
+            self._run(lambda: [fx.AdvanceLogStart(offset)])
+
+    def seal_for_compaction(self, now_ms: int) -> None:
+        """See `PartitionLog.seal_for_compaction`."""
+        if self.log.seal_for_compaction(now_ms):
+            self._write()
+
+    def replace_segment(self, cleaned: CleanedSegment) -> bool:
+        """See `PartitionLog.replace_segment`."""
+        replaced = self.log.replace_segment(cleaned)
+        self._write()
+        return replaced
+
+    def compacted(self, run: CompactionRun, end: Offset) -> None:
+        """See `PartitionLog.compacted`."""
+        if not self._closed and self.log.compacted(run, end):
+            self.reads.forget_aborted(end)
+            self._write()
+
+    def delete_records(self, before: Offset, done: DeleteDone, timeout_ms: int) -> None:
+        """Delete the records below `before` (-1: all whose fate is settled). `done` is called exactly once: when
+        every replica that may lead next has it on disk, or with what went wrong (whose `applied` tells whether they may
+        be gone), at the latest after `timeout_ms`, give or take a tick: then with `request_timed_out`."""
+        refusal: RaftlogError | None = None
+        if self.replica.leader is None:
+            refusal = self.replica.not_leading()
+        elif self.log.producers.stale:
+            refusal = RetriableError("replica_not_available", f"{self.name} still reads what is open")
+        elif self.log.full:
+            refusal = self.log.refusal(self.name)
+        if refusal is not None:
+            done(refusal)
+            return
+        request = self._requests.add(done, self._now() + min(timeout_ms, MAX_PRODUCE_TIMEOUT_MS) / 1000)
+        self._run(lambda: self.replica.delete_records(request, before))
+        # What it moved may be known to all disks already.
+        self._run(self.replica.on_log_start)
+        self._around.wants_tick(self)
+
+    def on_follower_start(
+        self, follower: BrokerId, incarnation: Incarnation, leader_epoch: LeaderEpoch, start: Offset
+    ) -> None:
+        """A follower says where its log begins on its disk."""
+        self._run(lambda: self.replica.on_follower_start(follower, incarnation, leader_epoch, start))
 
     # --- The end ---
 
@@ -335,22 +458,22 @@ class PartitionDriver(DriverReads):
         self._run(self.replica.close)
         self._closed = True
         self._incoming.close()
-        self._performer.requests.fail_all(error)
-        self._performer.requests.deliver()
-        self._performer.wake_waiters()
+        self._requests.fail_all(error)
+        self._requests.deliver()
+        self._wake_waiters()
 
     def go_offline(self, reason: str) -> None:
         """A disk error or a broken rule: this replica serves nothing until the broker starts again."""
         if self.replica.offline or self._closed:
             return
         self._around.logger.error("replica offline", partition=self.name, epoch=self.leader_epoch, reason=reason)
-        self._performer.perform(self.replica.go_offline(reason))
-        self._performer.requests.fail_all(RetriableError("leadership_lost", f"the replica went offline: {reason}"))
-        self._performer.wake_waiters()
+        self._perform(self.replica.go_offline(reason))
+        self._requests.fail_all(RetriableError("leadership_lost", f"the replica went offline: {reason}"))
+        self._wake_waiters()
         if self.replica.follower is not self._followed:
             self._follow()
         if not self._depth:
-            self._performer.requests.deliver()
+            self._requests.deliver()
         self._around.offline(self.topic_partition, reason)
 
     def throw_away(self, error: BaseException) -> None:
@@ -364,14 +487,14 @@ class PartitionDriver(DriverReads):
         self._closed = True
         self.replica.throw_away(reason)
         self._incoming.close()
-        self._performer.throw_away()
-        self._performer.requests.fail_all(RetriableError("leadership_lost", f"the replica begins anew: {reason}"))
+        self._refuse_followers()
+        self._requests.fail_all(RetriableError("leadership_lost", f"the replica begins anew: {reason}"))
         if self._followed is not None:
             self._followed = None
             self._around.links.unfollow(self)
         if not self._depth:
-            self._performer.requests.deliver()
-        self._performer.wake_waiters()
+            self._requests.deliver()
+        self._wake_waiters()
         self._around.broken(self, error, led)
 
     # --- Inside ---
@@ -385,7 +508,7 @@ class PartitionDriver(DriverReads):
             return
         self._depth += 1
         try:
-            self._performer.perform(event())
+            self._perform(event())
             self.replica.check_invariants()
         except RemoteProtocolError:
             raise  # Nothing was changed: the link's owner drops it.
@@ -401,8 +524,14 @@ class PartitionDriver(DriverReads):
             self._depth -= 1
         if not self._closed and self.replica.follower is not self._followed:
             self._follow()
-        if not self._depth and self._performer.requests.due:
-            self._performer.requests.deliver()
+        if not self._depth and self._requests.due:
+            self._requests.deliver()
+
+    def _release_stable(self) -> None:
+        """The log's stable end moved: what travelled inside a write up to there is due."""
+        due = self._awaiting_stable.release(self.log.stable_end_offset)
+        if due:
+            self._perform(due)
 
     def _broken(self, violation: InvariantViolation) -> None:
         if not self.replica.offline and not self._closed:
@@ -418,6 +547,180 @@ class PartitionDriver(DriverReads):
             self._around.links.unfollow(self)
         else:
             self._around.links.follow(self, follower.record.leader, follower.record.leader_incarnation)
+
+    # --- Performing effects: one method for each class, and none of them decides anything ---
+
+    def _effect_methods(self) -> dict[type, Callable[[Any], None]]:
+        links = self._around.links
+        looks = self._around.transactions
+        partition = self.topic_partition
+        return {
+            fx.Append: self._append,
+            fx.Acknowledge: self._acknowledge,
+            fx.Reject: self._reject,
+            fx.RecordsDeleted: self._records_deleted,
+            fx.WhenStable: self._when_stable,
+            fx.AbandonWrites: self._abandon_writes,
+            fx.AppendFetched: self._append_fetched,
+            fx.TruncateTo: self._truncate_to,
+            fx.StartLogAt: self._start_log_at,
+            fx.AdvanceLogStart: self._advance_log_start,
+            fx.Subscribe: lambda effect: links.subscribe(self, effect),
+            fx.Unsubscribe: lambda effect: links.unsubscribe(self),
+            fx.ReportStable: lambda effect: links.report(self, effect),
+            fx.AnswerFollower: self._answer_follower,
+            fx.DropFollowers: self._drop_followers,
+            fx.AdvanceHighWatermark: self._advance_high_watermark,
+            fx.ProposeIsr: self._propose_isr,
+            fx.LookAtTransactions: lambda effect: looks.want(self),
+            fx.MarkersWritten: lambda effect: looks.ports.markers_written(partition, effect.keys),
+            fx.TransactionsOverdue: lambda effect: looks.ports.overdue(partition, effect.keys),
+        }
+
+    def _perform(self, effects: Sequence[fx.Effect]) -> None:
+        """In the order given."""
+        for effect in effects:
+            self._methods[type(effect)](effect)
+
+    def _write(self) -> None:
+        """The log has work for the disk."""
+        self._around.writer.dirty(self.log, self.on_job_done)
+
+    def _replay_producers(self) -> None:
+        """After a truncation, until the producers' state is the log's again."""
+        replay = self.log.producer_replay()
+        if replay is not None:
+            self._around.worker.submit(replay.run, lambda _, error: self._on_producers_replayed(replay, error))
+
+    def _wake_waiters(self) -> None:
+        """Long polls look again."""
+        waiters, self._waiters = list(self._waiters), {}
+        for waiter in waiters:
+            try:
+                waiter.on_readable()
+            except Exception as error:  # noqa: BLE001  told of; it is not the other waiters' fault
+                self._callback_failed(error)
+
+    def _refuse_followers(self) -> None:
+        """The driver is in doubt: followers are told to ask again, and nothing that waits for the disk is performed."""
+        self._awaiting_stable.abandon()
+        subscribers, self._subscribers = list(self._subscribers.values()), {}
+        for subscriber in subscribers:
+            try:
+                subscriber.on_answer(fx.Refused("replica_not_available"))
+            except Exception as error:  # noqa: BLE001  told of; it is not the other followers' fault
+                self._callback_failed(error)
+
+    def _callback_failed(self, error: Exception) -> None:
+        self._around.logger.error("a callback failed", partition=self.name, error=repr(error), exc_info=error)
+
+    # --- Produces ---
+
+    def _append(self, effect: fx.Append) -> None:
+        batch = effect.batch
+        stamped = batch.log_append_time_ms >= 0
+        buffers = stamp(
+            batch.data, effect.base_offset, effect.leader_epoch, batch.log_append_time_ms if stamped else None
+        )
+        header = parse_header(buffers[0]) if stamped else batch.header
+        header.base_offset = effect.base_offset
+        header.leader_epoch = effect.leader_epoch
+        if effect.base_offset != self.log.log_end_offset:
+            raise InvariantViolation(f"append at {effect.base_offset} to a log that ends at {self.log.log_end_offset}")
+        self.log.append(header, buffers)
+        self._around.room.appended(header.total_bytes)
+        self._producers.append(header, batch.control)
+        if header.is_transactional:
+            self._around.transactions.watch(self)
+        if effect.after:
+            self._awaiting_stable.add(self.log.log_end_offset, effect.after)
+        self._write()
+        for subscriber in self._subscribers.values():
+            subscriber.on_grown()
+        now = self._now()
+        released = self.replica.on_appended(effect.leader_epoch, ProducerId(header.producer_id), now)
+        if released:
+            self._perform(released)
+
+    def _acknowledge(self, effect: fx.Acknowledge) -> None:
+        answer = Produced(effect.base_offset, effect.log_append_time_ms, self.log.log_start_offset)
+        self._requests.answer(effect.request, answer)
+
+    def _reject(self, effect: fx.Reject) -> None:
+        self._requests.answer(effect.request, effect.error)
+
+    def _records_deleted(self, effect: fx.RecordsDeleted) -> None:
+        self._requests.answer(effect.request, Deleted(effect.log_start_offset))
+
+    def _when_stable(self, effect: fx.WhenStable) -> None:
+        self._awaiting_stable.add(effect.end_offset, effect.after)
+        self._release_stable()
+
+    def _abandon_writes(self, effect: fx.AbandonWrites) -> None:
+        for acknowledge in self._awaiting_stable.abandon():
+            self._requests.answer(acknowledge.request, RetriableError(effect.code, effect.detail))
+
+    # --- The log of a follower ---
+
+    def _append_fetched(self, effect: fx.AppendFetched) -> None:
+        for batch in effect.batches:
+            self.log.append(batch.header, [batch.data])
+            self._around.room.appended(batch.header.total_bytes)
+            self._producers.append(batch.header, batch.control)
+        self._producers.advance(self._now())
+        self._write()
+
+    def _truncate_to(self, effect: fx.TruncateTo) -> None:
+        self.log.truncate_to(effect.end_offset)
+        self._replay_producers()
+        self._truncated(effect.leader_epoch)
+
+    def _start_log_at(self, effect: fx.StartLogAt) -> None:
+        self.log.truncate_fully_and_start_at(effect.offset)
+        if effect.offset > 0:
+            # Instead of what the log assumed, which has nobody to ask: that anybody may have written below.
+            self._producers.restore(None)
+            self._producers.lacks_past(effect.greatest_producer_id)
+        self._truncated(effect.leader_epoch)
+
+    def _truncated(self, leader_epoch: LeaderEpoch) -> None:
+        self._write()
+        self._perform(self.replica.on_truncated(leader_epoch))
+
+    def _advance_log_start(self, effect: fx.AdvanceLogStart) -> None:
+        self.log.advance_log_start(effect.offset)
+        self._producers.cut(effect.offset)
+        self._write()
+        for subscriber in self._subscribers.values():
+            subscriber.on_marks()
+
+    # --- Followers and the quorum ---
+
+    def _answer_follower(self, effect: fx.AnswerFollower) -> None:
+        subscriber = self._subscribers.get(effect.follower)
+        if subscriber is not None:
+            if not isinstance(effect.answer, fx.Matched):
+                del self._subscribers[effect.follower]
+            subscriber.on_answer(effect.answer)
+
+    def _drop_followers(self, effect: fx.DropFollowers) -> None:
+        subscribers, self._subscribers = list(self._subscribers.values()), {}
+        for subscriber in subscribers:
+            subscriber.on_answer(fx.Refused(effect.code))
+
+    def _advance_high_watermark(self, effect: fx.AdvanceHighWatermark) -> None:
+        self._producers.transactions.settle(effect.high_watermark)
+        for subscriber in self._subscribers.values():
+            subscriber.on_marks()
+        if effect.exposed:
+            self._wake_waiters()
+
+    def _propose_isr(self, effect: fx.ProposeIsr) -> None:
+        epoch, attempt = effect.proposal.leader_epoch, effect.attempt
+        self._around.logger.info("isr proposed", partition=self.name, epoch=epoch, proposal=str(effect.proposal))
+        self._around.propose_isr(effect.proposal, lambda fate: self.on_isr_answer(epoch, attempt, fate))
+
+    # --- For people and for tests ---
 
     def check_invariants(self) -> None:
         """Raises `InvariantViolation`."""

@@ -122,11 +122,11 @@ def look(replicas: Replicas, asked: Asked, *, committed: bool) -> tuple[Partitio
     try:
         if driver is None:
             raise replicas.missing(tp)
-        read.high_watermark = end_offset = driver.readable_end(asked.current_leader_epoch)
+        read.high_watermark = end_offset = driver.reads.readable_end(asked.current_leader_epoch)
         if committed or not driver.log.producers.stale:
-            read.last_stable_offset = driver.last_stable_offset(end_offset)
+            read.last_stable_offset = driver.reads.last_stable_offset(end_offset)
         if committed and asked.offset <= end_offset:
-            read.ranges = driver.aborted
+            read.ranges = driver.reads.aborted
             # Who is beyond it already waits there.
             end_offset = Offset(max(read.last_stable_offset, asked.offset))
     except RaftlogError as error:

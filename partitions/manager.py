@@ -405,7 +405,7 @@ class PartitionManager:
         now_ms = self._cluster_clock.expiry_ms()
         if now_ms is None:
             self._logger.warning(f"retention by time is paused: {self._cluster_clock.doubt()}")
-        in_turns(self._scheduler, list(self._drivers.values()), lambda driver: driver.log_start.retain(now_ms))
+        in_turns(self._scheduler, list(self._drivers.values()), lambda driver: driver.retain(now_ms))
 
     # --- For people and for tests ---
 

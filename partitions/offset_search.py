@@ -45,9 +45,9 @@ def search_offset(
 
     then: Callable[[], None]
     try:
-        end_offset = driver.readable_end()
+        end_offset = driver.reads.readable_end()
         if isolation:
-            end_offset = driver.last_stable_offset(end_offset)
+            end_offset = driver.reads.last_stable_offset(end_offset)
         if timestamp_ms == TIMESTAMP_LATEST:
             then = partial(answer, end_offset)
         elif timestamp_ms == TIMESTAMP_EARLIEST:

@@ -34,11 +34,14 @@ from raftlog.model import (
 from raftlog.transactions import TransactionVerdicts
 
 from .effects import (
+    Answer,
     AnswerFollower,
     DropFollowers,
     Effect,
     Fate,
+    FetchedBatch,
     IncomingBatch,
+    Matched,
     Refused,
     Reject,
     RequestId,
@@ -249,6 +252,24 @@ class Replica:
 
     def on_truncated(self, leader_epoch: LeaderEpoch) -> list[Effect]:
         return self.follower.on_truncated(leader_epoch) if self.follower else []
+
+    def on_link_opened(self, now: float) -> list[Effect]:
+        return self.follower.on_link_opened(now) if self.follower else []
+
+    def on_link_lost(self) -> list[Effect]:
+        return self.follower.on_link_lost() if self.follower else []
+
+    def on_answer(self, leader_epoch: LeaderEpoch, answer: Answer, now: float) -> list[Effect]:
+        return self.follower.on_answer(leader_epoch, answer, now) if self.follower else []
+
+    def on_pushed(self, leader_epoch: LeaderEpoch, batches: list[FetchedBatch], marks: Matched) -> list[Effect]:
+        return self.follower.on_pushed(leader_epoch, batches, marks) if self.follower else []
+
+    def on_corrupt_push(self, now: float) -> list[Effect]:
+        return self.follower.on_corrupt_push(now) if self.follower else []
+
+    def on_disk_full(self, now: float) -> list[Effect]:
+        return self.follower.on_disk_full(now) if self.follower else []
 
     def on_isr_answer(self, leader_epoch: LeaderEpoch, attempt: int, fate: Fate, now: float) -> list[Effect]:
         if self.leader is None:

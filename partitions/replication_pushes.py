@@ -137,7 +137,7 @@ class FollowerSlot:
             raise RemoteProtocolError(f"slot {self.number} has {entry.fetch_offset}, pushed was {self.next_offset}")
         if entry.stable_start_offset != self._stable_start_offset:
             self._stable_start_offset = entry.stable_start_offset
-            self.driver.log_start.on_follower(
+            self.driver.on_follower_start(
                 self.follower, incarnation, self.leader_epoch, Offset(entry.stable_start_offset)
             )
         self.driver.on_report(

@@ -269,7 +269,7 @@ class ReplicationServer:
         slot = FollowerSlot(follower.pusher, subscription, driver, follower.broker_id)
         slot.on_over = lambda: follower.slots.pop(subscription.slot, None)
         follower.slots[subscription.slot] = slot
-        driver.log_start.on_follower(
+        driver.on_follower_start(
             follower.broker_id,
             follower.incarnation,
             LeaderEpoch(subscription.leader_epoch),

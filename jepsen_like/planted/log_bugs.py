@@ -12,7 +12,7 @@ from typing import Any
 
 from partitions import compaction_run, durable, recovery_scan, scrubber_check
 from partitions.compaction import Choice
-from partitions.driver_log_start import LogStart
+from partitions.driver import PartitionDriver
 from partitions.effects import AdvanceLogStart
 from partitions.log_job import LogJob
 from partitions.log_pending import PendingWork
@@ -73,9 +73,9 @@ def _sync_all_but_batches(disk: Disk, waiting: Any) -> Any:
 
 
 def _retain_to_the_end(self: Any, now_ms: int | None) -> None:
-    if self._replica.leader is not None:
-        offset = self._log.retention(now_ms, self._log.log_end_offset)
-        if offset > self._log.log_start_offset:
+    if self.replica.leader is not None:
+        offset = self.log.retention(now_ms, self.log.log_end_offset)
+        if offset > self.log.log_start_offset:
             self._run(lambda: [AdvanceLogStart(offset)])
 
 
@@ -170,8 +170,8 @@ LOG_BUGS = (
     Planted(
         "retention_beyond_the_high_watermark",
         "records go before they are committed",
-        "LogStart.retain ends at the high watermark",
-        (Patch(LogStart, "retain", _retain_to_the_end),),
+        "PartitionDriver.retain ends at the high watermark",
+        (Patch(PartitionDriver, "retain", _retain_to_the_end),),
         found_by=CLUSTER,
     ),
     Planted(

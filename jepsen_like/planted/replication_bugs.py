@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import structs
 
 from partitions import leader, log, log_job
-from partitions.driver import PartitionDriver
+from partitions.driver_reads import ReplicaReads
 from partitions.effects import (
     Acknowledge,
     AnswerFollower,
@@ -134,10 +134,10 @@ def _unknown_is_refused(isr: Any, attempt: int, fate: Fate, retry_at: float) -> 
     _on_isr_answer(isr, attempt, Fate.REFUSED if fate is Fate.UNKNOWN else fate, retry_at)
 
 
-def _readable_to_the_end(driver: Any, current_leader_epoch: int = -1) -> Offset:
-    if driver.replica.leader is None:
-        raise driver.replica.not_leading()
-    end: Offset = driver.log.log_end_offset
+def _readable_to_the_end(reads: Any, current_leader_epoch: int = -1) -> Offset:
+    if reads._replica.leader is None:
+        raise reads._replica.not_leading()
+    end: Offset = reads._log.log_end_offset
     return end
 
 
@@ -297,8 +297,8 @@ REPLICATION_BUGS = (
     Planted(
         "consumers_read_to_the_log_end",
         "a consumer sees what is not committed",
-        "PartitionDriver.readable_end is the exposed high watermark",
-        (Patch(PartitionDriver, "readable_end", _readable_to_the_end),),
+        "ReplicaReads.readable_end is the exposed high watermark",
+        (Patch(ReplicaReads, "readable_end", _readable_to_the_end),),
         found_by=CLUSTER,
     ),
     Planted(

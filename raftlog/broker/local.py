@@ -189,7 +189,7 @@ class LocalRequests:
             if driver is None:
                 answered(position, self._manager.missing(tp))
             else:
-                driver.log_start.delete_records(Offset(target.before), partial(answered, position), request.timeout_ms)
+                driver.delete_records(Offset(target.before), partial(answered, position), request.timeout_ms)
 
         in_turns(self._scheduler, range(len(asked)), delete)
 

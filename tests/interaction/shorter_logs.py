@@ -47,7 +47,7 @@ class ShorterLogs(Moves):
             self.say(f"{number} answers delete-records {before}: {told}")
 
         offset = Offset(-1 if before == "latest" else int(before))
-        self._driver(number).log_start.delete_records(offset, done, int(float(timeout) * 1000))
+        self._driver(number).delete_records(offset, done, int(float(timeout) * 1000))
 
     def do_compact(self, number: str) -> None:
         """One whole pass, if one is worth it."""

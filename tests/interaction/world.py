@@ -361,7 +361,7 @@ class World:
         """As retention would: records below are no longer readable at this leader, and its followers hear of it."""
         driver = self.manager(number).driver(TP)
         assert driver is not None
-        driver.log_start.advance(Offset(int(offset)))
+        driver.move_log_start(Offset(int(offset)))
 
     # --- Helpers ---
 

@@ -114,4 +114,4 @@ def test_each_batch_once_in_order_and_none_left(seed: int) -> None:
     for number in (0, 1):
         sessions = cluster.members[number].manager.fetches.sessions
         assert (len(sessions), sessions.slots) == (0, 0)
-        assert not any(driver._performer.waiters for driver in cluster.members[number].manager.drivers.values())
+        assert not any(driver._waiters for driver in cluster.members[number].manager.drivers.values())

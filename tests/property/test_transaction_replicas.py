@@ -172,7 +172,7 @@ class Table:
         for member in self.cluster.members.values():
             driver = member.manager.drivers[tp(0)]
             assert driver._producers.transactions.open_count == 0
-            assert driver.settled_end == driver.replica.high_watermark == driver.log.log_end_offset
+            assert driver.reads.settled_end == driver.replica.high_watermark == driver.log.log_end_offset
             assert not member.offline
         logs = [self.log_of(number) for number in BROKERS]
         assert logs[0] == logs[1] == logs[2], "S4"

@@ -156,7 +156,7 @@ def ask(cluster: ReplicationCluster, before: int, *, number: int = 0, timeout_ms
     answers: list[Any] = []
     driver = cluster.members[number].manager.driver(tp(0))
     assert driver is not None
-    driver.log_start.delete_records(Offset(before), answers.append, timeout_ms)
+    driver.delete_records(Offset(before), answers.append, timeout_ms)
     return answers
 
 
@@ -207,7 +207,7 @@ class TestReplicas:
         cluster.leader_end(1, 0).paused = True
         driver = cluster.members[0].manager.driver(tp(0))
         assert driver is not None
-        driver.log_start.advance(Offset(4))
+        driver.move_log_start(Offset(4))
         to_leader.resume()
         pass_time(cluster)
         assert starts(cluster) == [(4, 4), (2, 2)]

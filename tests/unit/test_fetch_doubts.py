@@ -144,7 +144,7 @@ def test_below_the_start_nothing_is_in_doubt(read: Callable[[ReplicationCluster,
     cluster = cluster_of(quorum)
     driver = next(iter(cluster.members[0].manager.drivers.values()))
     answers: list[object] = []
-    driver.log_start.delete_records(driver.log.log_end_offset, answers.append, 1_000)
+    driver.delete_records(driver.log.log_end_offset, answers.append, 1_000)
     cluster.settle()
     assert driver.log.log_start_offset == 3
     assert read(cluster, 1).error() == "offset_out_of_range" and quorum.questions == []

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from partitions import fetch_session, fetch_sessions
-from partitions.driver import PartitionDriver
+from partitions.driver_reads import ReplicaReads
 from partitions.manager import TopicRemoved
 from raftlog.errors import RaftlogError
 from tests.support.replication_cluster import TOPIC, ReplicationCluster, tp
@@ -76,13 +76,13 @@ def test_marks_ride_along_and_only_once() -> None:
 def test_an_idle_partition_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many are idle, a poll and its answer look at none of them."""
     looks: list[int] = []
-    readable_end = PartitionDriver.readable_end
+    readable_end = ReplicaReads.readable_end
 
-    def counted(self: PartitionDriver, epoch: int = -1) -> Any:
-        looks.append(self.topic_partition.partition)
+    def counted(self: ReplicaReads, epoch: int = -1) -> Any:
+        looks.append(int(self._name.rpartition("/")[2]))
         return readable_end(self, epoch)
 
-    monkeypatch.setattr(PartitionDriver, "readable_end", counted)
+    monkeypatch.setattr(ReplicaReads, "readable_end", counted)
     cluster = ReplicationCluster(40)
     reader = SessionReader(cluster)
     first = reader.poll({number + 1: (number, 0) for number in range(40)}, wait_ms=100)
@@ -366,7 +366,7 @@ def test_a_closed_session_leaves_no_waiter_behind() -> None:
     reader = SessionReader(cluster)
     reader.poll({number + 1: (number, 0) for number in range(3)})
     drivers = [cluster.members[0].manager.drivers[tp(number)] for number in range(3)]
-    assert [len(driver._performer.waiters) for driver in drivers] == [1, 1, 1]
+    assert [len(driver._waiters) for driver in drivers] == [1, 1, 1]
     reader.close()
     cluster.settle()
-    assert [len(driver._performer.waiters) for driver in drivers] == [0, 0, 0]
+    assert [len(driver._waiters) for driver in drivers] == [0, 0, 0]

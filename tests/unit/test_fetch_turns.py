@@ -63,7 +63,7 @@ class CountedCluster(ReplicationCluster):
 
     def waiters(self) -> list[int]:
         drivers = self.members[0].manager.drivers
-        return [len(drivers[tp(number)]._performer.waiters) for number in range(PARTITIONS)]
+        return [len(drivers[tp(number)]._waiters) for number in range(PARTITIONS)]
 
 
 @pytest.fixture

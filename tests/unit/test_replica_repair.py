@@ -198,7 +198,7 @@ def test_damage_that_retention_removed_needs_no_repair() -> None:
     cluster.members[0].losses.clear()
     done(LossAnswer.LAST_COPY)
     driver = cluster.members[0].manager.drivers[tp(0)]
-    driver.log_start.advance(driver.log.log_end_offset)
+    driver.move_log_start(driver.log.log_end_offset)
     cluster.settle()
     cluster.scheduler.advance(LAST_COPY_SECONDS)
     cluster.settle()

@@ -63,7 +63,7 @@ def test_the_leader_epoch_of_a_consumer_is_checked() -> None:
     leader = cluster.members[0].manager.drivers[tp(0)]
     for epoch, expected in ((1, ""), (0, "fenced_leader_epoch"), (2, "unknown_leader_epoch")):
         try:
-            leader.readable_end(epoch)
+            leader.reads.readable_end(epoch)
             found = ""
         except RaftlogError as error:
             found = error.code

@@ -164,7 +164,7 @@ def test_retention_may_overtake_a_follower_that_is_being_served() -> None:
         cluster.settle()
     driver = cluster.members[0].manager.drivers[tp(0)]
     assert driver.replica.high_watermark == MAX_PUSHES_IN_FLIGHT + 3
-    driver.log_start.advance(Offset(MAX_PUSHES_IN_FLIGHT + 2))
+    driver.move_log_start(Offset(MAX_PUSHES_IN_FLIGHT + 2))
     link.resume()
     cluster.settle()
     log = cluster.members[1].manager.drivers[tp(0)].log

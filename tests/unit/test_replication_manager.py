@@ -342,7 +342,7 @@ def test_a_start_that_moves_while_producers_are_read_again_is_on_disk_when_they_
     assert len(held) == 1 and log.producers.stale
     member.worker.pending.remove(held[0])
     cluster.settle()
-    cluster.members[1].manager.drivers[tp(0)].log_start.advance(Offset(3))
+    cluster.members[1].manager.drivers[tp(0)].move_log_start(Offset(3))
     cluster.scheduler.advance(1.0)
     cluster.settle()
     assert (log.log_end_offset, log.log_start_offset, log.stable_start_offset) == (4, 3, 0)

@@ -73,7 +73,7 @@ def test_a_leader_that_reads_its_state_again_looks_when_it_has_it() -> None:
     for _ in range(5):
         cluster.scheduler.advance(0.2)
     assert driver.quiet and driver.replica.leader is not None
-    driver._performer.replay_producers()
+    driver._replay_producers()
     cluster.settle()
     assert cluster.log_end(1) == (2, 2)
 
@@ -125,8 +125,8 @@ def test_nobody_looks_while_the_state_is_read_again_or_the_replica_is_gone() -> 
     driver.log.producers.stale = True
     assert not driver.look_at_transactions().more
     with pytest.raises(RetriableError, match="which transactions are open"):
-        driver.last_stable_offset(driver.replica.high_watermark)
-    assert driver.settled_end == driver.log.log_start_offset, "nothing may go"
+        driver.reads.last_stable_offset(driver.replica.high_watermark)
+    assert driver.reads.settled_end == driver.log.log_start_offset, "nothing may go"
     fetch = cluster.fetch(0, 0, isolation=1)
     assert fetch.errors == ["offset_not_available"]
     assert cluster.fetch(0, 0).records == 1, "who reads all of it is not concerned"

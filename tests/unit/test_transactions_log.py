@@ -369,15 +369,15 @@ def test_nothing_at_or_above_the_last_stable_offset_is_deleted() -> None:
         cluster.settle()
     driver = cluster.members[0].manager.drivers[tp(0)]
     answers: list[object] = []
-    driver.log_start.delete_records(4, answers.append, 1_000)  # type: ignore[arg-type]
+    driver.delete_records(4, answers.append, 1_000)  # type: ignore[arg-type]
     assert refused(answers) == "offset_out_of_range"
-    driver.log_start.retain(None)
+    driver.retain(None)
     cluster.settle()
     assert driver.log.log_start_offset == 1
     cluster.decide(lambda decisions: decisions.abort(A))
     wait(cluster)
     answers.clear()
-    driver.log_start.delete_records(-1, answers.append, 1_000)  # type: ignore[arg-type]
+    driver.delete_records(-1, answers.append, 1_000)  # type: ignore[arg-type]
     cluster.settle()
     assert driver.log.log_start_offset == 6
 

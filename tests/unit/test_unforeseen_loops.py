@@ -12,6 +12,7 @@ from metadata.groups.coordinator import Coordinator
 from metadata.groups.transaction_expiry import TransactionExpiry
 from partitions import log_writer, scrubber
 from partitions.driver import PartitionDriver
+from partitions.driver_reads import ReplicaReads
 from partitions.log import PartitionLog
 from raftlog.broker import groups, offline_leaders, room_reports, transaction_reports
 from raftlog.broker import transactions as broker_transactions
@@ -144,7 +145,7 @@ def test_compaction_goes_on_after_a_bug(monkeypatch: pytest.MonkeyPatch, name: s
     cluster.pass_time()
     manager = cluster.members[0].manager
     driver = manager.drivers[tp(0)]
-    owner: Any = PartitionLog if name == "compaction_run" else type(driver.log_start)
+    owner: Any = PartitionLog if name == "compaction_run" else PartitionDriver
     break_once(monkeypatch, owner, name)
     compactor = manager.compactor
 
@@ -190,7 +191,7 @@ def test_a_read_that_breaks_is_its_replicas_alone(monkeypatch: pytest.MonkeyPatc
     for partition in range(2):
         cluster.produce(0, partition)
     cluster.settle()
-    break_once(monkeypatch, PartitionDriver, name)
+    break_once(monkeypatch, ReplicaReads if name == "readable_end" else PartitionDriver, name)
     fetched = cluster.fetch(0, 0, 0)
     cluster.settle()
     assert [bool(error) for error in fetched.errors] == [True, False]
@@ -228,7 +229,7 @@ def test_a_search_that_breaks_is_answered(monkeypatch: pytest.MonkeyPatch, name:
     cluster = ReplicationCluster(partitions=1)
     cluster.produce(0, 0)
     cluster.settle()
-    break_once(monkeypatch, PartitionDriver if name == "readable_end" else PartitionLog, name)
+    break_once(monkeypatch, ReplicaReads if name == "readable_end" else PartitionLog, name)
     found: list[Any] = []
     cluster.members[0].manager.find_offset(tp(0), 1, found.append)
     cluster.settle()
