@@ -33,11 +33,11 @@ from .history_file import HistoryFile
 from .interpreter import RunFailed, interpret
 from .judging import judge_history, together, valid
 from .local_clients import LocalClient
-from .nemeses.catalogue import RECIPES
+from .nemeses.catalogue import MIXED, RECIPES
 from .nemeses.injection import HealFailed, Stuck, carry_out
 from .nemeses.injections import injection_of
 from .nemeses.looking import look, minority_of
-from .nemeses.nemesis import MIXED, as_breakable
+from .nemeses.nemesis import as_breakable
 from .nemeses.plans import Options, checked
 from .nemeses.targets import choice
 from .run_records import Fault, RunFolder, RunPlan, Worked

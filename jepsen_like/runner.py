@@ -33,9 +33,10 @@ from .history import Operation, read
 from .history_file import HistoryFile
 from .interpreter import RunFailed, interpret
 from .judging import judge_run, valid
+from .nemeses.catalogue import MIXED
 from .nemeses.injection import HealFailed, Stuck
+from .nemeses.make import NONE, make
 from .nemeses.mixed import left_out
-from .nemeses.nemesis import MIXED, NONE, make
 from .nemeses.plans import checked
 from .product import commit_of_the_product
 from .rounds import Rounds, nemeses_of

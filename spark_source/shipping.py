@@ -4,8 +4,6 @@ again.
 An ordinary pickle names classes, and a Python without raftlog would say `No module named 'spark_source'`. This function
 goes along by value (cloudpickle does that with what belongs to `__main__`), so an executor where something is missing
 says what, and how to get it there.
-
-What is *not* here: what is made (`source.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +12,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 
-def _unpack(kind: str, options: dict[str, str], *more: Any) -> Any:
+def _unpack(module: str, kind: str, options: dict[str, str], *more: Any) -> Any:
     """Runs wherever it is sent: it may use nothing of this module."""
+    import importlib
+
     try:
-        from spark_source.source import unpacked
+        unpacked = importlib.import_module(module).unpacked
     except ImportError as error:
         raise ImportError(
             f"this Python of Spark's cannot import raftlog ({error}): install raftlog[spark] on every executor, send "
@@ -29,6 +29,8 @@ def _unpack(kind: str, options: dict[str, str], *more: Any) -> Any:
 _unpack.__module__ = "__main__"
 
 
-def packed(kind: str, options: Mapping[str, str], *more: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What `__reduce__` gives. `kind`, `more`: as `source.unpacked` knows them."""
-    return _unpack, (kind, dict(options), *more)
+def packed(
+    module: str, kind: str, options: Mapping[str, str], *more: Any
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Return what `__reduce__` gives; `unpacked(kind, options, *more)` of that module makes the object again."""
+    return _unpack, (module, kind, dict(options), *more)

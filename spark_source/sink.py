@@ -69,7 +69,7 @@ class BatchSink(DataSourceArrowWriter):
         _abort(self._options, messages)
 
     def __reduce__(self) -> Any:
-        return packed("batch sink", self._given, self._fields, self._job)
+        return packed(__name__, "batch sink", self._given, self._fields, self._job)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -98,7 +98,12 @@ class StreamSink(DataSourceStreamArrowWriter):
         _abort(self._options, messages)
 
     def __reduce__(self) -> Any:
-        return packed("stream sink", self._given, self._fields)
+        return packed(__name__, "stream sink", self._given, self._fields)
+
+
+def unpacked(kind: str, options: dict[str, str], *more: Any) -> Any:
+    """Make again what `shipping.packed` packed."""
+    return {"batch sink": BatchSink, "stream sink": StreamSink}[kind](options, *more)
 
 
 def batch_sink(given: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:

@@ -84,7 +84,7 @@ class RaftlogSource(DataSource):
         return stream_sink(self.options, schema, overwrite)
 
     def __reduce__(self) -> Any:
-        return packed("source", self.options)
+        return packed(__name__, "source", self.options)
 
 
 class BatchReader(DataSourceReader):
@@ -107,7 +107,7 @@ class BatchReader(DataSourceReader):
 
     def __reduce__(self) -> Any:
         """For the executors: without what was pushed, which is in the tasks."""
-        return packed("batch", self._given)
+        return packed(__name__, "batch", self._given)
 
 
 class FilteringReader(BatchReader):
@@ -176,7 +176,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __reduce__(self) -> Any:
         """For the executors: without connections."""
-        return packed("stream", self._given)
+        return packed(__name__, "stream", self._given)
 
     def _drive(self) -> StreamDriver:
         from .stream_driver import StreamDriver
@@ -186,12 +186,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._driver
 
 
-def unpacked(kind: str, options: dict[str, str], *more: Any) -> Any:
-    """Of `shipping.packed`."""
-    if kind == "batch sink" or kind == "stream sink":
-        from .sink import BatchSink, StreamSink
-
-        return BatchSink(options, *more) if kind == "batch sink" else StreamSink(options, *more)
+def unpacked(kind: str, options: dict[str, str]) -> Any:
+    """Make again what `shipping.packed` packed."""
     return {"source": RaftlogSource, "batch": BatchReader, "stream": StreamReader}[kind](options)
 
 

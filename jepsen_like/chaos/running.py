@@ -66,7 +66,7 @@ def make_run(plan: RunPlan, layout: str, runs: Path, *, keep: bool = True) -> Ou
 
 def check_plan(plan: RunPlan) -> None:
     """Raises `InvalidRequest` for one that cannot be run: names and options that there are not."""
-    from ..nemeses.nemesis import make
+    from ..nemeses.make import make
     from ..run_options import check_options
     from ..workloads import workload_of
 

@@ -49,6 +49,9 @@ def _partition(*shapes: str) -> Draw:
     return partial(plans.partition, shapes=shapes)
 
 
+MIXED = "mixed"
+"""The name of the nemesis that draws from all recipes."""
+
 RECIPES: Mapping[str, Recipe] = {
     "kill": _recipe("SIGKILL and a start", set(), plans.kill),
     "slow-kill": _recipe("SIGKILL and a start, while fsyncs take long", {STRACE}, plans.slow_kill),

@@ -14,9 +14,9 @@ import random
 from jepsen_like.run_records import RealCluster
 from raftlog.errors import InvalidRequest
 
-from .catalogue import RECIPES
+from .catalogue import MIXED, RECIPES
 from .injection import Tell
-from .nemesis import MIXED, RecipeNemesis, as_breakable
+from .nemesis import RecipeNemesis, as_breakable
 from .plans import Options
 from .targets import sample
 

@@ -13,34 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
-from typing import Any
 
 from jepsen_like.clusters.cluster import NodeCluster
-from jepsen_like.run_records import Nemesis, RealCluster
+from jepsen_like.run_records import RealCluster
 from raftlog.errors import InvalidRequest
 
-from .catalogue import RECIPES, Recipe
+from .catalogue import Recipe
 from .injection import Tell, carry_out
 from .injections import injection_of
 from .looking import look, minority_of
-from .plans import Options, checked
+from .plans import Options
 from .targets import choice
-
-NONE = "none"
-MIXED = "mixed"
-NAMES = (NONE, *RECIPES, MIXED)
-
-
-class Unbroken:
-    """Leaves the cluster alone. Implements `Nemesis`."""
-
-    name = NONE
-    needs: frozenset[str] = frozenset()
-
-    async def disturb(self, cluster: RealCluster, seconds: float, tell: Tell) -> None:
-        """See `Nemesis`."""
-        await asyncio.sleep(seconds)
 
 
 class RecipeNemesis:
@@ -81,18 +64,3 @@ def as_breakable(cluster: RealCluster, name: str, needs: frozenset[str]) -> Node
             "invalid_request", f"nemesis {name} needs what this cluster lacks: {', '.join(sorted(lacking))}"
         )
     return cluster
-
-
-def make(name: str, *, seed: int, origin_ns: int, options: Mapping[str, Any] | None = None) -> Nemesis:
-    """A nemesis for one run. `origin_ns`: when the run began, by this machine's monotonic clock. Raises
-    `InvalidRequest` for names and options that do not exist."""
-    from .mixed import MixedNemesis
-
-    known = checked(options or {})
-    if name == NONE:
-        return Unbroken()
-    if name == MIXED:
-        return MixedNemesis(seed, origin_ns, known)
-    if name not in RECIPES:
-        raise InvalidRequest("invalid_request", f"there is no nemesis {name!r}; there are {', '.join(NAMES)}")
-    return RecipeNemesis(name, RECIPES[name], seed, origin_ns, known)

@@ -1,7 +1,7 @@
 """The client processes of a benchmark, from the side of who commands them.
 
 `async with Fleet(jobs) as fleet: ... await fleet.go([...])`: a child for each job, all ready when the block begins, all
-gone when it ends, whatever ends it. What is *not* here: what a child does (`bench_worker.py`).
+gone when it ends, whatever ends it. What is *not* here: what a child does (`bench_child.py`).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Fleet:
 
 async def _start() -> Process:
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "raftlog.cli.bench_worker"),
+        *(sys.executable, "-P", "-m", "raftlog.cli.bench_child"),
         stdin=PIPE,
         stdout=PIPE,
         limit=MAX_LINE_BYTES,

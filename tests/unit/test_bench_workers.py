@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from raftlog import Producer
+from raftlog.cli.bench_child import serve
 from raftlog.cli.bench_histogram import Histogram
 from raftlog.cli.bench_latency import LatencyWorker
 from raftlog.cli.bench_messages import (
@@ -27,7 +28,6 @@ from raftlog.cli.bench_messages import (
 )
 from raftlog.cli.bench_runs import Limits, Totals
 from raftlog.cli.bench_values import Pool, checksum
-from raftlog.cli.bench_worker import serve
 from raftlog.record_batch import Codec, encode
 from tests.support.fake_cluster import FakeCluster, FakeTopic, Fate
 

@@ -16,7 +16,7 @@ from jepsen_like.hunting import counts, found_bugs, hunt, read_hunts
 from jepsen_like.interpreter import RunFailed
 from jepsen_like.json_lines import append_line
 from jepsen_like.nemeses.catalogue import RECIPES
-from jepsen_like.nemeses.nemesis import NONE, make
+from jepsen_like.nemeses.make import NONE, make
 from jepsen_like.planted.bugs import BUGS
 from jepsen_like.planted.patches import REAL
 from jepsen_like.planted.real import HUNTS, NOT_HERE

@@ -14,7 +14,7 @@ from jepsen_like.checkers.verdict import Verdict
 from jepsen_like.clusters.capabilities import LOOPBACK_GIVE, NAMESPACES_GIVE
 from jepsen_like.json_lines import append_line as append
 from jepsen_like.nemeses.catalogue import RECIPES
-from jepsen_like.nemeses.nemesis import NAMES, make
+from jepsen_like.nemeses.make import NAMES, make
 from jepsen_like.other_rows import planted, simulated
 from jepsen_like.run_records import Fault, Outcome
 from jepsen_like.runner import Worked, count, outcome

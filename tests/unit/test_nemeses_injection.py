@@ -15,8 +15,8 @@ from jepsen_like.clusters.links import Links
 from jepsen_like.nemeses import nemesis as nemesis_module
 from jepsen_like.nemeses import steps
 from jepsen_like.nemeses.injection import Evidence, FaultNotMade, HealFailed, carry_out
+from jepsen_like.nemeses.make import NAMES, make
 from jepsen_like.nemeses.mixed import MixedNemesis, left_out
-from jepsen_like.nemeses.nemesis import NAMES, make
 from jepsen_like.nemeses.plans import Options
 from jepsen_like.nemeses.steps import Facts
 from jepsen_like.run_records import Fault, RealCluster
