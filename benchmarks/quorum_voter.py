@@ -27,7 +27,8 @@ from metadata.command_results import Refused
 from metadata.commands import AlterIsr, CreateTopic, DeleteTopic, GrantProducerIds, RegisterBroker
 from metadata.groups.changes import ChangeGroups, Commit, OffsetToCommit
 from metadata.image_events import MetadataEvent, PartitionChanged, TopicChanged
-from metadata.quorum_node import QuorumIdentity, prepare_quorum
+from metadata.journal import prepare_journal
+from metadata.quorum_identity import QuorumIdentity
 from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
 from metadata.view import ClusterView
@@ -70,7 +71,7 @@ class Voter:
         self.disk = LocalDisk(folder)
         self.identity = QuorumIdentity("benchmark", self.number, DirectoryId(bytes([number]) * 16), VOTERS)
         if not self.disk.exists("quorum"):
-            prepare_quorum(self.disk, self.identity)
+            prepare_journal(self.disk, self.identity)
         self.view = ClusterView()
         self.fatal: BaseException | None = None
         self.changed = asyncio.Event()

@@ -30,8 +30,11 @@ from metadata.command_envelope import Command, decode_result, encode
 from metadata.command_results import Registered
 from metadata.commands import RegisterBroker
 from metadata.image_events import MetadataEvent
+from metadata.journal import prepare_journal
+from metadata.quorum_identity import QuorumIdentity
+from metadata.quorum_limits import QuorumLimits
 from metadata.quorum_messages import AppendReply
-from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode, prepare_quorum
+from metadata.quorum_node import QuorumNode
 from metadata.quorum_pace import pause_after_tick
 from metadata.quorum_port import Outcome
 from metadata.quorum_protocol import BrokerHeartbeat, EngineFrame, Propose
@@ -158,7 +161,7 @@ class Voter:
         self.directory = DirectoryId(number.to_bytes(16, "big"))
         self.identity = QuorumIdentity("scale", self.number, self.directory, tuple(voters), HERE)
         self.disk = _Disk()
-        prepare_quorum(self.disk, self.identity)
+        prepare_journal(self.disk, self.identity)
         self.node: QuorumNode | None = None
         self.on_events: Callable[[int, Sequence[MetadataEvent]], None] = lambda index, events: None
         self.busy_seconds = 0.0

@@ -40,7 +40,6 @@ from .commands import NoOp, RegisterBroker
 from .engine import Ready
 from .image_events import MetadataEvent
 from .image_state import ClusterImage
-from .journal import prepare_journal as prepare_quorum
 from .pysyncobj_engine import PySyncObjEngine
 from .quorum_broker import OwnBroker
 from .quorum_change_requests import ChangeDesk, VoterChanges
@@ -48,7 +47,7 @@ from .quorum_changes import VoterChange
 from .quorum_configuration import Configuration
 from .quorum_controlling import Controlling
 from .quorum_forwarded import Forwarded
-from .quorum_identity import FOLDER, QuorumIdentity
+from .quorum_identity import QuorumIdentity
 from .quorum_lanes import Lanes, is_urgent
 from .quorum_limits import QuorumLimits
 from .quorum_machine import Snapshots, StateMachine
@@ -68,8 +67,6 @@ from .quorum_protocol import (
 )
 from .quorum_questions import Barriers, StatusQuestions
 from .quorum_voters import VoterDirectories
-
-__all__ = ["FOLDER", "QuorumIdentity", "QuorumLimits", "QuorumNode", "prepare_quorum"]
 
 ROUNDS_PER_TICK = 3
 """What a tick's own decisions stage is carried out in the same tick, so often: the only voter commits at once."""

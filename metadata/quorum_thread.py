@@ -37,8 +37,10 @@ from .image_events import MetadataEvent
 from .quorum_changes import VoterChange
 from .quorum_configuration import Configuration
 from .quorum_damage import forgot
+from .quorum_identity import QuorumIdentity
+from .quorum_limits import QuorumLimits
 from .quorum_links import QuorumLinks
-from .quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
+from .quorum_node import QuorumNode
 from .quorum_pace import TICK_SECONDS, pause_after_tick
 from .quorum_port import Fate, Outcome
 from .quorum_protocol import QUORUM_PATH, VotersChanged

@@ -15,8 +15,10 @@ from metadata.command_envelope import Command
 from metadata.commands import RegisterBroker
 from metadata.quorum_changes import VoterChange
 from metadata.quorum_configuration import Configuration
+from metadata.quorum_identity import QuorumIdentity
+from metadata.quorum_limits import QuorumLimits
 from metadata.quorum_links import QuorumLinks
-from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode
+from metadata.quorum_node import QuorumNode
 from metadata.quorum_port import Outcome
 from metadata.quorum_protocol import VotersChanged
 from metadata.view import MetadataEvent

@@ -18,9 +18,12 @@ from typing import Protocol
 from metadata.command_results import Registered
 from metadata.commands import RegisterBroker
 from metadata.image_events import MetadataEvent
+from metadata.journal import prepare_journal
 from metadata.quorum_configuration import Configuration
+from metadata.quorum_identity import QuorumIdentity
+from metadata.quorum_limits import QuorumLimits
 from metadata.quorum_links import QuorumLinks
-from metadata.quorum_node import QuorumIdentity, QuorumLimits, QuorumNode, prepare_quorum
+from metadata.quorum_node import QuorumNode
 from metadata.quorum_port import Outcome
 from raftlog.config import TimingConfig
 from raftlog.errors import RemoteProtocolError
@@ -126,7 +129,7 @@ class QuorumSimNode:
         directory = DirectoryId(bytes([int(self.node_id), self.disks] * 8))
         where = endpoint_of(self.node_id)
         self.identity = QuorumIdentity("simulated", self.node_id, directory, tuple(map(BrokerId, voters)), where)
-        prepare_quorum(self.disk, self.identity)
+        prepare_journal(self.disk, self.identity)
 
     def start(self) -> None:
         """A new process. Raises what the product raises; the disk is left as it is."""

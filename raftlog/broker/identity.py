@@ -18,7 +18,8 @@ from typing import Annotated
 
 import msgspec
 
-from metadata.quorum_node import QuorumIdentity, prepare_quorum
+from metadata.journal import prepare_journal
+from metadata.quorum_identity import QuorumIdentity
 from raftlog.disk import LocalDisk
 from raftlog.errors import DiskError, InvalidRequest
 from raftlog.model import BrokerId, DirectoryId, Endpoint
@@ -143,7 +144,7 @@ def prepare_folder(
     )
     directory = DirectoryId(directory_id)
     ids = tuple(BrokerId(voter) for voter in sorted(voters))
-    prepare_quorum(disk, QuorumIdentity(cluster_id, BrokerId(node_id), directory, ids))
+    prepare_journal(disk, QuorumIdentity(cluster_id, BrokerId(node_id), directory, ids))
     disk.replace(CLEAN_SHUTDOWN_FILE, b"")
     disk.replace(NODE_FILE, msgspec.json.format(msgspec.json.encode(content)))
 

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 import structlog
 
 from http_api.app import build_app, start_api
+from metadata.quorum_identity import QuorumIdentity
 from metadata.quorum_limits import QuorumLimits
-from metadata.quorum_node import QuorumIdentity
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
 from metadata.view import BrokerChanged, MetadataEvent
 from raftlog.ballast import Ballast

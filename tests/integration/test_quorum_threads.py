@@ -21,7 +21,8 @@ from metadata import quorum_thread_streams
 from metadata.command_results import Done, Registered
 from metadata.commands import CreateTopic, NoOp, RegisterBroker
 from metadata.image_events import MetadataEvent
-from metadata.quorum_node import QuorumIdentity, prepare_quorum
+from metadata.journal import prepare_journal
+from metadata.quorum_identity import QuorumIdentity
 from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_protocol import PROTOCOL_VERSION, Hello, encode
 from metadata.quorum_thread import QUORUM_PATH, QuorumThread
@@ -65,7 +66,7 @@ class Member:
         folder = cluster.folder / str(number)
         folder.mkdir()
         self.disk = LocalDisk(str(folder))
-        prepare_quorum(self.disk, self.identity)
+        prepare_journal(self.disk, self.identity)
         self.port = 0
         self.starts = 0
         self.view = ClusterView()

@@ -10,10 +10,12 @@ from jepsen_like.simulator.disk import SimDisk
 from metadata.command_envelope import Command
 from metadata.commands import CreateTopic, RegisterBroker
 from metadata.image_events import MetadataEvent
+from metadata.journal import prepare_journal
 from metadata.quorum_changes import Action, VoterChange
 from metadata.quorum_configuration import Configuration
+from metadata.quorum_limits import QuorumLimits
 from metadata.quorum_links import QuorumLinks
-from metadata.quorum_node import QuorumLimits, QuorumNode, prepare_quorum
+from metadata.quorum_node import QuorumNode
 from metadata.quorum_port import Outcome
 from metadata.quorum_protocol import VotersChanged
 from metadata.view import ClusterView
@@ -176,14 +178,14 @@ class Member:
         self.leaders: list[int] = []
         self.dropped: list[str] = []
         self.starts = 0
-        prepare_quorum(self.disk, self.identity)
+        prepare_journal(self.disk, self.identity)
 
     def replace_disk(self) -> None:
         """The disk is lost; an operator prepares a new folder under the old number."""
         self.starts = 0
         self.disk = SimDisk()
         self.identity = identity_of(self.number, self.cluster.voters, directory=self.identity.directory_id[1] + 1)
-        prepare_quorum(self.disk, self.identity)
+        prepare_journal(self.disk, self.identity)
 
     def start(self) -> None:
         cluster = self.cluster

@@ -8,8 +8,8 @@ import pytest
 
 from metadata.command_results import ProducerIdsGranted
 from metadata.commands import GrantProducerIds, NoOp
+from metadata.quorum_limits import QuorumLimits
 from metadata.quorum_messages import AppendReply, Resign
-from metadata.quorum_node import QuorumLimits
 from metadata.quorum_port import Fate, Outcome
 from raftlog.model import BrokerId
 from tests.support.quorum_bench import Bench

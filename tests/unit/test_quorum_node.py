@@ -11,7 +11,7 @@ from metadata.command_envelope import encode
 from metadata.command_results import Done, ProducerIdsGranted, Refused
 from metadata.commands import CreateTopic, FenceBroker, GrantProducerIds, NoOp
 from metadata.image_state import ClusterImage
-from metadata.quorum_node import QuorumLimits
+from metadata.quorum_limits import QuorumLimits
 from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_protocol import Propose, Proposed, decode
 from metadata.quorum_protocol import encode as encode_frame

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jepsen_like.simulator.disk import SimDisk
+from metadata.journal import prepare_journal
 from metadata.quorum_changes import VoterChange
-from metadata.quorum_node import prepare_quorum
 from metadata.quorum_port import Fate, Outcome
 from metadata.quorum_thread import QuorumThread
 from raftlog.clock import ManualClock, SystemClock
@@ -178,7 +178,7 @@ async def test_what_nobody_caught_on_the_threads_loop_ends_the_node_and_is_told(
 
 async def test_a_callback_that_breaks_on_the_thread_stops_it(fatal: list[BaseException]) -> None:
     disk, identity, told = SimDisk(), identity_of(1, 1), asyncio.Event()
-    prepare_quorum(disk, identity)
+    prepare_journal(disk, identity)
 
     def on_fatal(error: BaseException) -> None:
         fatal.append(error)
