@@ -23,11 +23,11 @@ from typing import Any, NoReturn
 
 from raftlog.errors import InvalidRequest
 
-from .checkers import kafka, linearizability
-from .checkers.kafka_log import WORK
-from .checkers.models import MODELS, model
+from .check import check
+from .checkers import linearizability
+from .checkers.models import MODELS
 from .checkers.verdict import Verdict
-from .history_formats import FORMATS, MAX_FILE_BYTES, Loaded, load
+from .history_formats import FORMATS, MAX_FILE_BYTES, load
 
 EXIT_VALID, EXIT_INVALID, EXIT_UNKNOWN, EXIT_USAGE = 0, 1, 2, 3
 
@@ -38,21 +38,6 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
         self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
-
-
-def check(loaded: Loaded, name: str, kind: str, *, steps: int = linearizability.STEPS_MAX) -> Verdict:
-    """Raises `InvalidRequest` where the history is none of this model's, or has no operation at all: of nothing
-    nothing can be said, and a file in another format than was named must not pass. One of faults alone is valid."""
-    if not loaded.operations:
-        raise InvalidRequest("invalid_request", f"there is no operation in it, read as {kind}")
-    if name == "kafka":
-        if not any(one.f in WORK for one in loaded.operations):
-            first = f"but {loaded.operations[0].f:.40}: it is no log's history"
-            raise InvalidRequest("invalid_request", f"there is no {', '.join(WORK)} in it, {first}")
-        ww_deps = bool(loaded.options.get("ww_deps", False))
-        transactional = any(one.f == "txn" for one in loaded.operations)
-        return kafka.check(loaded.operations, ww_deps=ww_deps, strict=kind != "json", transactional=transactional)
-    return linearizability.check(loaded.operations, model(name, etcd=kind == "etcd-log"), steps=steps)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

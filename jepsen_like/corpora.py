@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from .__main__ import check
+from .check import check
 from .history_formats import load
 
 LINEARIZABLE = ("porcupine", "knossos")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jepsen_like.__main__ import check
+from jepsen_like.check import check
 from jepsen_like.corpora import reading
 from jepsen_like.history_formats import load
 
