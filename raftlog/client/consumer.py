@@ -274,7 +274,8 @@ class Consumer:
     def assign(self, starts: Mapping[int, int]) -> None:
         """Read exactly these partitions: what is read already goes on where it is, the others begin at these
         offsets."""
-        self._partitions, self._start = sorted(starts), dict(starts)
+        self._partitions = sorted(starts)
+        self._start = dict(starts)
         self._paused.intersection_update(starts)
         if self._fetcher is not None:
             self._fetcher.assign(self._start)

@@ -260,7 +260,10 @@ class SessionChannel(Channel):
 
     def give_up(self) -> list[PartitionReader]:
         slots, self._slots = self._slots, {}
-        self._slot_of, self._dropped, self._session, self._waiting_bytes = {}, [], 0, 0
+        self._slot_of = {}
+        self._dropped = []
+        self._session = 0
+        self._waiting_bytes = 0
         return [slot.reader for slot in slots.values() if slot.reader.answered(slot.number)]
 
     def _answered(self, session: int, max_bytes: int, response: Response, body: memoryview) -> None:
@@ -321,7 +324,8 @@ class Channels:
 
     def to(self, connection: Connection) -> Channel:
         """How this connection is asked now. What was asked before, in another way, is still answered."""
-        channel, now = self._channels.get(connection), self._now()
+        channel = self._channels.get(connection)
+        now = self._now()
         if channel is not None and channel.refused:
             self._no_session_before[connection] = now + SESSION_AGAIN
             channel = None

@@ -62,7 +62,8 @@ class TopicReaders:
     def assign(self, starts: Mapping[int, Start], now: float) -> tuple[list[PartitionReader], bool]:
         """Read exactly these: what is read already goes on where it is, the others begin there. Returns the readers
         that are dropped, and whether the topic is to be described again."""
-        self._wanted, self._start = sorted(starts), starts
+        self._wanted = sorted(starts)
+        self._start = starts
         dropped = [self.readers.pop(partition) for partition in sorted(self.readers) if partition not in starts]
         for reader in dropped:
             reader.asked = None
