@@ -54,7 +54,7 @@ class PartitionDriver:
         name: str,
         log: PartitionLog,
         producers: ProducerStates,
-        surroundings: Surroundings,
+        surroundings: Surroundings[PartitionDriver],
     ) -> None:
         self.topic_partition = topic_partition
         self.name = name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Generic, Protocol, TypeVar
 
 from raftlog.cluster_clock import ClusterClock
 from raftlog.model import BrokerId, BrokerRecord, Incarnation, LeaderEpoch, TopicPartition
@@ -17,11 +17,12 @@ from raftlog.transactions import TransactionKey, TransactionVerdicts
 
 from .damage import LogDamaged
 from .disk_room import DiskRoom
-from .effects import Answer, Fate, IsrProposal, ReportStable, Subscribe
+from .effects import Answer, Fate, FetchedBatch, IsrProposal, Matched, ReportStable, Subscribe
 from .log import PartitionLog
 
-if TYPE_CHECKING:
-    from .driver import PartitionDriver
+Driver = TypeVar("Driver")
+"""`PartitionDriver`, which knows this module; here only its owners' callbacks are given one."""
+AnyDriver = TypeVar("AnyDriver", contravariant=True)
 
 
 class Waiter(Protocol):
@@ -46,20 +47,44 @@ class Subscriber(Protocol):
         ...
 
 
+class FollowingReplica(Protocol):
+    """A replica as the links to its leader see it."""
+
+    name: str
+    topic_partition: TopicPartition
+    log: PartitionLog
+
+    def on_link_opened(self) -> None:
+        """The leader, in the incarnation that the record names, can be asked."""
+        ...
+
+    def on_link_lost(self) -> None: ...
+
+    def on_answer(self, leader_epoch: LeaderEpoch, answer: Answer) -> None:
+        """Raises `RemoteProtocolError`."""
+        ...
+
+    def on_pushed(self, leader_epoch: LeaderEpoch, batches: list[FetchedBatch], marks: Matched) -> None:
+        """Batches whose CRC was checked. Raises `RemoteProtocolError`, and then appended nothing."""
+        ...
+
+    def on_corrupt_push(self) -> None: ...
+
+
 class LeaderLinks(Protocol):
     """The links to the brokers that lead what this broker follows."""
 
-    def follow(self, driver: PartitionDriver, leader: BrokerId, incarnation: Incarnation) -> None:
-        """From now on this driver follows that leader, in place of any before."""
+    def follow(self, replica: FollowingReplica, leader: BrokerId, incarnation: Incarnation) -> None:
+        """From now on this replica follows that leader, in place of any before."""
         ...
 
-    def unfollow(self, driver: PartitionDriver) -> None: ...
+    def unfollow(self, replica: FollowingReplica) -> None: ...
 
-    def subscribe(self, driver: PartitionDriver, subscribe: Subscribe) -> None: ...
+    def subscribe(self, replica: FollowingReplica, subscribe: Subscribe) -> None: ...
 
-    def unsubscribe(self, driver: PartitionDriver) -> None: ...
+    def unsubscribe(self, replica: FollowingReplica) -> None: ...
 
-    def report(self, driver: PartitionDriver, report: ReportStable) -> None: ...
+    def report(self, replica: FollowingReplica, report: ReportStable) -> None: ...
 
 
 class Writer(Protocol):
@@ -93,23 +118,23 @@ class Look:
     """It is to look again at once."""
 
 
-class Looks(Protocol):
+class Looks(Protocol[AnyDriver]):
     """Who has drivers look at their open transactions."""
 
     @property
     def ports(self) -> TransactionPorts: ...
 
-    def want(self, driver: PartitionDriver) -> None:
+    def want(self, driver: AnyDriver) -> None:
         """Something is open here, and may have been decided: `look_at_transactions` soon."""
         ...
 
-    def watch(self, driver: PartitionDriver) -> None:
+    def watch(self, driver: AnyDriver) -> None:
         """Something is open here: this driver is to hear of news."""
         ...
 
 
 @dataclass(slots=True)
-class Surroundings:
+class Surroundings(Generic[Driver]):
     """What all drivers of a broker share."""
 
     node_id: BrokerId
@@ -123,15 +148,15 @@ class Surroundings:
     """The view's, kept up to date by its owner."""
     links: LeaderLinks
     propose_isr: Callable[[IsrProposal, Callable[[Fate], None]], None]
-    wants_tick: Callable[[PartitionDriver], None]
+    wants_tick: Callable[[Driver], None]
     """This driver may wait for time to pass."""
-    transactions: Looks
+    transactions: Looks[Driver]
     offline: Callable[[TopicPartition, str], None]
     lag_max: float
     """Seconds."""
-    broken: Callable[[PartitionDriver, BaseException, LeaderEpoch | None], None]
+    broken: Callable[[Driver, BaseException, LeaderEpoch | None], None]
     """An exception that nobody foresaw left this driver in doubt; it is closed, and led in this epoch, if any."""
     room: DiskRoom = field(default_factory=lambda: DiskRoom(0))
     """On the disk of all of them."""
-    damaged: Callable[[PartitionDriver, LogDamaged], bool] = lambda driver, error: False
+    damaged: Callable[[Driver, LogDamaged], bool] = lambda driver, error: False
     """Damage was found in this driver's log; True: it is dealt with, and the log lives on."""

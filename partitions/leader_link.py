@@ -20,7 +20,7 @@ from raftlog.record_batch import check_crc, split_batches
 from raftlog.slices import fits_a_turn, stepwise
 
 from .control_batches import control_of
-from .driver import PartitionDriver
+from .driver_ports import FollowingReplica
 from .effects import FetchedBatch, Matched, ReportStable
 from .message_turns import MessageTurns
 from .replication_protocol import PushEntry, PushFrame, PushLedger, Subscription
@@ -30,7 +30,7 @@ from .replication_protocol import PushEntry, PushFrame, PushLedger, Subscription
 class LeaderSlot:
     """One subscription of ours."""
 
-    driver: PartitionDriver
+    driver: FollowingReplica
     leader_epoch: LeaderEpoch
 
 
@@ -45,10 +45,10 @@ class LeaderLink:
         self.link: Link | None = None
         self.incarnation = NO_INCARNATION
         """Of the welcome; -1 before."""
-        self.wanted: dict[PartitionDriver, Incarnation] = {}
+        self.wanted: dict[FollowingReplica, Incarnation] = {}
         """Who follows, and the leader's incarnation that its record names."""
         self.slots: dict[int, LeaderSlot] = {}
-        self.slot_of: dict[PartitionDriver, int] = {}
+        self.slot_of: dict[FollowingReplica, int] = {}
         self.last_slot = 0
         self.ledger = PushLedger()
         self.subscriptions: dict[int, Subscription] = {}

@@ -18,18 +18,19 @@ from types import MappingProxyType
 from raftlog.cluster_clock import ClusterClock
 from raftlog.config import MAX_PRODUCE_TIMEOUT_MS, MIB, TimingConfig
 from raftlog.errors import RaftlogError, RetriableError
-from raftlog.model import NO_INCARNATION, Acks, BrokerId, Incarnation, ReplicaReport, TopicPartition
+from raftlog.model import NO_INCARNATION, Acks, BrokerId, Incarnation, Offset, ReplicaReport, TopicPartition
 from raftlog.ports import Buffer, Clock, Disk, LinkHandler, Logger, Part, Random, Scheduler, Worker
 from raftlog.slices import in_turns
-from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset
+from raftlog.wire import FetchedPartition, FetchPartition, FoundOffset, SessionFetchRequest
 
 from .compactor import Compactor
 from .disk_room import DiskRoom
 from .driver import PartitionDriver
 from .driver_ports import Surroundings, TransactionPorts
-from .driver_requests import Produced
+from .driver_requests import DeleteDone, Produced
 from .effects import Fate, IsrProposal
 from .fetch_doubts import CatchUp, own_word_counts
+from .fetch_session import FetchSession, SessionDone
 from .fetch_waiters import Cancellable, FetchWaiters
 from .log_writer import LogWriter
 from .offset_search import not_found, search_offset
@@ -238,6 +239,24 @@ class PartitionManager:
             done(not_found(tp, self.missing(tp)))
         else:
             search_offset(driver, timestamp_ms, self._worker, done, isolation=isolation)
+
+    def fetch_session(
+        self, current: FetchSession | None, request: SessionFetchRequest, done: SessionDone
+    ) -> FetchSession:
+        """A long poll of a session; see `FetchSessions.fetch`."""
+        return self.fetches.sessions.fetch(current, request, done)
+
+    def close_session(self, session: FetchSession | None) -> None:
+        """Its stream is gone."""
+        self.fetches.sessions.close_session(session)
+
+    def delete_records(self, tp: TopicPartition, before: Offset, done: DeleteDone, timeout_ms: int) -> None:
+        """See `PartitionDriver.delete_records`."""
+        driver = self._drivers.get(tp)
+        if driver is None:
+            done(self.missing(tp))
+        else:
+            driver.delete_records(before, done, timeout_ms)
 
     def on_transactions(self, touched: Iterable[TopicPartition] | None) -> None:
         """Something was decided about transactions: what is open here is asked about soon, and of the partitions

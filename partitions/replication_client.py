@@ -22,7 +22,7 @@ from raftlog.model import BrokerId, Incarnation, LeaderEpoch, Offset, ProducerId
 from raftlog.ports import Link, Logger, Scheduler
 from raftlog.slices import in_turns_of
 
-from .driver import PartitionDriver
+from .driver_ports import FollowingReplica
 from .effects import Answer, Diverged, Matched, Refused, ReportStable, StartAt, Subscribe
 from .leader_link import LeaderLink, LeaderSlot, ReceivedPush
 from .message_turns import MessageTurns
@@ -80,33 +80,33 @@ class ReplicationClient:
         self._scheduler = scheduler
         self._logger = logger
         self._leaders: dict[BrokerId, LeaderLink] = {}
-        self._leader_of: dict[PartitionDriver, LeaderLink] = {}
+        self._leader_of: dict[FollowingReplica, LeaderLink] = {}
 
     # --- LeaderLinks: what drivers ask ---
 
-    def follow(self, driver: PartitionDriver, leader: BrokerId, incarnation: Incarnation) -> None:
-        self._detach(driver, keep=leader)
+    def follow(self, replica: FollowingReplica, leader: BrokerId, incarnation: Incarnation) -> None:
+        self._detach(replica, keep=leader)
         entry = self._leaders.get(leader)
         if entry is None:
             entry = self._leaders[leader] = LeaderLink(leader)
             self._dialer.connect(leader)
-        entry.wanted[driver] = incarnation
-        self._leader_of[driver] = entry
+        entry.wanted[replica] = incarnation
+        self._leader_of[replica] = entry
         if entry.incarnation == incarnation:
-            driver.on_link_opened()
+            replica.on_link_opened()
 
-    def unfollow(self, driver: PartitionDriver) -> None:
-        self._detach(driver, keep=None)
+    def unfollow(self, replica: FollowingReplica) -> None:
+        self._detach(replica, keep=None)
 
-    def subscribe(self, driver: PartitionDriver, subscribe: Subscribe) -> None:
-        entry = self._leader_of.get(driver)
+    def subscribe(self, replica: FollowingReplica, subscribe: Subscribe) -> None:
+        entry = self._leader_of.get(replica)
         if entry is None or entry.incarnation != subscribe.leader_incarnation:
             return
-        self._end(entry, driver)
+        self._end(entry, replica)
         entry.last_slot += 1
-        number, tp = entry.last_slot, driver.topic_partition
-        entry.slots[number] = LeaderSlot(driver, subscribe.leader_epoch)
-        entry.slot_of[driver] = number
+        number, tp = entry.last_slot, replica.topic_partition
+        entry.slots[number] = LeaderSlot(replica, subscribe.leader_epoch)
+        entry.slot_of[replica] = number
         entry.subscriptions[number] = Subscription(
             number,
             tp.topic_id,
@@ -119,14 +119,14 @@ class ReplicationClient:
         )
         self._flush_soon(entry)
 
-    def unsubscribe(self, driver: PartitionDriver) -> None:
-        entry = self._leader_of.get(driver)
+    def unsubscribe(self, replica: FollowingReplica) -> None:
+        entry = self._leader_of.get(replica)
         if entry is not None:
-            self._end(entry, driver)
+            self._end(entry, replica)
 
-    def report(self, driver: PartitionDriver, report: ReportStable) -> None:
-        entry = self._leader_of.get(driver)
-        number = entry.slot_of.get(driver) if entry else None
+    def report(self, replica: FollowingReplica, report: ReportStable) -> None:
+        entry = self._leader_of.get(replica)
+        number = entry.slot_of.get(replica) if entry else None
         if entry is not None and number is not None:
             entry.reports[number] = report
             entry.ledger.on_stable(number, report.stable_end_offset)
@@ -191,7 +191,7 @@ class ReplicationClient:
             raise RemoteProtocolError(f"dialed broker {entry.peer} of {self._cluster_id!r}, reached {welcome}")
         entry.incarnation = Incarnation(welcome.incarnation)
 
-        def tell(driver: PartitionDriver) -> None:
+        def tell(driver: FollowingReplica) -> None:
             # Who came meanwhile was told at once, and may have asked already.
             if entry.wanted.get(driver) == entry.incarnation and driver not in entry.slot_of:
                 driver.on_link_opened()
@@ -217,7 +217,7 @@ class ReplicationClient:
 
     # --- Inside ---
 
-    def _detach(self, driver: PartitionDriver, *, keep: BrokerId | None) -> None:
+    def _detach(self, driver: FollowingReplica, *, keep: BrokerId | None) -> None:
         """It no longer follows whom it followed. The last follower of a broker hangs up, unless it is to be kept."""
         entry = self._leader_of.pop(driver, None)
         if entry is None:
@@ -228,7 +228,7 @@ class ReplicationClient:
             del self._leaders[entry.peer]
             self._dialer.disconnect(entry.peer)
 
-    def _end(self, entry: LeaderLink, driver: PartitionDriver) -> None:
+    def _end(self, entry: LeaderLink, driver: FollowingReplica) -> None:
         number = entry.slot_of.get(driver)
         if number is None:
             return

@@ -131,13 +131,13 @@ class LocalRequests:
     ) -> FetchSession:
         """A long poll of a session; see `FetchSessions.fetch`."""
         number = request.correlation_id
-        return self._manager.fetches.sessions.fetch(
+        return self._manager.fetch_session(
             current, request, lambda slots, parts: done(SessionFetchResponse(number, slots), parts)
         )
 
     def close_session(self, session: FetchSession | None) -> None:
         """Its stream is gone."""
-        self._manager.fetches.sessions.close_session(session)
+        self._manager.close_session(session)
 
     def offsets(self, request: OffsetsRequest, done: Callable[[OffsetsResponse], None]) -> None:
         """`done` once every partition has answered."""
@@ -185,11 +185,7 @@ class LocalRequests:
         def delete(position: int) -> None:
             target = asked[position]
             tp = TopicPartition(TopicId(target.topic_id), target.partition)
-            driver = self._manager.driver(tp)
-            if driver is None:
-                answered(position, self._manager.missing(tp))
-            else:
-                driver.delete_records(Offset(target.before), partial(answered, position), request.timeout_ms)
+            self._manager.delete_records(tp, Offset(target.before), partial(answered, position), request.timeout_ms)
 
         in_turns(self._scheduler, range(len(asked)), delete)
 

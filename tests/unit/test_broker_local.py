@@ -49,11 +49,9 @@ class Manager:
         self.taken.append(tp.partition)
         done(FoundOffset(tp.topic_id, tp.partition, offset=tp.partition))
 
-    def driver(self, tp: Any) -> None:
+    def delete_records(self, tp: Any, before: Offset, done: Callable[[RaftlogError], None], timeout_ms: int) -> None:
         self.taken.append(tp.partition)
-
-    def missing(self, tp: Any) -> RaftlogError:
-        return RetriableError("leader_not_available", "")
+        done(RetriableError("leader_not_available", ""))
 
 
 class Local:
