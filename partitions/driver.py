@@ -306,29 +306,15 @@ class PartitionDriver:
         self,
         follower: BrokerId,
         incarnation: Incarnation,
-        leader_epoch: LeaderEpoch,
+        position: fx.FollowerPosition,
         subscriber: Subscriber,
-        *,
-        last_epoch: LeaderEpoch,
-        fetch_offset: Offset,
-        stable_end_offset: Offset,
     ) -> None:
         """A follower's subscription, in place of any that it had. Raises `RemoteProtocolError`."""
         before = self._subscribers.pop(follower, None)
         if before is not None:
             before.on_answer(fx.Refused("connection_lost"))
         self._subscribers[follower] = subscriber
-        self._run(
-            lambda: self.replica.on_subscribe(
-                follower,
-                incarnation,
-                leader_epoch,
-                last_epoch=last_epoch,
-                fetch_offset=fetch_offset,
-                stable_end_offset=stable_end_offset,
-                now=self._now(),
-            )
-        )
+        self._run(lambda: self.replica.on_subscribe(follower, incarnation, position, self._now()))
         self._around.wants_tick(self)
 
     def on_unsubscribe(self, follower: BrokerId, subscriber: Subscriber) -> None:

@@ -178,6 +178,16 @@ class Subscribe:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowerPosition:
+    """Its content as the leader hears it: the epoch asked in, (epoch, end) of the whole log, and its stable end."""
+
+    leader_epoch: LeaderEpoch
+    last_epoch: LeaderEpoch
+    fetch_offset: Offset
+    stable_end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class Unsubscribe:
     """This broker's log is no longer of interest."""
 

@@ -33,6 +33,7 @@ from .effects import (
     DropFollowers,
     Effect,
     Fate,
+    FollowerPosition,
     IncomingBatch,
     IsrProposal,
     Matched,
@@ -155,32 +156,26 @@ class Leader:
     # --- Followers ---
 
     def on_subscribe(
-        self,
-        follower: BrokerId,
-        incarnation: Incarnation,
-        leader_epoch: LeaderEpoch,
-        *,
-        last_epoch: LeaderEpoch,
-        fetch_offset: Offset,
-        stable_end_offset: Offset,
-        now: float,
+        self, follower: BrokerId, incarnation: Incarnation, position: FollowerPosition, now: float
     ) -> list[Effect]:
         """A follower tells (epoch, end) of its log: match it, or tell where it must truncate to.
 
         Raises `RemoteProtocolError` where its numbers contradict one another or what it said before.
         """
-        code = self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch)
+        code = self._followers.fence(follower, incarnation, position.leader_epoch, self.leader_epoch)
         if code:
             return [AnswerFollower(follower, Refused(code))]
         counts = follower in self.maximal_isr or follower in self.record.commit_set
         counted = counts and follower not in self.record.not_eligible
-        answer = compare_follower(self._log, self.high_watermark, last_epoch, fetch_offset, counted=counted)
+        answer = compare_follower(
+            self._log, self.high_watermark, position.last_epoch, position.fetch_offset, counted=counted
+        )
         if isinstance(answer, StartAt):
             answer = replace(answer, greatest_producer_id=self._producers.greatest_id)
         effects: list[Effect] = [AnswerFollower(follower, answer)]
         if isinstance(answer, Matched):
             progress = self._followers[follower]
-            progress.on_report(fetch_offset, stable_end_offset, self._log.log_end_offset, now)
+            progress.on_report(position.fetch_offset, position.stable_end_offset, self._log.log_end_offset, now)
             effects += self._advance_high_watermark()
             effects += self._revise_isr(now)
         return effects

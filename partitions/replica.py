@@ -40,6 +40,7 @@ from .effects import (
     Effect,
     Fate,
     FetchedBatch,
+    FollowerPosition,
     IncomingBatch,
     Matched,
     Refused,
@@ -179,28 +180,12 @@ class Replica:
         return NotLeader(f"broker {leader} leads the partition", leader)
 
     def on_subscribe(
-        self,
-        follower: BrokerId,
-        incarnation: Incarnation,
-        leader_epoch: LeaderEpoch,
-        *,
-        last_epoch: LeaderEpoch,
-        fetch_offset: Offset,
-        stable_end_offset: Offset,
-        now: float,
+        self, follower: BrokerId, incarnation: Incarnation, position: FollowerPosition, now: float
     ) -> list[Effect]:
         if self.leader is None:
             code = "replica_not_available" if self.offline else "not_leader"
             return [AnswerFollower(follower, Refused(code))]
-        return self.leader.on_subscribe(
-            follower,
-            incarnation,
-            leader_epoch,
-            last_epoch=last_epoch,
-            fetch_offset=fetch_offset,
-            stable_end_offset=stable_end_offset,
-            now=now,
-        )
+        return self.leader.on_subscribe(follower, incarnation, position, now)
 
     def on_report(
         self,

@@ -31,7 +31,7 @@ from raftlog.ports import Clock, Link, Logger, Scheduler, Worker
 from raftlog.slices import in_turns_of
 
 from .driver import PartitionDriver
-from .effects import Refused
+from .effects import FollowerPosition, Refused
 from .message_turns import MessageTurns
 from .replication_protocol import (
     AckEntry,
@@ -278,11 +278,13 @@ class ReplicationServer:
         driver.on_subscribe(
             follower.broker_id,
             follower.incarnation,
-            LeaderEpoch(subscription.leader_epoch),
+            FollowerPosition(
+                leader_epoch=LeaderEpoch(subscription.leader_epoch),
+                last_epoch=LeaderEpoch(subscription.last_epoch),
+                fetch_offset=Offset(subscription.fetch_offset),
+                stable_end_offset=Offset(subscription.stable_end_offset),
+            ),
             slot,
-            last_epoch=LeaderEpoch(subscription.last_epoch),
-            fetch_offset=Offset(subscription.fetch_offset),
-            stable_end_offset=Offset(subscription.stable_end_offset),
         )
 
     def _forget_slot(self, follower: FollowerLink, number: int) -> None:

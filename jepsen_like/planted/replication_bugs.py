@@ -86,25 +86,15 @@ def _know_whatever_incarnation(followers: Any, record: Any, now: float) -> None:
             followers._progress[broker] = replace(known[broker], incarnation=followers._progress[broker].incarnation)
 
 
-def _subscribe_unmatched(
-    self: Any,
-    follower: Any,
-    incarnation: Any,
-    leader_epoch: Any,
-    *,
-    last_epoch: Any,
-    fetch_offset: Any,
-    stable_end_offset: Any,
-    now: float,
-) -> Any:
+def _subscribe_unmatched(self: Any, follower: Any, incarnation: Any, position: Any, now: float) -> Any:
     """What a follower has on disk counts, compared or not."""
-    code = self._followers.fence(follower, incarnation, leader_epoch, self.leader_epoch)
+    code = self._followers.fence(follower, incarnation, position.leader_epoch, self.leader_epoch)
     if code:
         return [AnswerFollower(follower, Refused(code))]
-    answer = _compare_follower(self._log, self.high_watermark, last_epoch, fetch_offset, counted=True)
+    answer = _compare_follower(self._log, self.high_watermark, position.last_epoch, position.fetch_offset, counted=True)
     end, progress = self._log.log_end_offset, self._followers[follower]
-    stable = max(min(stable_end_offset, end), progress.stable_end_offset)
-    progress.on_report(max(stable, min(fetch_offset, end)), stable, end, now)
+    stable = max(min(position.stable_end_offset, end), progress.stable_end_offset)
+    progress.on_report(max(stable, min(position.fetch_offset, end)), stable, end, now)
     return [AnswerFollower(follower, answer), *self._advance_high_watermark(), *self._revise_isr(now)]
 
 

@@ -246,11 +246,13 @@ class CoreDriver:
             self.replica.on_subscribe(
                 BrokerId(follower),
                 Incarnation(incarnation),
-                LeaderEpoch(self.replica.leader_epoch if epoch is None else epoch),
-                last_epoch=LeaderEpoch(last_epoch),
-                fetch_offset=Offset(end),
-                stable_end_offset=Offset(end if stable is None else stable),
-                now=self.now,
+                fx.FollowerPosition(
+                    leader_epoch=LeaderEpoch(self.replica.leader_epoch if epoch is None else epoch),
+                    last_epoch=LeaderEpoch(last_epoch),
+                    fetch_offset=Offset(end),
+                    stable_end_offset=Offset(end if stable is None else stable),
+                ),
+                self.now,
             )
         )
 
