@@ -73,7 +73,7 @@ def test_regions_go_by_sendfile_while_their_segments_are_deleted(tmp_path: Path)
 
 def test_pages_that_the_kernel_dropped_are_cold_and_a_worker_loads_them(tmp_path: Path) -> None:
     disk, log, made = make(tmp_path)
-    segment = log._segments.all[0]
+    segment = log.segments.all[0]
     with contextlib.closing(disk.open(f"{PATH}/{segment.base_offset:020d}.log")) as file:
         file.fsync()
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

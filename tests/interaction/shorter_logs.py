@@ -71,16 +71,16 @@ class ShorterLogs(Moves):
         driver = self._driver(number)
         compactor = self.manager(number).compactor
         assert compactor.look(), "nothing is worth it"
-        segments = list(driver.log._segments.all)
+        segments = list(driver.log.segments.all)
         worker = self.nodes[int(number)].worker
         assert worker is not None
         for _ in range(PASS_MAX):
-            if list(driver.log._segments.all) != segments:
+            if list(driver.log.segments.all) != segments:
                 return
             worker.begin()
             worker.end()
             self.scheduler.run()
-            if list(driver.log._segments.all) == segments:
+            if list(driver.log.segments.all) == segments:
                 self.scheduler.advance(0.01)
         raise AssertionError("the pass does not come so far")
 
@@ -89,7 +89,7 @@ class ShorterLogs(Moves):
         for node in self.chosen(numbers):
             log = self._driver(str(node.number)).log
             shown = []
-            for segment in log._segments.all:
+            for segment in log.segments.all:
                 if segment.size:
                     piece = log.read(segment.base_offset, segment.end_offset, 1 << 24, by=ReadBy.FOLLOWER)
                     shown.append(" ".join(_shown(batch) for batch in split_batches(_joined(piece.parts))))

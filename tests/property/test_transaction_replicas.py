@@ -179,7 +179,7 @@ class Table:
 
     def log_of(self, number: int) -> list[tuple[int, int]]:
         found = []
-        source = self.cluster.members[number].manager.drivers[tp(0)].log._segments.header_source()
+        source = self.cluster.members[number].manager.drivers[tp(0)].log.segments.header_source()
         for header in source.headers_from(source.start_offset):
             found.append((header.base_offset, header.crc))
         return found

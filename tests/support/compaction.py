@@ -69,7 +69,7 @@ def compact(
 def seal(log: PartitionLog) -> None:
     """Everything that was appended is in sealed segments: the active one is another."""
     settle(log)
-    if log._segments.active.size:
+    if log.segments.active.size:
         log._segments.roll(log.log_end_offset)
     settle(log)
 

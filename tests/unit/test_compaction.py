@@ -168,12 +168,12 @@ class TestALog:
             append_records(log, [(b"k", b"v%d" % number * 10)])
         settle(log)
         before = records(log)
-        active = log._segments.active.base_offset
-        bound = log._segments.all[2].end_offset - 1
+        active = log.segments.active.base_offset
+        bound = log.segments.all[2].end_offset - 1
         compact(log, high_watermark=bound)
         kept = records(log)
-        assert [entry for entry in kept if entry[0] >= log._segments.all[2].base_offset] == [
-            entry for entry in before if entry[0] >= log._segments.all[2].base_offset
+        assert [entry for entry in kept if entry[0] >= log.segments.all[2].base_offset] == [
+            entry for entry in before if entry[0] >= log.segments.all[2].base_offset
         ]
         compact(log)
         assert [entry for entry in records(log) if entry[0] >= active] == [
@@ -352,7 +352,7 @@ class TestBesideOthers:
         _, log = self.filled()
         log._tail.forget_below(log.log_end_offset)
         wanted = Wanted(Offset(8), log.log_end_offset, 300, 10, min_one=True)
-        cold = log._reader._cold_read(log._segments.holding(Offset(8)), wanted, log._generation)
+        cold = log._reader._cold_read(log.segments.holding(Offset(8)), wanted, log._generation)
         assert compact(log)
         with pytest.raises(LogDamaged) as caught:
             cold.load()
@@ -363,7 +363,7 @@ class TestBesideOthers:
     def test_a_segment_that_went_meanwhile_is_not_replaced(self) -> None:
         _, log = self.filled()
         cleaned = self.first_cleaned(log)
-        log.advance_log_start(log._segments.all[1].base_offset)
+        log.advance_log_start(log.segments.all[1].base_offset)
         settle(log)
         assert not log.replace_segment(cleaned)
         self.run.clear_away()

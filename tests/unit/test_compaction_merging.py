@@ -171,20 +171,20 @@ class TestALog:
     def test_no_two_holes_lie_side_by_side_in_a_segment(self) -> None:
         _, log = self.compacted_twice()
         empty = [is_hole(header) for header in headers(log)]
-        assert sum(one and two for one, two in pairwise(empty)) < len(log._segments)
+        assert sum(one and two for one, two in pairwise(empty)) < len(log.segments)
 
     def test_small_segments_come_together(self) -> None:
         disk, log = self.filled()
-        many = len(log._segments)
+        many = len(log.segments)
         before = table(log)
         compact(log)
         append_records(log, [(b"k0", b"new"), (b"k1", b"new")], time=3_000)
         seal(log)
         compact(log)
         assert table(log) == before | {b"k0": b"new", b"k1": b"new"}
-        assert len(log._segments) <= many // 2
-        assert segment_files(disk) == [segment.base_offset for segment in log._segments.all]
-        assert all(segment.size <= COMPACTED.segment_bytes for segment in log._segments.all)
+        assert len(log.segments) <= many // 2
+        assert segment_files(disk) == [segment.base_offset for segment in log.segments.all]
+        assert all(segment.size <= COMPACTED.segment_bytes for segment in log.segments.all)
         again = reopen(disk)
         assert records(again) == records(log) and again.log_end_offset == log.log_end_offset
 
@@ -213,9 +213,9 @@ class TestALog:
         for number in range(12):
             append_records(log, [(b"once%d" % number, b"x" * 700)])
         seal(log)
-        before = list(log._segments.all)
+        before = list(log.segments.all)
         compact(log)
-        assert list(log._segments.all) == before, "the very same objects"
+        assert list(log.segments.all) == before, "the very same objects"
 
     def test_a_truncation_frees_the_names_of_what_was_put_together(self) -> None:
         """The job that removes their files must not remove those of the batches that came in their place."""
@@ -253,7 +253,7 @@ class TestALog:
         for number in range(4):
             append_records(log, [(b"once%d" % number, b"x" * 100)])
         seal(log)
-        segment = log._segments.all[0]
+        segment = log.segments.all[0]
         source = disk.open(f"{PATH}/{0:020d}.log")
         old = OldSegment(segment, segment.base_offset, segment.end_offset, segment.size)
         output = CleanedFile(disk, PATH, old, source, 100)
@@ -269,10 +269,10 @@ def test_which_segments_come_together(here: int, next_one: int, together: bool) 
     disk, log = new_log()
     append_records(log, [(b"k", b"v")])
     seal(log)
-    first = OldSegment(log._segments.all[0], Offset(0), Offset(1), here * MIB)
+    first = OldSegment(log.segments.all[0], Offset(0), Offset(1), here * MIB)
     output = CleanedFile(disk, PATH, first, disk.open(f"{PATH}/{0:020d}.log"), 100)
     output.index.offsets.size = here * MIB
-    after = OldSegment(log._segments.all[0], Offset(1), Offset(2), next_one * MIB)
+    after = OldSegment(log.segments.all[0], Offset(1), Offset(2), next_one * MIB)
     assert output.takes(after, 10 * MIB) is together
     assert not output.takes(after._replace(end_offset=Offset(2**33)), 10 * MIB)
 
@@ -318,7 +318,7 @@ class TestACrash:
             if not again.log_start_offset:
                 assert table(again) == state
             again.check_invariants()
-            assert segment_files(disk) == [segment.base_offset for segment in again._segments.all], step
+            assert segment_files(disk) == [segment.base_offset for segment in again.segments.all], step
         assert step > 20 and (power or put_together), "there is much to interrupt"
 
 

@@ -29,7 +29,7 @@ class Damaged(ReplicationCluster):
             self.produce(0, size=100)
             self.settle()
         self.log = self.members[0].manager.drivers[tp(0)].log
-        self.bases = [segment.base_offset for segment in self.log._segments.all]
+        self.bases = [segment.base_offset for segment in self.log.segments.all]
         first = f"{folder_of(tp(0))}/{0:020d}.log"
         self.batch_bytes = len(self.members[0].disk.read(first)) // self.bases[1]
         assert len(self.bases) > 2 and self.bases[1] > 8

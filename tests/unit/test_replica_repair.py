@@ -45,7 +45,7 @@ class Repairing(ReplicationCluster):
     def find(self, number: int, segment: int = 0) -> None:
         """As the scrubber does."""
         driver = self.members[number].manager.drivers[tp(0)]
-        driver.on_load_failed(driver.log.damage_in(driver.log._segments.all[segment].base_offset, "bits rotted"))
+        driver.on_load_failed(driver.log.damage_in(driver.log.segments.all[segment].base_offset, "bits rotted"))
         self.settle()
 
     def accept(self, number: int) -> None:

@@ -278,11 +278,11 @@ def test_a_read_ends_before_a_segment_that_is_gone_and_holds_nothing() -> None:
     disk = SimDisk()
     written(disk, clean=True)
     log = opened(disk, clean=True)
-    second = log._segments.all[1].base_offset
+    second = log.segments.all[1].base_offset
     disk.remove(f"{PATH}/{second:020d}.log")
     piece = log.read(Offset(0), log.log_end_offset, 1 << 20)
     assert piece.next_offset == second
     piece.release()
     with pytest.raises(LogDamaged, match="is gone"):
         log.read(second, log.log_end_offset, 1 << 20)
-    assert not any(segment.file.is_open for segment in log._segments.all)
+    assert not any(segment.file.is_open for segment in log.segments.all)

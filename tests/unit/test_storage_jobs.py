@@ -185,7 +185,7 @@ def test_a_cut_lowers_the_checkpoint_first_and_is_durable_before_anything_new(re
     for _ in range(12):
         append(log, epoch=1)
         settle(log)
-    second = log._segments.all[1]
+    second = log.segments.all[1]
     log.truncate_to(Offset(second.base_offset + 1))
     cut_at = log.log_end_offset
     append(log, epoch=2)
@@ -207,7 +207,7 @@ def test_segments_below_the_start_go_after_the_checkpoint_that_says_so_and_a_few
     for _ in range(60):
         append(log)
     settle(log)
-    many = len(log._segments)
+    many = len(log.segments)
     assert many > 2 * log_pending.REMOVALS_PER_JOB
     log.advance_log_start(Offset(60))
     recorder.steps.clear()
@@ -378,7 +378,7 @@ def test_no_file_is_held_open_but_the_last(disk: SimDisk, monkeypatch: pytest.Mo
     for _ in range(40):
         append(log)
         settle(log)
-    assert len(log._segments) > 5
+    assert len(log.segments) > 5
     assert len(held) == 1
     read_batches(log, 0)
     assert len(held) == 1

@@ -94,7 +94,7 @@ def test_a_region_is_released_once_and_keeps_the_file_until_then() -> None:
     slice_ = log.read(Offset(0), Offset(4), 1 << 20)
     (region,) = slice_.parts
     assert isinstance(region, FileRegion)
-    file = log._segments.all[0].file
+    file = log.segments.all[0].file
     open_before = file.is_open
     slice_.release()
     assert (open_before, file.is_open) == (True, False)
@@ -146,7 +146,7 @@ def test_a_region_whose_pages_are_missing_between_the_headers_is_cold(monkeypatc
 
 def test_a_read_that_meets_cold_pages_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, log, _ = make()
-    second = log._segments.all[1]
+    second = log.segments.all[1]
     cold_inode = disk._names[f"{PATH}/{second.base_offset:020d}.log"]
     real = SimFile.pread
     monkeypatch.setattr(SimFile, "pread_cached", lambda f, n, at: None if f._inode is cold_inode else real(f, n, at))
@@ -169,7 +169,7 @@ def test_a_cold_read_of_a_segment_that_went_says_ask_again(cold: None) -> None:
 
 def test_a_damaged_index_of_a_sealed_segment_is_made_anew_by_a_worker() -> None:
     disk, log, made = make()
-    log._cache.forget(log._segments.all[0])
+    log._cache.forget(log.segments.all[0])
     disk.replace(f"{PATH}/{0:020d}.index", b"rotten")
     slice_ = log.read(Offset(2), Offset(6), 1 << 20)
     assert slice_.load is not None
@@ -284,7 +284,7 @@ def test_the_first_record_at_or_after_a_time_is_found(cache_bytes: int) -> None:
 
 def test_a_time_search_works_without_good_index_files() -> None:
     disk, log, made = make()
-    for segment in log._segments.all[:-1]:
+    for segment in log.segments.all[:-1]:
         disk.replace(f"{PATH}/{segment.base_offset:020d}.timeindex", b"rotten")
     for one in made:
         time = one.header.base_timestamp + 1

@@ -20,7 +20,7 @@ def make(config: TopicConfig, batches: int = 30) -> PartitionLog:
     for number in range(batches):
         append(log, count=2, time=1000 * number)
     settle(log)
-    assert len(log._segments) == batches
+    assert len(log.segments) == batches
     return log
 
 
@@ -69,7 +69,7 @@ def test_a_bounded_number_of_segments_a_pass() -> None:
     assert log.retention(2**50, end) == 2 * SEGMENTS_PER_PASS_MAX
     log.advance_log_start(log.retention(2**50, end))
     settle(log)
-    assert len(log._segments) == 5
+    assert len(log.segments) == 5
     log.advance_log_start(log.retention(2**50, end))
     settle(log)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (end, end, 0), "the last one too"
