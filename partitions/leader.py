@@ -90,8 +90,15 @@ class Leader:
         self._parking = Parking()
         self._followers = Followers(node_id, log, brokers)
         self.deletions = Deletions(log, self._isr, self._followers.start_of)
-        marks = (self._isr, self._produces, self._followers)
-        self.transactions = LeaderTransactions(record, log, *marks, producers.transactions, verdicts)
+        self.transactions = LeaderTransactions(
+            record,
+            log,
+            isr=self._isr,
+            produces=self._produces,
+            followers=self._followers,
+            state=producers.transactions,
+            verdicts=verdicts,
+        )
         self._followers.know(self.record, now)
 
     @property
