@@ -27,7 +27,7 @@ def subscribed(
 ) -> GroupConsumer:
     """A member that begins with the earliest records. `on_gone` hears of partitions that it gave up or lost. `options`
     are a `GroupConsumer`'s. Raises as that."""
-    return Consumer.subscribe(
+    member: GroupConsumer = Consumer.subscribe(
         bootstrap,
         group,
         topics,
@@ -39,3 +39,4 @@ def subscribed(
         on_lost=on_gone,
         **options,
     )
+    return member
