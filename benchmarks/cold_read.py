@@ -12,8 +12,6 @@ whole cold log and looks at every value.
 A loop is held from when its selector answers until it asks again. That is told by the wall, which has in it what the
 machine gave to others, and by the loop's own processor time. A thread waits for the disk, never a loop: so the second
 tells of our code and the first of the machine as well.
-
-What is *not* here: throughput of warm logs (`table.py`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ shows it. Afterwards every group's offsets are read back: they must be the last 
 a later commit that got no answer.
 
 All members are tasks of this one process: its CPU time is told beside the nodes', since on a small machine it is the
-larger part. What is *not* here: reading (`table.py`), groups that rebalance.
+larger part.
 """
 
 from __future__ import annotations

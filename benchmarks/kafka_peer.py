@@ -5,9 +5,6 @@ each version; from then on no network is needed. Brokers are combined KRaft node
 votes as a controller. Their JVM gets the options that Kafka's own start script gives it, their topics the replication
 and the `min.insync.replicas` that raftlog's get. They end by SIGKILL, since their data goes with them, and with this
 process, however it ends.
-
-What is *not* here: clients (Spark's connector brings Kafka's), and anything that the product needs. It needs neither
-Maven nor a broker's JVM.
 """
 
 from __future__ import annotations

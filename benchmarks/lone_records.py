@@ -8,8 +8,6 @@ for: with all nodes in one interpreter they are longer than in processes of thei
     python benchmarks/lone_records.py                  one line of counts
     python benchmarks/lone_records.py --by file        and where the calls are
     python benchmarks/lone_records.py --by function --top 40
-
-What is *not* here: latency at a rate (`raftlog bench latency`), throughput (`table.py`).
 """
 
 from __future__ import annotations

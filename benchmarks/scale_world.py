@@ -7,8 +7,6 @@ machines of their own, whatever else runs here, and a voter that is busy all the
 A broker that is no voter is a stub (`Stub`): it beats, proposes what a broker proposes, and acknowledges what an
 observer acknowledges, but applies nothing, and its work costs nothing. A message takes `LATENCY_SECONDS` and its bytes'
 time on a link of 10 Gbit/s; an fsync takes `FSYNC_SECONDS`.
-
-What is *not* here: sockets and HTTP/2, whose cost a message `benchmarks/http2.py` tells; what is measured (`scale.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 The clock runs from the first client's beginning of a pass until its last record is acknowledged (rows of `acks=1`:
 until every follower has it; rows of two kinds of clients: until it is read). It stands still while, between passes, a
 second consumer in a process of its own reads all of the pass back: number and checksum must agree, or the program ends.
-What is *not* here: clients and passes (`raftlog/cli/bench_runs.py`), which rows there are (`table_rows.py`).
 """
 
 from __future__ import annotations

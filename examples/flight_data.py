@@ -3,8 +3,6 @@
 Flights come in the order in which they really left, as a departure board would report them; their event time is the
 schedule. So they are out of order by as much as they were late: 8 % by more than an hour, the latest by most of a
 day.
-
-What is *not* here: sending them (`pipeline.py`).
 """
 
 from __future__ import annotations

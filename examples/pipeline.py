@@ -7,8 +7,6 @@ Three nodes start; a year of flights is produced in the order in which they left
 by day and weather with a watermark, and writes each day that is complete to another topic, exactly once, and from there
 to Parquet. At last the files are compared with what plain Python makes of the same flights, and `build/pipeline.svg`
 shows them. It ends with exit code 0 only if every flight was counted, and counted once.
-
-What is *not* here: the data (`flight_data.py`), the queries (`pipeline_query.py`).
 """
 
 from __future__ import annotations

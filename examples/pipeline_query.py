@@ -6,8 +6,7 @@
    weather, and each day that is complete goes to the topic `delays`: exactly once, in micro-batches of 60,000.
 2. The topic `delays` goes to Parquet files.
 
-Both read what is there and end. What is *not* here: where the records come from, and whether the outcome is right
-(`pipeline.py`).
+Both read what is there and end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """The native HTTP API, put together: the table of routes, the application, a listening server.
 
 `openapi.json` describes it; a test holds the two together, both ways. The broker is behind `service.BrokerService`.
-
-What is *not* here: handlers (`topics.py`, `produce.py`, `fetch.py`, `offsets.py`, `cluster.py`, `moves.py`) and what
-surrounds them (`middleware.py`, `server.py`).
 """
 
 from __future__ import annotations

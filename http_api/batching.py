@@ -4,7 +4,7 @@ A record goes to the partition that it names; else to the one that the request n
 default partitioner puts that key; else to the request's sticky partition. Records of one partition keep their order,
 and batches are cut so that none exceeds the topic's `max.message.bytes`.
 
-Pure, and safe to run in a thread. What is *not* here: which partition is the sticky one (`produce.py`), base offsets.
+Pure, and safe to run in a thread.
 """
 
 from __future__ import annotations

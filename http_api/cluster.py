@@ -1,7 +1,4 @@
-"""The cluster and this node: who is there, how the quorum is, whether all is well, and the description of this API.
-
-What is *not* here: metrics.
-"""
+"""The cluster and this node: who is there, how the quorum is, whether all is well, and the description of this API."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What the handlers of one API share: the broker, the limits, the codec threads and what is held and under way.
 
 Everything that grows with the number or size of requests is counted here, and refused as `overloaded` above its bound.
-What is *not* here: any state of topics or records; that is the broker's.
 """
 
 from __future__ import annotations

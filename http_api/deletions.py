@@ -1,7 +1,4 @@
-"""`POST /v1/topics/{topic}/delete-records`: everything below an offset goes, partition by partition.
-
-What is *not* here: how far a partition's start may move, and when that is durable everywhere (`partitions/`).
-"""
+"""`POST /v1/topics/{topic}/delete-records`: everything below an offset goes, partition by partition."""
 
 from __future__ import annotations
 

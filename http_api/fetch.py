@@ -3,8 +3,6 @@
 The raw path sends what the broker gives: bytes in memory through aiohttp, regions of files by `sendfile`, with no copy
 in Python, unless the connection is encrypted or the file has no descriptor; then they are read in a thread. Each piece
 has a deadline, so a reader that stops does not hold files and memory for ever.
-
-What is *not* here: long polling and what may be read (the broker), how records look (`records_out.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 What is read is what the quorum has decided by now (S7): a consumer that was just assigned a partition goes on exactly
 where its predecessor's last accepted commit says (S8).
-
-What is *not* here: whose commit is taken (`metadata/groups/image.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A membership is three calls: join once, beat every few seconds, leave at the end. Every answer to a heartbeat tells what
 the member may read now and what it must give up; what it gave up it names in its next heartbeat.
-
-What is *not* here: committed offsets (`group_offsets.py`), and every decision.
 """
 
 from __future__ import annotations

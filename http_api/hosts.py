@@ -4,7 +4,7 @@ A browser sends requests of any page to any address, a name that its owner point
 rebinding). So `Host` must be a name of ours, and `Origin`, where there is one, the same place or one that the operator
 allowed. Programs send no `Origin`; that is fine.
 
-Pure. What is *not* here: credentials.
+Pure.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ behind a `}`. Only a parser can tell whether that is between two records or insi
 does not depend on what follows, so a slice that is a list by itself was cut between two. Where it is none the slice
 grows, to twice its size each time, up to the most that one record may take.
 
-Pure. What is *not* here: what a record is (`records_in.py`).
+Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every bound of the HTTP API, with its reason. What is *not* here: bounds of formats (`raftlog/config.py`)."""
+"""Every bound of the HTTP API, with its reason."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The shapes of JSON bodies: what `openapi.json` calls schemas, as types that msgspec checks and writes.
-
-What is *not* here: records (`raftlog/json_values.py`), problem documents (`problems.py`).
-"""
+"""The shapes of JSON bodies: what `openapi.json` calls schemas, as types that msgspec checks and writes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The shapes of JSON bodies about consumer groups: what `openapi.json` calls schemas.
-
-What is *not* here: reading and answering (`groups.py`, `group_offsets.py`).
-"""
+"""The shapes of JSON bodies about consumer groups: what `openapi.json` calls schemas."""
 
 from __future__ import annotations
 

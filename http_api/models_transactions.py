@@ -1,7 +1,4 @@
-"""The shapes of JSON bodies about transactions: what `openapi.json` calls schemas.
-
-What is *not* here: reading and answering (`transactions.py`).
-"""
+"""The shapes of JSON bodies about transactions: what `openapi.json` calls schemas."""
 
 from __future__ import annotations
 

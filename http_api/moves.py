@@ -1,7 +1,4 @@
-"""Moving replicas and leaderships: reassignments, plans, elections by hand, brokers that go, what this node holds.
-
-What is *not* here: every decision (`service_moves.py` is the port to who makes them).
-"""
+"""Moving replicas and leaderships: reassignments, plans, elections by hand, brokers that go, what this node holds."""
 
 from __future__ import annotations
 

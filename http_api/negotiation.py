@@ -1,4 +1,4 @@
-"""Which media type an answer has (RFC 9110, 12.5.1). What is *not* here: `Content-Type` of requests (`bodies.py`)."""
+"""Which media type an answer has (RFC 9110, 12.5.1)."""
 
 from __future__ import annotations
 

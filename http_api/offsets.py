@@ -1,7 +1,4 @@
-"""`GET .../offsets` and `POST /v1/offsets`: which offset is first, last, or of a time. And producer ids.
-
-What is *not* here: committed offsets of consumer groups.
-"""
+"""`GET .../offsets` and `POST /v1/offsets`: which offset is first, last, or of a time. And producer ids."""
 
 from __future__ import annotations
 

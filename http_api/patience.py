@@ -2,8 +2,6 @@
 
 A timer of its own for each of a thousand requests a second costs more than what they wait for, and next to none of them
 ever goes off. All who wait here wait equally long, so the first to come is the first to be overdue.
-
-What is *not* here: waiting that moves its deadline as it goes (`bodies.py`, `replies.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 `type` is `urn:raftlog:problem:` and the stable code, `status` the code's, from the one table `raftlog.errors.CODES`.
 Beside RFC 9457's members there are `code`, `retriable`, `applied` (may it have happened all the same?) and
 `request_id`; an `ApiError` adds members of its own. A retriable problem carries `Retry-After`.
-
-What is *not* here: catching them (`middleware.py`, `server.py`).
 """
 
 from __future__ import annotations

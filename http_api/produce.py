@@ -4,8 +4,6 @@ A request is parsed and packed as a whole before anything is sent to the broker:
 batches of several partitions are appended independently, so some may fail; then the answer is a problem, and its
 member `batches` tells what became of each. The raw path answers 200 with an error for each partition instead, since
 native clients look there.
-
-What is *not* here: parsing (`records_in.py`), packing (`batching.py`), anything that decides.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""A request's query parameters and path segments, typed: what is unknown, repeated or out of range is refused by name.
-
-What is *not* here: which parameters a path takes (each handler says) and their meaning.
+"""A request's query parameters and path segments, typed: what is unknown, repeated or out of range is refused by
+name.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Four kinds of body: JSON (`{"records": [...]}`), JSON lines, text (a record a li
 are decoded by msgspec into typed records, in slices, since a call into C keeps the interpreter's lock; then column by
 column. An error names the record and the member at fault, and the whole request is refused.
 
-Pure, and safe to run in a thread. What is *not* here: partitions and batches (`batching.py`).
+Pure, and safe to run in a thread.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ out here, as are control batches, which hold nothing of users, and, for who read
 batch that is corrupt ends the page before it; where it
 is the first, the reader is told.
 
-Pure, and safe to run in a thread. What is *not* here: fetching (`fetch.py`), how a value looks
-(`raftlog/json_values.py`).
+Pure, and safe to run in a thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Answers in JSON, and sending: every piece of an answer has a deadline.
-
-What is *not* here: problems (`problems.py`), answers made of regions of files (`fetch.py`).
-"""
+"""Answers in JSON, and sending: every piece of an answer has a deadline."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Checking what lies on this node's disk: begin now, and how far it is. Every other node has to be asked for its own.
-
-What is *not* here: reading and judging (the broker's scrubber), and repairs, which need nobody's asking.
+"""Checking what lies on this node's disk: begin now, and how far it is. Every other node has to be asked for its
+own.
 """
 
 from __future__ import annotations

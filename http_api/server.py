@@ -3,8 +3,6 @@
 aiohttp answers some things before or beside an application's middleware, in plain text: malformed requests, refusals
 of `Expect`, what escapes. Here they become problem documents as well. Bodies reach us as they were sent: decompressing
 is bounded by `bodies.py`.
-
-What is *not* here: requests that are well-formed (`middleware.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Topics: create, list, describe, change, grow, delete. What is *not* here: placement and every other decision."""
+"""Topics: create, list, describe, change, grow, delete."""
 
 from __future__ import annotations
 

@@ -5,8 +5,6 @@ for again as it was, at any node: the first answer comes again. So an answer tha
 
 Listed is what a node knows by itself: commits whose markers are not reported yet (all nodes know these), and what is
 open in partitions that it leads (for the rest the others have to be asked).
-
-What is *not* here: every decision (`metadata/groups/transaction_*.py`).
 """
 
 from __future__ import annotations

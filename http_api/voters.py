@@ -1,7 +1,4 @@
-"""`POST /v1/quorum/voters`: a node becomes a voter of the metadata quorum, or a voter ceases to be one.
-
-What is *not* here: whether that is safe now (the quorum's leader decides).
-"""
+"""`POST /v1/quorum/voters`: a node becomes a voter of the metadata quorum, or a voter ceases to be one."""
 
 from __future__ import annotations
 

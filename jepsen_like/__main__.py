@@ -7,8 +7,6 @@
 One line of JSON: `{"valid": true | false | "unknown", "anomalies": {...}}`. Exit code 0 valid, 1 invalid, 2 unknown (a
 checker that gives up has not passed anything), 3 a file or a call that cannot be made sense of. Whatever bytes a file
 has, there is one line: where nothing was judged it is `{"valid": "unknown", "anomalies": {}, "error": "..."}`.
-
-What is *not* here: simulated clusters (`python -m jepsen_like.simulator`), planted bugs (`... .planted`).
 """
 
 from __future__ import annotations

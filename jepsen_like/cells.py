@@ -2,8 +2,6 @@
 
 `R` cells read and write a log, `M` cells the metadata. `reference` names what Jepsen ran of the kind; it is told beside
 our own figures and no target of ours hangs on it. What was never run, anywhere here, is `NOT_TESTED`.
-
-What is *not* here: adding up (`scoreboard.py`), running (`runner.py`).
 """
 
 from __future__ import annotations

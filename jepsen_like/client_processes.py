@@ -1,7 +1,7 @@
 """Client processes of the operating system, as the interpreter holds them: start, ask, kill.
 
 A child that says nothing in time, ends, or says what makes no sense is `ClientGone`: it is killed, and what it had
-under way is nobody's knowledge. What is *not* here: what a child does (`clients/process.py`).
+under way is nobody's knowledge.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The histories are no part of this project; whoever has them names their folder: `porcupine/` and `knossos/`, each with
 an `expected.json`, and `kafka_cases.json`. Of a log's case every anomaly has to be found, and no other.
-
-What is *not* here: judging one history (`__main__.py`), other projects' formats (`history_formats.py`).
 """
 
 from __future__ import annotations

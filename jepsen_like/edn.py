@@ -6,7 +6,7 @@ Lists and vectors become tuples, maps dictionaries, sets frozensets, keywords `K
 that whatever is no map may itself be a key. A tag is dropped, its value kept. Nesting is bounded.
 
 The libraries for this that are on the package index have not been released for years, and parse a history of a few
-megabytes in minutes. Source: the EDN specification (github.com/edn-format/edn). What is *not* here: writing it.
+megabytes in minutes. Source: the EDN specification (github.com/edn-format/edn).
 """
 
 from __future__ import annotations

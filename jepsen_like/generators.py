@@ -9,8 +9,7 @@ wrote, or writes until it is acknowledged, lives from that.
 Chance is the context's, drawn anew for every operation from the plan's seed and the operation's number: the n-th
 operation of a plan does not depend on how often anybody had to ask for it.
 
-Source: Jepsen's generators (jepsen.generator), the pure ones. What is *not* here: a clock, doing operations
-(`interpreter.py`), what workloads ask for (`workloads/`).
+Source: Jepsen's generators (jepsen.generator), the pure ones.
 """
 
 from __future__ import annotations

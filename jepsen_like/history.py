@@ -6,7 +6,6 @@ never). A process does one thing at a time. After `info` the process is gone, an
 under another number; a process that invokes again without having completed has crashed, too.
 
 Sources: Jepsen's history model; Herlihy and Wing 1990 (an operation takes effect between invocation and response).
-What is *not* here: other projects' formats (`history_formats.py`), what operations mean (`checkers/`).
 """
 
 from __future__ import annotations

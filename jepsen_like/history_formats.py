@@ -7,9 +7,6 @@
 | `edn` | a vector of operation maps | Knossos |
 | `kv-edn` | one operation map a line, keys and values text | Porcupine |
 | `json` | `{"history": [...], "options": {...}}`, or `{"cases": [...]}` one picked by its id | cases of a log |
-
-What is *not* here: what the operations mean. One thing is told by the format: in `etcd-log` a read that fails did
-nothing, and a compare-and-set that fails has compared (`cas-failed`).
 """
 
 from __future__ import annotations

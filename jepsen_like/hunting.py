@@ -5,8 +5,7 @@ found by what a checker says, or by nodes that cannot be healed or end by themse
 in which the suite could not do its work finds nothing. The same hunts without a bug (`control`) have to find nothing.
 
 A result is one line of JSON. It counts for as long as the bug replaces the same code: the line has the pins of what was
-replaced, as they were then. What is *not* here: which run is for which bug (`planted/real.py`), results together
-(`results/`), one run (`runner.py`).
+replaced, as they were then.
 """
 
 from __future__ import annotations

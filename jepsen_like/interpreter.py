@@ -12,8 +12,7 @@ killed a little later. What is under way when time is over is waited for that lo
 operation beside faults, for `HEAL_SECONDS`; what follows (recovery, the last reads) is bounded by the workload.
 
 Errors of the suite are errors of the run: a client that cannot be started again and again, a cluster that cannot be
-prepared, faults that never heal. What is *not* here: what comes next (`generators.py`), what a client does
-(`clients/`), whether all that was right (`judging.py`).
+prepared, faults that never heal.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 * `logs`: what nodes said.
 
 A checker that crashes, or comes to no end, says *unknown* and why. That is no pass. The verdicts are written to the
-run's folder. What is *not* here: what a run is worth (`Outcome`), for people (`report.py`).
+run's folder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The results that are kept with the code: `results/`, a file a kind, only ever appended to.
 
 A line is taken as it is, by what it has in it; one that is there already is not taken again, and one that a stop tore
-is none. `results/README.md` tells what each kind means and when it counts. What is *not* here: adding up
-(`scoreboard.py`, `other_rows.py`).
+is none. `results/README.md` tells what each kind means and when it counts.
 """
 
 from __future__ import annotations

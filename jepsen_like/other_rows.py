@@ -10,8 +10,6 @@
 | `K` | the checkers' corpora: other projects' histories, of known verdict, that are no part of this one |
 | `S` | Spark's driver, JVM and workers killed at a random point of a streaming query that writes |
 | `L` | power failures of three nodes at once, under load, round after round (`make power-loss`) |
-
-What is *not* here: running them (`simulator/shard.py`, `planted/`, `hunting.py`).
 """
 
 from __future__ import annotations

@@ -27,8 +27,6 @@ running nor committing any more, which the kernel takes for done), and acknowled
 It needs root, loop devices, ext4 and its shutdown call, so `missing_capability` tries all of it on a small image and
 names what is missing. Mounts of a process that died are removed by the next `Volumes`.
 
-What is *not* here: starting and killing processes (the caller's: order matters), torn sectors and rotten bits.
-
 Source of the shutdown call: Linux, `fs/ext4/ioctl.c` and xfstests' `src/godown.c`.
 """
 

@@ -1,7 +1,6 @@
 """Which code a run of a real cluster judged: the commit, and whether the product's files are that commit's.
 
-What documents, tests and the suite itself say does not change what was judged. What is *not* here: what git says of
-commits (`same_code.py`), simulated worlds, of which each kind runs its own files (`simulator/shard_code.py`).
+What documents, tests and the suite itself say does not change what was judged.
 """
 
 from __future__ import annotations

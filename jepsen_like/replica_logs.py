@@ -2,7 +2,7 @@
 
 Segments are read as the record batch library reads them, in the order of their names, whole batches at a time; indexes
 and everything else that is derived from them is passed over. A torn tail is where the log ends. `docs/log-format.md`
-tells what lies where. What is *not* here: comparing (`checkers/replicas.py`).
+tells what lies where.
 """
 
 from __future__ import annotations

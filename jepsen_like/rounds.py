@@ -10,7 +10,7 @@ What a round wrote stays: the next rounds' faults happen to it as well, and when
 all rounds are compared. The first round in which something is wrong, or cannot be healed, is the last.
 
 A round counts if its fault is proved and nothing was wrong. One without proof is void and made again, a few times at
-most. What is *not* here: the cluster's life around the rounds (`runner.py`), what a step does (`nemeses/`).
+most.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The options of a run by name, and what each has to be: a name that nobody reads would break nothing, and look as if.
-
-What is *not* here: what nemeses' options may hold (`nemeses/plans.py`), what options do (whoever reads them).
+"""The options of a run by name, and what each has to be: a name that nobody reads would break nothing, and look as
+if.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@
       report.html     all of it, for people
 
 A fault without proof is *void*: what a run shows about it is nothing. Times are nanoseconds of the monotonic clock of
-the machine that runs all of it, since the run began. What is *not* here: making faults (`nemeses/`), clusters
-(`clusters/`), doing operations (`interpreter.py`), judging (`checkers/`), adding up (`scoreboard.py`).
+the machine that runs all of it, since the run began.
 """
 
 from __future__ import annotations

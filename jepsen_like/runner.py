@@ -5,8 +5,6 @@
 What a run leaves is in its folder (`run_records.py`); of the cluster nothing is left, however the run ends. Only a run
 that came to its end has an outcome. Its verdict is *unknown*, which is no pass, where a checker does not know, where
 the cluster could not be healed, and where faults were made of which some kind never bit.
-
-What is *not* here: the commands (`chaos/`), what people read (`report/`), adding up (`scoreboard.py`).
 """
 
 from __future__ import annotations

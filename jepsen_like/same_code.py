@@ -5,8 +5,6 @@ the kinds of results that outlive it, and why. A line may also name the last com
 and merged files, and the results' commits that counted when the series began (`results`): the paths of before are not
 those of now, so git cannot say it of them. Such lines are only believed of results that held: a violation is looked for
 again by the code that is here now.
-
-What is *not* here: which files a result judged (`product.py` of real clusters, `simulator/shard_code.py` of worlds).
 """
 
 from __future__ import annotations

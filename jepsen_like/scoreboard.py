@@ -4,8 +4,6 @@ A result is an `Outcome`, one a line. A cell's *seconds* are those of runs that 
 seconds *now* those of the product as it is here. Runs that are unknown are counted, and their seconds are not. So are
 anomalies: all that were ever found, and those of the present code, which have to be none. Rounds are counted likewise.
 Runs with a planted bug measure the suite, and are no cell's.
-
-What is *not* here: which cells there are (`cells.py`), running them (`chaos/`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 The world runs as `simulator/seeds.py` runs it, and is watched from outside (`simulated_watch.py`). Times are virtual.
 What a world finds is one anomaly by its law (`S1`); the operations that are told with it are the last ones at what it
-names. What is *not* here: worlds, and what is wrong in one (`simulator/`); drawing (`report/`).
+names.
 """
 
 from __future__ import annotations

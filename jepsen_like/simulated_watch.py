@@ -7,8 +7,6 @@ Watching draws nothing and schedules nothing, so that a seed has the trace that 
 | `clients` | `send` of producers, `poll` of readers and of members |
 | `cluster`, `transactions` | `send` and `poll`, of applications too; `commit` of transactions |
 | `quorum`, `groups` | at a register `create`, `delete`, `grant` and so on, `read`; of members `join`, `heartbeat`, … |
-
-What is *not* here: what is left of a run (`simulated_runs.py`), worlds (`simulator/`).
 """
 
 from __future__ import annotations

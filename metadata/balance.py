@@ -15,7 +15,7 @@ what racks forbid.
 first, then the fewest replicas. Nothing else moves.
 
 Replicas on fenced brokers are left alone (they may be back in a moment), and so are partitions under reassignment: they
-count where they will be. What is *not* here: new partitions (`placement.py`), moving (`image_reassignments.py`).
+count where they will be.
 """
 
 from __future__ import annotations

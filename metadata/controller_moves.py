@@ -7,8 +7,6 @@ receiving broker have. A move whose targets are all in sync, while a replica lea
 
 `PreferredLeaders` (KIP-460's preferred election, made automatic): a broker that was well for a while and leads too few
 of the partitions that name it first gets some of them back, `MAX_REBALANCED_AT_ONCE` a round.
-
-What is *not* here: what makes a move complete (`image_reassignments.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 `Engine` is one voter's consensus core, sans-I/O: messages and time go in, a `Ready` comes out: entries are durable (the
 engine's journal was synced) before a `Ready`'s messages and results may leave, and that order is data: whoever holds a
 `Ready` may send what is in it, and nobody holds one earlier.
-
-What is *not* here: pysyncobj (only the `pysyncobj_*.py` know it), what brokers see of the quorum (`quorum_port.py`).
 """
 
 from __future__ import annotations

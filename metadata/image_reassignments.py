@@ -32,8 +32,6 @@ so a partition may wait and copy at the same time. To cancel is to aim at the re
 Added replicas are let go only if that leaves a leader and `min.insync.replicas` of the others in sync (or if they never
 were members): what was acknowledged since may be on them and on too few others. Otherwise the request is refused, says
 what is in the way, and the move goes on as it was.
-
-What is *not* here: how many move at once and when (`controller_moves.py`), who goes where (`balance.py`).
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ Both are bounded, and what is forgotten is taken for done. Of one session at lea
 told apart; who proposes keeps all that it has in flight within that span (`QuorumLimits.span_max`). Of sessions the
 last `MAX_SESSIONS` that did anything are known. A session that comes back after it was forgotten is known from its
 return on only: what it proposed on a view from before `floor_index` may have been carried out.
-
-What is *not* here: what a command does.
 """
 
 from __future__ import annotations

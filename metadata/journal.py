@@ -21,9 +21,6 @@ After any failed call the journal refuses all others: what is on the disk is no 
 `ResourceShortage` before a new generation has its name: nothing was changed then, and the prefix goes another day; and
 one of a write, since no fsync raises it: what is staged stays staged, nothing of it is promised, and the next `sync`
 writes the same bytes to the same place.
-
-What is *not* here: the bytes (`journal_format.py`), what recovery decides (`journal_recovery.py`), the witness
-(`journal_witness.py`), the snapshot (`journal_snapshot.py`), when to sync (the engine).
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ all big-endian, both checksums CRC-32C. The head has a checksum of its own, so t
 `sequence` counts the records of the file from 0: a record that is missing or came twice is seen. `synced` is how many
 bytes of this file were known durable when the record was written: a valid record is the witness that everything
 before its `synced` was once fsynced, and must be there now.
-
-What is *not* here: files (`journal.py`) and what recovery decides (`journal_recovery.py`).
 """
 
 from __future__ import annotations

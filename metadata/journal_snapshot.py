@@ -7,8 +7,6 @@ begins after the snapshot's index was robbed of its snapshot, and the node does 
 A large one is written in slices (`save_in_steps`), each fsynced by itself, so that votes and heartbeats leave between
 two of them. It takes the old one's place with the last, by a rename; what a stop left half written is removed by the
 next start.
-
-What is *not* here: how it travels to a voter that is behind (`quorum_snapshot.py`), what the state means.
 """
 
 from __future__ import annotations

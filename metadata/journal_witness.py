@@ -12,8 +12,6 @@ journal that is shorter than its witness says is not believed (S9).
 It costs no fsync of its own: a word is written behind each fsync of the journal, into the page cache, which outlives
 the process; and synced when things are quiet, in place of any other word of the journal's. After a power loss it may
 therefore say less than was promised in the last moments, and never more.
-
-What is *not* here: what is done about a journal that is too short (`journal_recovery.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ with the fewest replicas first. So each broker leads as many partitions as any o
 dies, its leaderships fall to many.
 
 The result is a function of its arguments. The proposer draws `start`, so that topics of one partition do not all begin
-at the same broker, and the outcome travels in the command. What is *not* here: moving replicas that exist.
+at the same broker, and the outcome travels in the command.
 """
 
 from __future__ import annotations

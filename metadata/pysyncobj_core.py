@@ -22,10 +22,6 @@ pysyncobj also has ways of its own to write dumps, to load them, and to change i
 ours. It looks through all its attributes for methods that callers replicate, twice for each object; there are none. And
 it asks the system for news of sockets in every tick, of which it has none, which lets go of the interpreter's lock each
 time.
-
-What is *not* here: messages' shapes (`quorum_messages.py`), what to send next (`quorum_progress.py`), which change of
-voters is wise (`quorum_changes.py`), chunks (`quorum_snapshot.py`), bytes on disk (`journal*.py`), applying
-(`quorum_machine.py`).
 """
 
 from __future__ import annotations

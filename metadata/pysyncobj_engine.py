@@ -10,8 +10,6 @@ can send a promise that is not durable, since nobody holds it.
 Private methods are overridden, so the version is pinned and the source of each method that is overridden, and of each
 that is relied on, is compared with what this was written against. Another pysyncobj is another state machine: the node
 refuses to start on it.
-
-What is *not* here: the overrides (`pysyncobj_core.py`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ code instead, so those calls do not exist here.
 Its transport is a queue of what is to leave after the next sync, and there is nothing to poll. A message that goes to
 many peers is coded once: the sender hands in one object for all of them, and each gets the same bytes. With two hundred
 observers that is what an append costs.
-
-What is *not* here: the messages' shapes (`quorum_messages.py`), when they leave (`pysyncobj_engine.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ answers it; it is idempotent for one start of one directory. Where another proce
 between, this one is refused. From then on heartbeats go to the controller, at once when there is a new one, and say how
 far this node's metadata is. A broker that stops says so in its heartbeats and waits until it is fenced: its leaderships
 are elsewhere then.
-
-What is *not* here: what the controller makes of it (`controller.py`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ done counts whichever attempt it answers, that it was refused only of the last o
 
 `ChangeDesk` is the leader's side: it decides (`quorum_changes.py`), appends, and answers when the step is committed. It
 also writes down the disks of voters that nobody wrote down yet.
-
-What is *not* here: frames' shapes (`quorum_protocol.py`), time (it comes in).
 """
 
 from __future__ import annotations

@@ -18,8 +18,6 @@ The guards, each of which refuses by name and changes nothing:
 
 Only a whole number of voters that tolerates failures is worth having, but every step passes through an even one; the
 guards look at what is safe, not at what is good, and the answer says how many failures the voters survive then.
-
-What is *not* here: appending what was decided (`pysyncobj_core.py`), asking again (`quorum_change_requests.py`).
 """
 
 from __future__ import annotations

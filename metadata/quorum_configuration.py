@@ -11,8 +11,6 @@ another disk is another voter, so a replaced disk is two steps: out, then in.
 The first configuration of a cluster is what `server init` wrote: node ids alone, since nobody knew the others' disks.
 Its leader writes the directory ids down as soon as it has met them (`pinned`); that changes who is named, not who
 votes.
-
-What is *not* here: when a change is allowed (`quorum_changes.py`) and what a node makes of it (`quorum_membership.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Every term has a controller of its own, with empty sessions: it grants everyone 
 What it decides is proposed with its term, and is refused where it is applied in another. Beside it is the keeper of the
 cluster's time, also one a term; since when the image has had its present time is known on every node, so that a new
 controller goes on from there.
-
-What is *not* here: what they decide (`controller.py`, `sessions.py`, `time_keeper.py`).
 """
 
 from __future__ import annotations

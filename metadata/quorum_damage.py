@@ -3,9 +3,6 @@
 A voter on such a disk may have promised what it no longer knows (S9). It does not start, whichever of its files it was,
 or takes no part (`quorum_forgotten.py`). The way back is one and the same: out of the quorum, onto a good disk, and in
 again.
-
-What is *not* here: how damage is found (`journal_recovery.py`, `journal_witness.py`, `journal_snapshot.py`,
-`quorum_voters.py`, `quorum_forgotten.py`).
 """
 
 from __future__ import annotations

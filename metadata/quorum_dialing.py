@@ -7,8 +7,6 @@ have been away while the voters changed (S10).
 
 Where a peer listens: where its last hello said, else where the log says, else where this node's folder says, else where
 others say, the latest word first.
-
-What is *not* here: connections (`quorum_thread_dialing.py`), links and their handshake (`quorum_links.py`).
 """
 
 from __future__ import annotations

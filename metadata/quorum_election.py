@@ -10,8 +10,6 @@ a timer then. Whoever has lost only its own link is told no by those who have no
 
 The same patience holds against the real request for votes (Raft dissertation, 4.2.3), which may have been on its way
 for long.
-
-What is *not* here: the real vote's rules (`pysyncobj_core.py`) and the timer (pysyncobj's).
 """
 
 from __future__ import annotations

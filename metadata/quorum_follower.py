@@ -10,8 +10,6 @@ Three rules that make it safe, whatever is lost, late, double or out of order:
 And one that keeps a broken peer's fault the peer's (S11): what no leader of ours can have said is refused before
 anything was done about it (`check`). Of two histories of what is committed one is wrong. Where a voter tells the other
 one, this log may be the wrong one, and the node stops; anybody else who tells it is wrong.
-
-What is *not* here: terms (the core has compared them), snapshots, answers on the wire.
 """
 
 from __future__ import annotations

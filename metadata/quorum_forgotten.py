@@ -7,8 +7,6 @@ disk that acknowledged what comes before it, and a voter that is on this disk an
 It takes part no more: grants no vote, does not campaign, and its acknowledgements, which say so, are not counted. It
 follows like an observer. `quorum/forgotten` makes that outlive restarts; it is there for as long as the folder is, and
 a folder that was prepared anew has none. What is in it is for people.
-
-What is *not* here: the noticing (`pysyncobj_core.py`), what is shown of it (`raftlog/broker/health.py`).
 """
 
 from __future__ import annotations

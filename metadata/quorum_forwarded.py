@@ -2,8 +2,6 @@
 
 How many a peer may have here, and how many bytes, is bounded, and so are the bytes of all peers together; one more is
 refused, and its proposer tries again. The lease ends with the outcome, whether the peer is still there or not.
-
-What is *not* here: a node's own proposals (`quorum_proposals.py`).
 """
 
 from __future__ import annotations

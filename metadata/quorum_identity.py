@@ -1,7 +1,4 @@
-"""Who a quorum node is: what its journal, its handshakes and its snapshots are checked against.
-
-What is *not* here: where the identity is kept (`raftlog/broker/identity.py`).
-"""
+"""Who a quorum node is: what its journal, its handshakes and its snapshots are checked against."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Registrations, fences, elections and ISR changes go before what else waits, so that a burst of topic creations (or, one
 day, of offset commits) does not hold up a failover. Both lanes are drained every tick, the second one by a bounded
 number.
-
-What is *not* here: whose proposals these are.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ Any other node of the cluster belongs, a voter or not: what it may do is the eng
 is told by the hello of the link on which its messages come, and by no other. A hello says as well where its node can
 be dialed, for an observer is in no list of voters; and who votes or leads, and where they are, for a node that was away
 may know voters of then alone, none of which leads. Who accepted a link says hello again when that changes.
-
-What is *not* here: dialing again (the shell's), what frames mean (`quorum_node.py`).
 """
 
 from __future__ import annotations

@@ -11,9 +11,6 @@ the time runs out changes nothing of what is applied (S7).
 
 The node's own **snapshots** of the image are made here, too: begun when the log is long enough, and made and written a
 step at each tick.
-
-What is *not* here: what a command does (`image.py`), how much time there is (`quorum_node.py`), a snapshot's bytes
-(`snapshot.py`) and file (`journal_snapshot.py`), and one that a leader sends (`quorum_snapshot.py`).
 """
 
 from __future__ import annotations

@@ -18,8 +18,6 @@ Before a leader has written the directory ids down, the disk that each voter was
 takes their place (`quorum_voters.py`). Two voters that never met have no such memory of one another. So a leader needs
 the votes of *all* voters as long as its log does not name their disks: whatever was agreed to before, one of the voters
 that keeps it is asked. The first election is such a one, and the leader that it makes writes the disks down at once.
-
-What is *not* here: counting, messages, time (`pysyncobj_core.py`), and what may change (`quorum_changes.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ is ever pickled, and no other codec is tried.
 
 `term` is on every message. It is the sender's current term, except in a `PreVote`, where it is the term that the
 sender *would* campaign in, and changes nobody's term.
-
-What is *not* here: the frames around these (`quorum_protocol.py`) and any reaction to them (`pysyncobj_core.py`).
 """
 
 from __future__ import annotations

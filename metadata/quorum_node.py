@@ -16,11 +16,6 @@ Errors: `RemoteProtocolError` from `on_message` means that the peer broke the pr
 happened. `InvariantViolation`, `DiskFailed` and `DiskFull` from any call mean that the node must stop: it no longer
 knows what it promised. They are never retried, and every later call raises the same again. A journal that cannot be
 written for want of descriptors or memory is tried again at every tick, for `SHORTAGE_SECONDS`.
-
-What is *not* here: consensus (`pysyncobj_engine.py`), frames (`quorum_protocol.py`), links and handshakes
-(`quorum_links.py`), a proposal's way (`quorum_proposals.py`), a change of voters (`quorum_change_requests.py`), the
-state machine (`quorum_machine.py`), threads and sockets (`quorum_thread.py`), their pace (`quorum_pace.py`), decisions
-(`controller.py`) and their rules (`image.py`).
 """
 
 from __future__ import annotations

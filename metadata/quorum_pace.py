@@ -2,8 +2,6 @@
 
 With a leader at hand a node need not look at the clock often: its leader's heartbeats wake it. Without one it is looked
 at again when something of its own is due: an election, a retry, a deadline.
-
-What is *not* here: inputs, after which a node is ticked if it `wants_tick` (`quorum_node.py`), and timers.
 """
 
 from __future__ import annotations

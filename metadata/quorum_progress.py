@@ -17,8 +17,6 @@ A voter is in one of three states (the design is etcd's):
 An answer never moves `next` back into what is in flight: only a rejection of something beyond `match` does, and a lost
 link. Messages may be lost, late or double; `match` only rises, and only by answers of the current term: but for a voter
 that says itself that it forgot what it had acknowledged. It begins anew, and is not counted (`quorum_forgotten.py`).
-
-What is *not* here: terms, the log, time.
 """
 
 from __future__ import annotations

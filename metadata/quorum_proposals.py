@@ -5,9 +5,6 @@ when the state machine's answer comes. Where an attempt is lost (the leader chan
 same bytes are tried again: they carry a session, by which the state machine gives a retry its first answer, or are
 harmless to repeat. At its deadline a proposal ends as *refused* if no attempt can have reached a log, and as *unknown*
 otherwise; never as failed.
-
-What is *not* here: encoding, the engine, time (it comes in), and the leader's side of a forwarded proposal
-(`quorum_node.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ deadline at their sender, and an answer that never comes is an unknown outcome, 
 
 The first frame on a link is a `Hello`, from both ends, and nothing is looked at before it fits: another cluster's node
 is dropped whatever it says.
-
-What is *not* here: the engine's own messages inside `EngineFrame` (`quorum_messages.py`), links (`quorum_links.py`).
 """
 
 from __future__ import annotations

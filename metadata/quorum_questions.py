@@ -3,8 +3,6 @@
 Barriers that are asked for together share one entry of the log: those who wait while one is under way get the next,
 since its place in the log must be after their question. For the same reason an entry answers only those who asked
 before it was proposed, however late its outcome comes.
-
-What is *not* here: how the entry comes into the log (`quorum_proposals.py`).
 """
 
 from __future__ import annotations

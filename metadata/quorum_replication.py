@@ -6,8 +6,6 @@ longest, and it could give nobody its vote).
 
 One `Replication` lives as long as one leadership. It reads the journal, keeps a `Progress` per voter and tells the
 core how far each voter's log agrees; the core counts.
-
-What is *not* here: terms of answers (the core has compared them before it hands one in), counting, time.
 """
 
 from __future__ import annotations

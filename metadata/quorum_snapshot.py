@@ -7,8 +7,6 @@ chunk that does not continue what is held is answered and otherwise ignored.
 While no answer comes, heartbeats ask how much is held. Each such question is answered too, so an answer without
 progress sends the chunk again only after several questions: otherwise every heartbeat of a long transfer would add
 another copy of the whole of it.
-
-What is *not* here: installing the snapshot (`pysyncobj_core.py`), the file (`journal_snapshot.py`).
 """
 
 from __future__ import annotations

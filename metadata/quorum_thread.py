@@ -9,8 +9,6 @@ Every node dials the data listeners of the voters, and of whoever dials it, and 
 (`quorum_thread_dialing.py`); what others send comes on connections that they dialed, which the listener hands to this
 loop by their path (`loop_for_path`), or under TLS by their server name. One that stays on the listener's loop all the
 same has its messages passed on.
-
-What is *not* here: any decision (`quorum_node.py`), streams as links (`quorum_thread_streams.py`).
 """
 
 from __future__ import annotations

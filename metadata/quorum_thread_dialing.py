@@ -1,9 +1,6 @@
 """The connections on which a node's quorum thread sends: one to each peer that `quorum_dialing.py` says, and there.
 
 What the operator set in `node.toml` takes the place of where a peer says that it listens.
-
-What is *not* here: whom to dial (`quorum_dialing.py`), links and their handshake (`quorum_links.py`), when to try again
-(`raftlog/http2/dialer.py`).
 """
 
 from __future__ import annotations

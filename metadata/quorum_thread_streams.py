@@ -3,8 +3,6 @@
 A dialed stream and an accepted one differ only in who opened them. An accepted stream may live on another loop (under
 TLS a connection cannot change its loop): then what it receives is passed to the quorum's loop and what is sent is
 passed back, in order. A stream whose peer says nothing for `HELLO_SECONDS` is dropped, whoever opened it.
-
-What is *not* here: handshakes and meaning (`quorum_links.py`), connections (`raftlog/http2/`).
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ that comes with another gets the log and counts nowhere.
 replaced atomically. Rot in it could make a voter distrust its peers, or trust one that lost its memory: a damaged file
 is refused while it is needed, and not looked at any more once the log begins with a configuration that names all
 disks. (Version 1 had neither magic nor checksum. It is read, and written anew.)
-
-What is *not* here: what counting nowhere means (`quorum_membership.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ while somebody listens: of a gap between two calls of `watch` at most a third of
 that was itself stopped knows nothing about the others. (It counts *something*, so that a controller that always is slow
 still fences the dead.)
 
-Time comes in from outside, as monotonic seconds. What is *not* here: deciding what follows (`controller.py`), and
-safety: sessions only say when to propose, and a fenced broker that does not know it yet can do no harm.
+Time comes in from outside, as monotonic seconds.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Integers of the header are big-endian. Indexes and the marks of partitions are r
 disagree with it. A changed body is a new version; old versions are read for as long as a cluster may hold one.
 
 Both ways go in steps of a few milliseconds, since there may be a hundred thousand partitions and a million committed
-offsets. What is *not* here: the parts of the body (`snapshot_format.py`), the file (`journal_snapshot.py`).
+offsets.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Whatever there may be many of is coded on its own, and stands in the whole as bytes: packing and reading stop between
 any two of them (`snapshot.py`).
-
-What is *not* here: the order of the steps, the file's head and checksum (`snapshot.py`), groups (`groups/snapshot.py`).
 """
 
 from __future__ import annotations

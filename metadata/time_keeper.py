@@ -17,8 +17,7 @@ counts for nothing, which keeps data for longer and loses none.
 
 Below `TIME_FEATURE_LEVEL` the cluster has no time, until an operator ends the upgrade (`raftlog cluster finalize`).
 
-One keeper a term; seconds are monotonic, from outside. What is *not* here: the command's own rules (`image.py`),
-and how nodes go on from one step to the next (`raftlog/cluster_clock.py`).
+One keeper a term; seconds are monotonic, from outside.
 
 Sources: fault-tolerant clock agreement by majority intervals (Marzullo, 1984; NTP's selection, RFC 5905, 11.2.1).
 """

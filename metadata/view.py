@@ -4,8 +4,7 @@ A view is fed with the events of applied log entries, in order, by whoever follo
 the quorum but is never wrong about the past: everything up to `index` is in it, nothing after. It changes between two
 calls only, so one call sees one state, and all records are frozen, so they may be kept.
 
-It is not thread-safe: it lives on the thread that feeds it. What is *not* here: waiting (subscribe), linearizable
-reads (`MetadataQuorum.read_barrier`, then wait for the index) and any decision.
+It is not thread-safe: it lives on the thread that feeds it.
 """
 
 from __future__ import annotations

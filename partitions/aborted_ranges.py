@@ -11,8 +11,6 @@ ended meanwhile; so each block of ranges knows where the first of them begins, a
 Columns of plain integers: a range takes 34 bytes, so even a million of them fit in memory, and into a snapshot by a
 copy. (Kafka keeps them in one more file a segment; here that would be one more thing to recover, truncate, compact and
 read from disk while a consumer waits, to save what an index in memory takes anyway.)
-
-What is *not* here: which transactions are open (`transaction_state.py`).
 """
 
 from __future__ import annotations

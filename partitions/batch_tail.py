@@ -3,8 +3,6 @@
 Followers and consumers at the end of a log are served from here without touching a file. Batches that no file holds yet
 stay in any case; written ones stay as long as `FetchCache`, which all logs of a node share, has room: when it has none,
 those written longest ago go first, whichever log they are of.
-
-What is *not* here: files.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ and whenever one is read back, so that each of the two keeps the other honest: w
 second was changed on the disk.
 
 A walk reads through a function that may say «not in memory» (`File.pread_cached`); it then raises `Cold` and nothing
-has happened. What is *not* here: the batches' payload, except that `check_whole` computes the CRC.
+has happened.
 """
 
 from __future__ import annotations

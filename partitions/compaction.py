@@ -20,7 +20,6 @@ compacts by itself; what they hold differs, what a reader finds at an offset doe
 S4).
 
 Sources: Kafka's LogCleaner and SkimpyOffsetMap (128-bit hashes of keys), KIP-58 (lag), KIP-354 (largest lag), KIP-534.
-What is *not* here: reading and writing (`compaction_run.py`), when to look (`compactor.py`).
 """
 
 from __future__ import annotations

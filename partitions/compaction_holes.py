@@ -15,8 +15,6 @@ had to say; what it ended went in an earlier pass, so it never goes before that.
 
 What is needed is judged as of the pass's end, which is below the high watermark. Whatever of the log above is lost or
 copied from somebody else: a batch that a producer's state needs later was among its last ones then, too.
-
-What is *not* here: which records stay (`compaction.py`), the bytes of a hole (`record_batch_filter.py`).
 """
 
 from __future__ import annotations

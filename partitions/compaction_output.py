@@ -6,8 +6,6 @@
 As long as nothing changes nothing is written: a segment that is as it should be stays. From the first batch on that is
 new all of it is copied. Segments are put together when one file has room for both by what they had so far, unless one
 of them is much the larger: it would be copied again and again for the little that it grows.
-
-What is *not* here: which batches there are (`compaction_run.py`), what becomes of the file (`log_compaction.py`).
 """
 
 from __future__ import annotations

@@ -8,10 +8,6 @@
 
 Every batch that is read is checked, CRC and place; every batch that is written takes the place that the old one had,
 or those that the old ones had. What a crash leaves are files with the suffix, which recovery removes.
-
-What is *not* here: which records stay (`compaction.py`), which empty batches do (`compaction_holes.py`), what a batch
-without them looks like (`record_batch_filter.py`), the file (`compaction_output.py`), threads and pace
-(`compactor.py`).
 """
 
 from __future__ import annotations

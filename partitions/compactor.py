@@ -7,8 +7,6 @@ nobody moves it away beneath.
 
 A pass ends early when its log does: closed, moved away, failed. What it had finished stays, the rest is cleared away.
 A log whose pass did not get on, for whatever reason, is passed over for a while: others have their turn.
-
-What is *not* here: what is compacted (`compaction.py`), how (`compaction_run.py`).
 """
 
 from __future__ import annotations

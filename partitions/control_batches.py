@@ -3,8 +3,6 @@
 Users' batches are never looked into; these are rare and small, and what they say changes what readers see (S13). One
 that does not say anything a marker can say is damage: a later version of markers comes only with a feature level that
 this node does not know, and then it does not run.
-
-What is *not* here: what follows (`transaction_state.py`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ there is a quarter more.
 
 A look is a second old, and a second's batches may be a gigabyte: they count as written, as do those that were appended
 while the disk was asked.
-
-What is *not* here: who asks the disk (`room_watch.py`), room for what makes room (`raftlog/ballast.py`).
 """
 
 from __future__ import annotations

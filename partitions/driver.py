@@ -5,10 +5,6 @@ to be done, and the effects are performed at once, in the order given, each by t
 is called back when the event is over. A broken invariant or a disk error takes this one replica offline, with a log
 line `INVARIANT …` or `replica offline`; an exception that nobody foresaw has it thrown away and opened again
 (`replica_resets.py`). The broker goes on.
-
-What is *not* here: decisions (`replica.py`), how far readers may see (`driver_reads.py`), how far the log's start may
-move (`retention.py`, `leader_deletions.py`), links (`replication_server.py`, `replication_client.py`), long polls
-(`fetch_waiters.py`), folders and threads (`manager.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What a driver is given: the broker around it, and who listens to it.
 
-All of these are small protocols, so that a test or the simulator brings its own. What is *not* here: `ports.py`'s
-disk, clock and threads, which are the same for the whole product.
+All of these are small protocols, so that a test or the simulator brings its own.
 """
 
 from __future__ import annotations

@@ -4,9 +4,6 @@
         |   read_committed   |    read_uncommitted   |   nobody yet |
 
 Nothing here changes the replica: what follows when a read fails is its driver's (`driver.py`).
-
-What is *not* here: long polls (`fetch_waiters.py`), followers (`replication_pushes.py`), how batches are found
-(`log.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a driver holds for others: requests without an answer yet, and acknowledgements that wait for the disk.
-
-What is *not* here: when an answer is due (the cores), threads, timers.
-"""
+"""What a driver holds for others: requests without an answer yet, and acknowledgements that wait for the disk."""
 
 from __future__ import annotations
 

@@ -11,9 +11,6 @@ and not as many as they have files.
 * What a generator raises by itself is its own: the others go on.
 * What runs together keeps no file open between two steps but the segments themselves: a thousand times four small files
   are more descriptors than a process may have.
-
-What is *not* here: what is written in which order (`log_job.py`, `recovery.py`), and who runs together
-(`log_writer.py`, `replica_shelf.py`).
 """
 
 from __future__ import annotations

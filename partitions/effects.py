@@ -5,7 +5,7 @@ the shell cannot answer early, because what it holds before the fsync is a write
 other replicas is not given out at all until it is due.
 
 Answers of the leader to a follower (`Answer`) and the proposal of an ISR (`IsrProposal`) are here as well: they are
-what effects carry. `driver.py` performs effects; nobody else does. What is *not* here: behaviour.
+what effects carry. `driver.py` performs effects; nobody else does.
 """
 
 from __future__ import annotations

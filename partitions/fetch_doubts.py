@@ -6,8 +6,6 @@ such an answer waits until this broker knows all that the quorum has decided by 
 confirmed stands; another one becomes a retriable error, and the reader asks whoever leads.
 
 Positions below the log's start need none of this: a start only ever moves up, over what is committed.
-
-What is *not* here: what a read gives (`fetch_reads.py`), how a broker comes to know (`raftlog/broker/wiring.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 How far may be read is asked first, the last stable offset before the aborted ranges, so that those tell of all below it
 (S13). What is not in memory is loaded by a worker before it is an answer; the loop never waits for the disk.
-
-What is *not* here: when a fetch is answered (`fetch_waiters.py`, `fetch_session.py`), where batches are (`log.py`).
 """
 
 from __future__ import annotations

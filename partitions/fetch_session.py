@@ -14,8 +14,6 @@ A slot is in one of these places:
 A poll is answered from what is ready, in the order in which it became so: nothing is read twice for one answer, and
 nobody starves. A slot that was answered is over; so an answer that is lost with its connection loses nothing, and none
 is given twice (S1). Marks (high watermark, last stable offset) that moved over a waiting slot ride on the next answer.
-
-What is *not* here: how many sessions there are (`fetch_sessions.py`), what a read gives (`fetch_reads.py`).
 """
 
 from __future__ import annotations

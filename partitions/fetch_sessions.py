@@ -4,8 +4,6 @@ A session belongs to a stream and goes with it, so there is no time after which 
 slots are bounded over the whole broker. Where there is no room, those go that nobody has asked anything of for
 `UNUSED_SECONDS`, the one that rested longest first; their clients hear `unknown_fetch_session` and name everything
 anew. Where that is not enough, a new session is refused with `overloaded`: its client fetches without one.
-
-What is *not* here: one session (`fetch_session.py`), fetches without any (`fetch_waiters.py`).
 """
 
 from __future__ import annotations

@@ -12,9 +12,6 @@ of them read again, unless there was enough without it.
 
 Polls that wait, or take more than a turn, are bounded in number and in partitions; one too many is answered with
 `overloaded`.
-
-What is *not* here: what one partition gives (`fetch_reads.py`), consumers that name only what changed
-(`fetch_session.py`), followers (`replication_pushes.py`).
 """
 
 from __future__ import annotations

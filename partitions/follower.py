@@ -10,8 +10,6 @@
 It truncates only by what a leader of this very epoch said about (epoch, end), and before it takes anything; never to
 the high watermark, which it may know too low (S6). What it reports is its log's stable end: fetching and appending
 promise nothing. Its own high watermark is the leader's, as far as its log reaches; it exposes nothing.
-
-What is *not* here: roles (`replica.py`), frames and credits (`replication_client.py`), the bytes' CRC (`driver.py`).
 """
 
 from __future__ import annotations

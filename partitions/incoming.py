@@ -4,9 +4,6 @@ A check costs what the payload has to say once it is unpacked: microseconds for 
 for a few hundred bytes that somebody compressed well. So plain batches are checked where they arrive, and compressed
 ones by a worker; whatever arrives for the partition meanwhile waits behind them, because producers number their batches
 and may have several on the way (S1). What waits is bounded, and what nobody waits for any more is not checked.
-
-What is *not* here: deadlines (`driver_requests.py`), whether this replica leads (`driver.py` asks before and after),
-sequences and transactions (`leader.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 An index is a convenience. Whoever reads one checks that it is whole (CRC), the segment's own, and covers what it
 should; otherwise it is as good as absent.
-
-What is *not* here: when they are written (`log_job.py`, `recovery.py`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ fewer than `min.insync.replicas` members are *accepted* (a pending member does n
 A refusal makes a proposal impossible only if every attempt at it was refused.
 
 Sources: KIP-497 (AlterPartition), KIP-966 (the floor below which the high watermark does not advance).
-What is *not* here: who lags (`leader_followers.py`), when to propose (`leader.py`), what the quorum checks (metadata).
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ Events and the time go in, effects come out. A `Leader` lives for one epoch; ano
   `max(high watermark, epoch start)`, in this epoch and its present incarnation, and a start that was promised.
 
 Sources: KIP-101/279/320 (epochs), KIP-497 (ISR), KIP-966 (floor), Raft §5.4.2 (why a new leader waits).
-What is *not* here: roles (`replica.py`), the log and its fsync (`driver.py`), frames (`replication_server.py`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ Whoever joins the ISR later must have the start on disk first (`admits`): at lea
 predecessors may have promised that much, and what it promised itself since.
 
 Sources: KIP-107 (DeleteRecords: not beyond the high watermark; replicas report their start).
-What is *not* here: the log's start itself (`PartitionLog.advance_log_start`), who is in the ISR (`isr.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ a batch's epoch is checked against. It is written ahead: the file names an epoch
 written, so that a batch of an unknown epoch is damage, while an entry without a batch is only a crash.
 
 Sources: KIP-101 and KIP-279 (truncation by epoch), KIP-320 (`end_offset_for`).
-What is *not* here: the file (`checkpoint.py`) and the truncation protocol (`follower.py`).
 """
 
 from __future__ import annotations

@@ -5,9 +5,6 @@ nothing, and a follower that registered again is another follower. A follower is
 leader's epoch, only. Two numbers of the follower matter. `fetch_offset` says where it reads on and decides nothing.
 `stable_end_offset` says what it has fsynced; it counts for the high watermark, for lag and for joining the ISR, and
 only once `matched`: once the follower compared its log with this leader's in this epoch and incarnation.
-
-What is *not* here: what progress means for the ISR and the high watermark (`leader.py`), whom the quorum put into the
-ISR (`isr.py`), what is sent to the follower (`replication_server.py`).
 """
 
 from __future__ import annotations

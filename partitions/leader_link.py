@@ -3,9 +3,6 @@ way into their logs.
 
 Subscriptions are named by slots, numbers that count up for as long as a link lives and are never used twice. A push
 speaks of many slots: all of it is checked (headers, CRCs), then all appended, then it counts as received.
-
-What is *not* here: when a frame is sent, what answers mean (`replication_client.py`), frames and the ledger
-(`replication_protocol.py`).
 """
 
 from __future__ import annotations

@@ -12,10 +12,6 @@ producer arrive in any order. Up to five batches of a producer wait, for a bound
 had not been kept: nothing of them was appended, so the refusal is certain. Whose own patience ends before that is told
 at its end: of a mere timeout a producer whose batches are no longer in the log, so that nobody knows it, could not make
 anything, and would send them again for ever (S10).
-
-What is *not* here: whether a batch may be appended at all (`leader.py`), which batch is in turn (`producer_state.py`),
-the fsync of `acks=1` (inside `Append`), deadlines of requests (`driver.py`: an entry whose requester gave up stays
-until its batch is replicated).
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ asks. What is open is judged at the log's end, so there are never two markers in
 One look takes a bounded number of transactions; `more` says that it was not the last.
 
 Sources: KIP-98 and KIP-890, but for who sends: here outcomes are asked for (S13).
-What is *not* here: the state that the log determines (`transaction_state.py`), when to look (`transaction_looks.py`).
 """
 
 from __future__ import annotations

@@ -16,10 +16,6 @@ A read changes nothing of the log, but for the one thing that a reader can find 
 (`on_damage`): then the log lives on, and the damaged segment is read with its CRCs only, so that what is good of it can
 be had. Otherwise the log has failed, and the damaged segment's indexes are removed, so that the next recovery reads all
 of it.
-
-What is *not* here: who may append (`leader.py`, `follower.py`), the high watermark and how far a reader may see
-(`driver.py`), threads. What the disk does not know yet is kept in `log_pending.py`, bytes are found by `log_reader.py`,
-a cleaned segment takes the place of old ones in `log_compaction.py`, opening after a crash is in `recovery.py`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ the new one's, both of which hold the same offsets.
 
 Where several segments come together the first one's name is the new one's; the others' files are removed by the next
 job, once that name is durable. Until then they lie within the new one, by which recovery knows them.
-
-What is *not* here: the pass (`compaction_run.py`), its decisions (`compaction.py`), when it runs (`compactor.py`).
 """
 
 from __future__ import annotations

@@ -19,8 +19,6 @@ before it are durable (`durable.py`: how, is another's business where many jobs 
 
 Each step may be done twice: a job that was hindered (`DiskHindered`) is made again from the same memory and run from
 its beginning.
-
-What is *not* here: when a job is due and what is in it (`log_pending.py`).
 """
 
 from __future__ import annotations

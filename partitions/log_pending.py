@@ -6,8 +6,6 @@ is as the memory was when it was taken; what happened since waits for the next o
 
 A job that met a full disk counts as never run: `issued_offset` falls back to where it began, and the next job first
 cuts off what the failed one may have left behind.
-
-What is *not* here: the steps on disk (`log_job.py`).
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ the bytes in its hands.
 
 A follower is given batches that begin where its log ends. Compaction here may have put batches together that it had in
 part: of such a hole it gets the rest, which is a hole as well (S4: both logs stand for the same offsets).
-
-What is *not* here: how far a reader may see.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A truncation drops batches in memory at once. Where files may hold anything of them (a job was given it) a `Cut` tells
 the next job, the segment that it goes through ends there for good, and the log goes on in a new one. Where no file can
 hold them the last segment just becomes shorter.
-
-What is *not* here: the offsets of the log (`log.py`).
 """
 
 from __future__ import annotations

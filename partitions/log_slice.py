@@ -3,8 +3,6 @@
 A slice with `FileRegion` parts holds files open: whoever takes it either sends every part (the carrier releases each
 region) or calls `release`. A *cold* slice has no parts: its pages are not in memory, so that sending it would make the
 one thread wait for the disk. Its `load` is work for a `Worker` and gives the slice again, as bytes.
-
-What is *not* here: how the batches are found (`log.py`, `segment.py`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ that were never replicated. Offsets cannot tell them apart, (epoch, end) can:
        (none of those is in L's log), and says again how far it goes. Each round F's log is shorter.
 
 Sources: KIP-101 (truncate by epoch, never to the high watermark), KIP-279 (several epochs), KIP-320 (the same epoch).
-What is *not* here: any way to change the log.
 """
 
 from __future__ import annotations

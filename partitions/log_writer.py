@@ -10,8 +10,6 @@ each step of a job, however many jobs it has.
 A log that met a full disk, or a process that is out of descriptors or memory, is tried again every second; what was
 appended to it stays in memory meanwhile. One of which a job cannot even be taken, or whose job cannot be handed to a
 worker, has failed: alone, and its owner is told.
-
-What is *not* here: threads (the `Worker`'s), and what a job does (`log_job.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ from the next batch that the segment's index knows. So what it calls lost is wha
 batch that is whole and that nothing leads to is lost with the others.
 
 It goes in steps of bounded bytes, for a worker that has other work too, and changes nothing.
-
-What is *not* here: who asks, and what becomes of the answer (`replica_repair.py`).
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 Callback style, one thread, the world by constructor: the simulator runs this as it is. A broker acts on no partition
 before its view includes its own registration (`on_registered`): what is older than that speaks of an earlier life.
 From then on every record of the view that names this broker as a replica has a driver here, as soon as its log is open.
-
-What is *not* here: decisions (`replica.py` and below), what a driver does with a log, frames between brokers, opening
-and removing folders (`replica_shelf.py`).
 """
 
 from __future__ import annotations

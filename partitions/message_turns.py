@@ -6,8 +6,6 @@ waits before is handled at once.
 
 What waits is bounded: a follower has two pushes in flight and merges its acknowledgements, so a peer that sends more
 than `WAITING_MAX` messages ahead breaks the protocol.
-
-What is *not* here: what messages mean (`replication_server.py`, `replication_client.py`).
 """
 
 from __future__ import annotations

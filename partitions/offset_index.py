@@ -7,8 +7,6 @@ fit 32 bits.
 
 On disk (envelope of `checkpoint.py`, integers big-endian): i64 base offset, i64 end offset and i64 bytes of the part of
 the segment that the index covers, then all relative offsets (u32), then all positions (u32).
-
-What is *not* here: timestamps (`time_index.py`), the walk (`batch_walk.py`), the file (`index_files.py`).
 """
 
 from __future__ import annotations

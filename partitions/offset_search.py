@@ -1,7 +1,6 @@
 """One partition's offsets by position or by time, for consumers: never beyond what they may read (S3, S13).
 
-A search by time reads and unpacks batches, so a worker does it. What is *not* here: the search itself
-(`time_search.py`).
+A search by time reads and unpacks batches, so a worker does it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a broker's replicas need of the metadata view: topics with their settings, brokers, partitions.
 
-Fed with records in the order of the quorum's log. What is *not* here: acting on them (`manager.py`).
+Fed with records in the order of the quorum's log.
 """
 
 from __future__ import annotations

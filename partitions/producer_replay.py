@@ -6,8 +6,6 @@ when it was made; the log goes on meanwhile, and the next replay goes on from th
 in memory are left. Those are replayed at once, and the live state becomes that one.
 
 Another truncation in between makes the replay that is under way worthless; another begins.
-
-What is *not* here: snapshots (`producer_snapshots.py`), which batches there are (`log_segments.py`).
 """
 
 from __future__ import annotations

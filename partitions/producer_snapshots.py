@@ -3,8 +3,6 @@
 `{offset:020d}.producers` is the state after all batches below `offset`. A few of the newest are kept, so that a log
 that loses its end need not be read from its beginning. Any of them may be absent or damaged: the next older one is
 taken, and more headers are replayed.
-
-What is *not* here: the state itself, which is opaque (`producer_state.py`), and the replay (`producer_replay.py`).
 """
 
 from __future__ import annotations

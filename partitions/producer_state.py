@@ -35,8 +35,6 @@ aborted by another marker. So transactions, each with an id of its own perhaps, 
 and neither age nor bounds nor the horizon concern them.
 
 Sources: KIP-98 (idempotence), KIP-360 (unknown producers are refused here, not taken over: a gap could hide in it).
-What is *not* here: parking (`leader_produces.py`), what transactions mean (`transaction_state.py`, kept beside this and
-in the same snapshots), the snapshot's file (storage).
 """
 
 from __future__ import annotations

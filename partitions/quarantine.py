@@ -7,9 +7,6 @@
 Nothing reads them but people. Nothing removes them either before the replica is in sync with a leader again: what one
 replica sets aside may be what every other one has lost (S1). From then on a bounded part of it stays, for somebody to
 look at: the lowest offsets first, since of all that a repair sets aside the damage itself lies lowest.
-
-What is *not* here: what is set aside (`recovery.py`, `replica_distrust.py`), and when a replica is in sync again
-(`manager.py`).
 """
 
 from __future__ import annotations

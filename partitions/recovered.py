@@ -1,7 +1,4 @@
-"""What opening a log found and did: for who reports it to the quorum, and for the log that goes on from there.
-
-What is *not* here: recovery itself (`recovery.py`).
-"""
+"""What opening a log found and did: for who reports it to the quorum, and for the log that goes on from there."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@
 After a clean close, or where nothing was written since the last checkpoint, only small files are read, and nothing is
 written. Nothing here ever drops bytes that look like batches: they are set aside under `….quarantined` names for a
 person to look at, and never read again.
-
-What is *not* here: producers' state (`producer_snapshots.py`), which replicas may lead (the quorum).
 """
 
 from __future__ import annotations

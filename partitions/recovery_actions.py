@@ -1,8 +1,6 @@
 """What recovery does to the files of a segment that are not as they should be.
 
 Nothing here drops bytes that look like batches: they are set aside under a name that nobody reads.
-
-What is *not* here: which segment gets which of it (`recovery_table.py`), what is written afterwards (`recovery.py`).
 """
 
 from __future__ import annotations

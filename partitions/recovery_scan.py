@@ -7,8 +7,6 @@ Names tell most of a segment's place against the ones before it and the log's st
 begins. Compaction puts segments together, though, and removes the files of those that the first one holds now only
 after that; until then what their names say of the first one's end is not true of it any more. So wherever the answer
 would take a file away, the file itself is asked how far it goes.
-
-What is *not* here: what is done about it (`recovery_table.py`, `recovery.py`).
 """
 
 from __future__ import annotations

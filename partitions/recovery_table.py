@@ -5,8 +5,6 @@ segment; a test enumerates all combinations and proves that exactly one row fits
 
 A second, smaller table says which findings forbid the replica to vouch for its log (S9): it then reports
 `cut_or_quarantined`, and neither leads nor counts until it has caught up with somebody who can.
-
-What is *not* here: finding the facts (`recovery_scan.py`) and acting on them (`recovery.py`).
 """
 
 from __future__ import annotations

@@ -10,9 +10,6 @@
 A role belongs to (leader, its incarnation, leader epoch); when that changes the old role ends, with an answer to
 everyone who waited, and a new one begins from the log alone and the high watermark that is known. Records of the
 partition are taken in the order of their partition epochs; an older one changes nothing.
-
-What is *not* here: what leaders and followers do, the view (its owner feeds records only after it includes this
-broker's own registration).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@ be read is out of the way.
 
 A good index would let recovery trust the segment; a sector that the disk has lost would end the recovery, again and
 again. Only for a replica that nobody counts on any more, or not before recovery has told what it lost.
-
-What is *not* here: finding damage, and what recovery makes of it.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@
 
 A folder is renamed before it is deleted, so that a crash never leaves half a replica under its own name. A stray folder
 (of a topic that the cluster does not know) is kept for an hour, for somebody to notice; a deleted topic's goes at once.
-
-What is *not* here: what lies inside the folder (`log.py`, `recovery.py`), when to do any of this (`manager.py`).
 """
 
 from __future__ import annotations

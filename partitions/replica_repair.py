@@ -13,8 +13,6 @@
     again        the quorum did not answer, or in another epoch: asked again soon, then less often
 
 A log that failed because of the damage (nothing can be read around it) goes the same way; it serves nothing meanwhile.
-
-What is *not* here: finding damage, what the quorum checks (metadata), cutting and setting aside (`recovery.py`).
 """
 
 from __future__ import annotations

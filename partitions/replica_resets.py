@@ -13,8 +13,6 @@ a crash of the process, and a new replica begins from there.
                   node's health
 
 A call that the process had no descriptor or memory for (`DiskHindered`) goes the same way, without being counted.
-
-What is *not* here: elections (`raftlog/broker/offline_leaders.py`), opening (`replica_shelf.py`).
 """
 
 from __future__ import annotations

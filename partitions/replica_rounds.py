@@ -2,8 +2,6 @@
 
 What is asked for in one turn of the loop, and while a round is on its way, makes the next round. One runs at a time, so
 that cold reads and other work of the same threads are not behind thousands of replicas.
-
-What is *not* here: what opening and closing is (`log.py`, `replica_folders.py`), and who asks (`replica_shelf.py`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ Every replica of the broker is either with its driver or here, in one of these s
     removing   its folder is set aside and deleted
     failed     it could not be opened; it stays so until the next start (what was only hindered, by a full disk say, is
                tried again)
-
-What is *not* here: the folders themselves (`replica_folders.py`), who may have which replica (`manager.py`).
 """
 
 from __future__ import annotations

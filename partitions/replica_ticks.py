@@ -2,8 +2,6 @@
 
 A replica says that it waits (`want`) and is ticked until it is quiet; while nobody waits, nobody is woken, which is
 what lets a node with many idle partitions sleep.
-
-What is *not* here: what a replica does with the time (`leader.py`, `follower.py`, `driver.py`).
 """
 
 from __future__ import annotations

@@ -5,9 +5,6 @@ a partition's record names, the partition asks (`follower.py`); answers and push
 round one `ack` goes out for all partitions of the link: how far each is stable, and which pushes are dealt with.
 
 A pushed batch is checked (header, CRC) before anything of its message is appended; a damaged one drops the link.
-
-What is *not* here: dialing (`Dialer`), what an answer means (`follower.py`), frames and ledger
-(`replication_protocol.py`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ any more; the follower sends one `ack` after each of its fsync rounds, for all p
 ride on data, and go alone, as a push without bytes, when there is none.
 
 Fields are only ever appended, with defaults; another meaning is another version. `docs/replication-protocol.md`
-specifies this for other implementations. What is *not* here: what the numbers mean (`leader.py`, `follower.py`).
+specifies this for other implementations.
 """
 
 from __future__ import annotations

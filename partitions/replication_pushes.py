@@ -11,8 +11,6 @@ never makes the loop wait for the disk, and other slots go on meanwhile.
 A replica that a move is adding, and that is not in sync, may be throttled (`replication_throttle.py`). Where there is
 no room its slot is put aside for `THROTTLE_SECONDS`, alone; what it may send goes with the rest. The moment that it may
 be in the ISR it is a follower like any other, so no acknowledgement ever waits for the throttle.
-
-What is *not* here: who may subscribe (`replication_server.py`), frames and credit (`replication_protocol.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ view, an older one is dropped. Likewise a subscription in a leader epoch that th
 the view. So neither end has to ask again and again after a failover.
 
 Whatever breaks the protocol drops the link, and nothing else; the follower dials again and subscribes anew.
-
-What is *not* here: pushing (`replication_pushes.py`), what a subscription means (`leader.py`).
 """
 
 from __future__ import annotations

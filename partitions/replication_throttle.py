@@ -8,8 +8,7 @@ has to be asked. A share that one of them does not use is lost until its partiti
 A bucket holds a second's worth at most. It may be overdrawn by one message: a batch goes whole, however low the rate,
 and is paid for afterwards. So in any `t` seconds no more than `rate * (t + 1)` bytes and one message are sent.
 
-Pure: time comes in as monotonic seconds. What is *not* here: who is throttled and what happens to a partition that has
-to wait (`replication_pushes.py`), where the rates come from (`metadata/image_reassignments.py`).
+Pure: time comes in as monotonic seconds.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A segment is old when its latest record is, by the record's own timestamp (as Kafka has it: a producer that stamps its
 records wrongly decides how long the segments they share are kept) and by the cluster's time, which no single wall
 clock makes. Where that time is not known only the size rule goes on: it needs no clock.
-
-What is *not* here: the log's own bound (high watermark), and the deletion (`PartitionLog.advance_log_start`).
 """
 
 from __future__ import annotations

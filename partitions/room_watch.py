@@ -1,7 +1,4 @@
-"""Looks at the room on the disk every second, and tells when it has become short or is so no longer.
-
-What is *not* here: what counts as short (`disk_room.py`), and what follows from that.
-"""
+"""Looks at the room on the disk every second, and tells when it has become short or is so no longer."""
 
 from __future__ import annotations
 

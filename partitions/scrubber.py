@@ -10,8 +10,6 @@ the one that is being read.
     an index                      removed: it is made anew in memory, and on disk at the next start
     leader epochs, checkpoint     written again from memory
     a producer snapshot           removed: an older one does, with more batches
-
-What is *not* here: reading and judging (`scrubber_check.py`), repairs (`replica_repair.py`), time of day.
 """
 
 from __future__ import annotations

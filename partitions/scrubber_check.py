@@ -9,9 +9,6 @@ on a stopped node) decides how fast. Per file:
 * leader epochs, checkpoint, producer snapshots: the envelope's CRC, and a payload that makes sense.
 
 The first damage of a segment ends its check: behind it nothing says where the next batch begins.
-
-What is *not* here: which bytes are settled (`scrubber_plan.py`), when and how fast (`scrubber.py`), and what
-becomes of a finding (`replica_repair.py`). Upholds S9: what cannot be verified is found before somebody relies on it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Nothing is changed, and nothing is decided: recovery does that at the next start, by its own table, and finds at least
 what is found here, since it reads every segment whose index it cannot trust.
-
-What is *not* here: the check (`scrubber_check.py`), repairs.
 """
 
 from __future__ import annotations

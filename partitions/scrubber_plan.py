@@ -1,8 +1,6 @@
 """A plan of a check: which files of a log can be checked, and how far; `plan_of_log` makes one of a log in service.
 
 Of a log in service it is whole sealed segments, and of the last one what is settled.
-
-What is *not* here: the check (`scrubber_check.py`), stopped logs (`scrubber_folder.py`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@
 Only the last segment of a log grows. Bytes once written keep their place until they are cut off, and what is cut off
 is never written over: after a cut the log goes on in a new file. So a region of a file that is on its way to a socket
 either still holds its batches or ends early; it never holds others.
-
-What is *not* here: which segments a log has (`log.py`), writing (`log_job.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ where the offset index makes its own, so that each names the beginning of a batc
 
 On disk (envelope of `checkpoint.py`, integers big-endian): i64 base offset, i64 covered end offset, i64 the largest
 timestamp of the covered part (-1: none), then all timestamps (i64), then all relative offsets (u32).
-
-What is *not* here: which record of a batch it is (`time_search.py`).
 """
 
 from __future__ import annotations

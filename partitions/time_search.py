@@ -3,9 +3,6 @@
 The index says from where on it may be; headers are walked to the first batch whose largest timestamp reaches it; only
 that batch is unpacked. All of it reads and decompresses, so it is work for a worker: `TimeSearch` is made on the
 owner's thread of what it needs, and `run` on any.
-
-What is *not* here: time itself. Timestamps are the producers' (or the leader's, with `LogAppendTime`), and need not
-rise along the log.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ News of a decision says little about where it matters: an abort names no partiti
 those that it does not name. So every partition that is led here and has something open looks (`look_at_transactions`).
 A turn has one bounded look (or some that find nothing); between two turns there is a pause, so that a stream of
 decisions over many open transactions takes a part of the loop's time and not all of it.
-
-What is *not* here: what a look does (`leader_transactions.py`). Looks that no news asked for come with the ticks.
 """
 
 from __future__ import annotations

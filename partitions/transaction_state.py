@@ -15,8 +15,6 @@ may be lost with its leader. So a transaction counts as open until its marker is
 record's fate is settled for ever (S13), and all aborted ranges are known.
 
 Sources: KIP-98 (the last stable offset), KIP-890 (an epoch a transaction), `AbortedTxn` of Kafka's index.
-What is *not* here: who decides (the quorum), who writes markers (`leader_transactions.py`), sequences
-(`producer_state.py`), the ranges' columns (`aborted_ranges.py`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ compaction) may not, and finds the disk full as long as the ballast is not whole
 needs.
 
 Source: CockroachDB's ballast files ("Automatic ballast files", 2021), which an operator has to delete.
-What is *not* here: who may use it (`ballasted_disk.py`), how much it is (`raftlog/config.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A call that finds no room gives up a slice of the ballast and is made again, until it goes well or nothing is left. A
 file that was opened as `bulk` does not: it finds the disk full, also while the ballast is not whole.
-
-What is *not* here: the room itself (`ballast.py`), the operating system (`disk.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The two clocks, real and by hand.
-
-What is *not* here: timers (`runtime.py`), and any comparison of the two (`partitions/retention.py`).
-"""
+"""The two clocks, real and by hand."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ does not know, and calls nothing old. *What time is it?*, for a stamp, asks `sta
 node's wall clock where a majority of the voters agrees with it, what they say where not, and nothing that is before the
 cluster's time, since what is stamped so would be old too early. Where none agrees, or it is not known whether they
 still do, the later of the two counts: what has too late a stamp is kept for too long, and no less.
-
-What is *not* here: how the quorum agrees (`metadata/time_keeper.py`).
 """
 
 from __future__ import annotations

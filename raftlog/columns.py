@@ -16,8 +16,6 @@ for large batches and for readers who want Arrow. Neither loops over records in 
 calls inside `map`, `join`, `accumulate` and the like (nulls in small batches, and headers, cost a comprehension).
 
 Reading copies no more than it must: `split_payload` gives views, and every length is checked before it is believed.
-
-What is *not* here: the header (`record_header`), compression, which twin is taken (`record_batch`).
 """
 
 from __future__ import annotations

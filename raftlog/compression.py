@@ -12,9 +12,6 @@ kilobyte made on purpose. So before any of it is decompressed, `_room` finds out
 that it announces, or a sum over its own inner blocks. More than the bound is refused there; then it is decompressed
 into a buffer of just that size, and what does not fit, or does not fill an announced size, is corrupt. (gzip goes
 through `zlib`, whose output can be limited call by call; cramjam's has versions that inflate first and look later.)
-
-What is *not* here: what the bytes mean, and any thread. A megabyte takes up to tens of milliseconds; whoever must not
-wait for it calls from a worker.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 `NodeConfig` is a node's `node.toml`: settings, never identity (that is `node.json` in the data folder, see
 `raftlog/broker/identity.py`). `TopicConfig` is what a topic may set, with Kafka's names, units and defaults; where
 ours differ it is on purpose: `min.insync.replicas` is a majority of the replicas, and `flush` is ours.
-
-What is *not* here: reading the file (`load_node_config` takes its text) and any use of a setting.
 """
 
 from __future__ import annotations

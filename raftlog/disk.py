@@ -4,9 +4,6 @@ Every call that fails with «no room» raises `DiskFull`, one for which the proc
 `ResourceShortage`, every other one `DiskFailed`; absent and already present files are Python's own errors, since a
 caller asks about those. A failed fsync is always `DiskFailed`. Nothing is tried again here: a failed `fsync` may have
 dropped the data and marked it clean, so the file refuses everything after it (the «fsyncgate» of 2018).
-
-What is *not* here: formats, any decision what to write when, and the call that syncs a whole file system
-(`file_system.py`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ Five kinds, and no sixth:
 * `DiskDamaged`: a disk lost or changed what it had made durable. The node does not start; the detail says what to do.
 
 `CODES` is the one table from stable code to HTTP status. Codes may be added, never renamed: programs match on them.
-What is *not* here: how an error looks in HTTP (`http_api/problems.py`) or on a terminal (`raftlog/cli/`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ It is used only where it keeps what it promises:
 * The file systems below. Others pass on neither the call nor its errors (FUSE, overlays), or are not known to.
 
 Source: Linux, `fs/sync.c`; syncfs(2), VERSIONS and ERRORS.
-What is *not* here: when one call is better than many (`partitions/durable.py`).
 """
 
 from __future__ import annotations

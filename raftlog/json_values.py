@@ -12,7 +12,7 @@ bytes never get lost, and what was read can be written back as it is (embedded J
     base64   `{"base64": ...}`                      always
     auto     JSON objects and arrays, else a string where that fits
 
-Pure. What is *not* here: records and bodies (`http_api/records_in.py`, `http_api/records_out.py`).
+Pure.
 """
 
 from __future__ import annotations

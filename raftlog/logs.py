@@ -2,7 +2,7 @@
 
 Every line carries its time, level, cluster and node; what speaks of a partition binds partition and epoch itself.
 Writers get their logger from `structlog.get_logger()`; the standard library's loggers (aiohttp's, asyncio's) end in the
-same stream. A line that cannot be written is lost, and nothing else. What is *not* here: what is logged.
+same stream. A line that cannot be written is lost, and nothing else.
 """
 
 from __future__ import annotations

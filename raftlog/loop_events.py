@@ -13,8 +13,6 @@ and ends, and what is put off meanwhile happens at the end:
 
 Outside of events both happen in the loop's next turn. Nothing overtakes: a call is made after all that were made
 before it, wherever that was.
-
-What is *not* here: what the calls do; other threads (`ThreadWorker` brings their results to the loop as events).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Different integers are different types here (`Offset` is not a `LeaderEpoch`), so that mypy finds the swap that a
 reader would miss. Ranges are half-open: an `..._end_offset` is the next offset to write, never the last one written.
-
-What is *not* here: behaviour. Who may lead is decided in `metadata/`, what is replicated in `partitions/`.
 """
 
 from __future__ import annotations

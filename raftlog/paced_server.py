@@ -3,9 +3,6 @@
 Where no descriptor is left, asyncio tries to accept as often as its backlog is long, each time with a line in the log,
 and sets as many timers. Here the listening sockets are left alone for `PAUSE_SECONDS`: whoever wants in waits in the
 kernel's queue meanwhile. In one turn of the loop at most `ACCEPTS_PER_TURN` connections are taken.
-
-What is *not* here: how many connections a listener serves (its own business), what is said about a shortage
-(`on_short`'s).
 """
 
 from __future__ import annotations

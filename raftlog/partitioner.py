@@ -7,9 +7,6 @@ of raftlog, moved from one to the other, put a key into the same partition.
 one length are hashed side by side, each in a 64-bit lane of one large integer. A lane holds a 32-bit number and the
 hash's multiplier has 31 bits, so a product stays within its lane and one multiplication of the large integer
 multiplies all of them. The two are each other's twin in the tests.
-
-What is *not* here: where a record without a key goes (the producer and the HTTP API each choose one partition at a
-time) and what becomes of keys when partitions are added (as in Kafka: later records may go elsewhere).
 """
 
 from __future__ import annotations

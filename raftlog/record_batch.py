@@ -6,9 +6,6 @@ msgpack array), compressed as one block (`compression`). `docs/record-batch.md` 
 Brokers work per batch, never per record. The leader calls `validate` once and then `stamp`; followers call
 `check_crc`; the log reads headers. Records come into being only at the edges, by `encode` and `RecordBatch`, which
 take one of two twins: `columns` for small batches, `record_arrow` from `ARROW_FROM` records on.
-
-What is *not* here: anything about a partition: which offset is next, whose sequence is due, how far ahead a clock is.
-Nor threads: a compressed batch of 1 MiB takes milliseconds, which is for its caller to spend where nobody waits.
 """
 
 from __future__ import annotations

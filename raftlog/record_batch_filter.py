@@ -9,8 +9,6 @@ A *delete horizon* (KIP-534) is when the tombstones of a batch may go. It takes 
 timestamp deltas count from it.
 
 Columns are filtered by Arrow from `ARROW_FROM` records on; below, and for integers, by calls that take whole columns.
-
-What is *not* here: which records stay (`partitions/compaction.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 
 One batch names every producer of a transaction that wrote to this partition, and for each the offset up to which
 (exclusive) its records are meant. It takes one offset of the log, and readers hand none of it to users.
-
-What is *not* here: who decides, and what a reader makes of it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ leader stamps base offset and leader epoch without computing it again. What the 
 whoever knows the truth: the log against its neighbours, the leader-epoch history.
 
 A broker needs nothing else of a batch than this file, apart from the leader's one full check
-(`record_batch.validate`). What is *not* here: the payload (`columns`, `record_control`).
+(`record_batch.validate`).
 """
 
 from __future__ import annotations

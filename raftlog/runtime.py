@@ -3,8 +3,6 @@
 A hand-off costs: a future per call through `run_in_executor` is three times the price of a queue and one wake-up of
 the loop. So `ThreadWorker` keeps its own threads, results that become ready together share one wake-up, and that goes
 by a descriptor of its own (`LoopWaker`).
-
-What is *not* here: coroutines. Whoever needs one lives above the ports.
 """
 
 from __future__ import annotations

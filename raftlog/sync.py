@@ -1,8 +1,6 @@
 """`from raftlog.sync import Producer, Consumer, Admin`: the client for programs without an event loop.
 
 The same names, arguments, results and errors as in `raftlog`, without `await`; any thread may call them.
-
-What is *not* here: the code (`client/blocking*.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ broker follows the metadata log, so the leader of a partition *asks its own copy
 whatever it finds open in its log, and writes that down in the partition as a control batch, a *marker*.
 
 Sources: KIP-98 (markers, the last stable offset), KIP-890 (an epoch for each transaction).
-What is *not* here: the deciding (`metadata/groups/`), the log's bookkeeping (`partitions/`).
 """
 
 from __future__ import annotations

@@ -17,8 +17,6 @@ puts the partition in again when it wants more, in another slot; one that has no
 long as it takes, and nobody names it again. Every request is a long poll over all slots of the session, whichever
 request they came with; several may be under way, and each is answered once. `fetch.1` does the same over every
 carrier, without a memory between requests.
-
-What is *not* here: JSON (`http_api/`), replication (`partitions/replication_protocol.py`), the quorum's frames.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ private calls. So both users here work on a duplicate of the transport's descrip
 
 Either way a `FileRegion` is released exactly once: when its last byte was taken by the kernel, or when it was given up.
 The source's pages should be in the page cache; `sendfile` blocks the loop while it reads from the disk.
-
-What is *not* here: TLS (its bytes must pass through Python, see `raftlog/http2/tls.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@ as they are. No record is touched, and of columns that nobody asked for not a by
 
 What one Arrow batch costs Spark is about what a few thousand records do. So the log's small batches are put together to
 one of up to `ROWS`; those are copied, column by column. Large ones are not.
-
-What is *not* here: fetching (`range_reader.py`), what Spark calls the columns (`record_columns.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A batch query as its driver plans it: the ranges that it reads, settled before any task begins.
 
 Its end is where the logs end at that moment, so a query that is planned again may read more.
-
-What is *not* here: Spark's classes (`source.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ deadline. A partition whose leader cannot be asked just now fails alone.
 
 `wait_for_news` is a long poll: a fetch at the ends that are known, for hardly any bytes, which the leaders answer when
 a record comes. So a query that has nothing to do asks every few seconds, not sixty times a second.
-
-What is *not* here: when to ask, and what an answer is worth (`latest.py`); records (`range_reader.py`).
 """
 
 from __future__ import annotations

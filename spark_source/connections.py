@@ -3,8 +3,6 @@
 Spark's worker processes live over many tasks and micro-batches, so what they have connected stays. The loop has a
 thread of its own; Spark's thread hands calls over and waits for them. A worker that was forked, or whose loop has
 ended, makes new ones.
-
-What is *not* here: what is asked.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A task: one range in, Arrow batches out. It runs in a worker process of Spark's, which lives over many tasks.
 
 The thread of the event loop fetches ahead; Spark's thread takes what is there, makes columns of it and hands them over.
-
-What is *not* here: how a range is read (`range_reader.py`).
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 Spark hands over what it would test on every row. Of that, conditions on topic, partition and offset choose ranges, and
 are then done with. A lower bound of the timestamp chooses where to begin: all records before the first one that is as
 late are earlier. Records after it may be earlier too, so Spark tests it still; and an upper bound chooses nothing.
-
-What is *not* here: filters on keys, values and headers: those are Spark's. Streaming queries get none: Spark does not
-push filters into Python's streams.
 """
 
 from __future__ import annotations

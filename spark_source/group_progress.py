@@ -5,8 +5,6 @@ query: it happens beside it, the newest offsets win, and what goes wrong is logg
 
 Spark tells a source that a micro-batch is done when it plans the one after the next. But what it hands to
 `latestOffset` as the start is the end of the last one that is done: that is what is written here, without a lag.
-
-What is *not* here: when (`stream_driver.py`).
 """
 
 from __future__ import annotations

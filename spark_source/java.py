@@ -9,8 +9,6 @@ package, as root on a machine that has `apt-get`; else that wheel.
 
 The wheel's Java lacks a module that Spark's launcher names on the command line and does not need
 (`jdk.incubator.vector`, SPARK-48021). So what is given out is a folder whose `bin/java` leaves that argument away.
-
-What is *not* here: starting Spark.
 """
 
 from __future__ import annotations

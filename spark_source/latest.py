@@ -9,8 +9,6 @@ Spark asks a query that has nothing to do for its latest offset sixty times a se
 
 While a cluster cannot be asked, the last answer stands, until there has been none for the query's `requestTimeoutMs`:
 then the error is the query's. A partition whose leader is missing has no news, and holds up no other.
-
-What is *not* here: the questions (`cluster.py`), what an end that goes back means (`log_bounds.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ An *end* is the last stable offset that the partition's leader told: what lies b
 rises, in one life of a topic. So a lower end is first taken for the word of a leader that does not know better yet (it
 was elected a moment ago), and becomes the truth when nobody has said otherwise for `END_GRACE_S`. Kafka's connector
 takes the first such answer for lost data, and has false alarms.
-
-What is *not* here: asking (`cluster.py`), what a query makes of it (`planning.py`).
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ Kafka's connector has one switch and one message for all of it. Here each loss n
 
 With `failOnDataLoss` (the default) a loss ends the query: `DataLoss`. Without it the query goes on with what is there:
 after the gap, at the beginning of the new topic, without the topic, at the end.
-
-What is *not* here: retries (an end that only seems to go back is `log_bounds.py`'s).
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ carries the start that was resolved first, and a range whose start is still the 
 (`planned_ranges`). It is dropped for a partition once a micro-batch has moved beyond it.
 
 Spark compares offsets as text: keys are sorted, and an offset that means the same is the same.
-
-What is *not* here: how far a micro-batch goes (`planning.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The names of options: in any case, by their other names, and what is not known refused. Pure.
 
 Spark gives option names in lower case, and a job that comes from the Kafka connector brings Kafka's names along.
-
-What is *not* here: which options there are (`source_options.py`, `sink_options.py`), their values (`option_values.py`).
 """
 
 from __future__ import annotations

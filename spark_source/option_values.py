@@ -2,8 +2,6 @@
 
 Every function takes the option's name, for the error, and its text; it raises `InvalidRequest` (`invalid_config`) that
 names the option, what it was given and what it takes.
-
-What is *not* here: which options there are (`source_options.py`), what positions mean in a log (`starting.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ by its kind (`losses.py`); with `failOnDataLoss=false` the reader goes on behind
 
 A range may end in offsets that hold no record (markers of transactions, what compaction took), so it is over by
 position, not by record. Every wait is bounded: nothing new for `fetchTimeoutMs` is an error.
-
-What is *not* here: threads and processes (`executor.py`), columns (`arrow_columns.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Spark's Python data sources are not told which columns a query uses: `count()` ships all of them. So the option
 `columns` names those that there are at all; what is left out is not decoded, not copied and not sent.
-
-What is *not* here: the columns' contents (`arrow_columns.py`).
 """
 
 from __future__ import annotations

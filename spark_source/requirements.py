@@ -1,7 +1,4 @@
-"""What has to be installed, and how it is told when it is not. Every message names the part and what installs it.
-
-What is *not* here: Java (`java.py`).
-"""
+"""What has to be installed, and how it is told when it is not. Every message names the part and what installs it."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A writer is made on the driver for each query (a stream: for each micro-batch), sent to every task, and asked to commit
 or abort on the driver: a batch query's is the same object then, a stream's is made anew. So what the driver has to know
 of a micro-batch is in its tasks' messages. Query and micro-batch are known to tasks only, by their local properties.
-
-What is *not* here: reading (`source.py`); writing (`sink_task.py`), the decision (`sink_decision.py`).
 """
 
 from __future__ import annotations

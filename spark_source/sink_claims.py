@@ -4,8 +4,6 @@ The highest number that was claimed is a position in the quorum, and a claim mov
 refused (compare-and-set, S7). So two claims never overlap, also where an answer was lost: then the numbers are claimed
 again, further up, and the former ones belong to nobody. A worker process claims some at a time: it lives over many
 tasks, and need not ask for each.
-
-What is *not* here: what a number is for (`sink_names.py`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@
 
 A column that the sink does not write is refused: it would be shipped to Python and thrown away, and whoever gave it
 meant something by it.
-
-What is *not* here: the rows (`sink_rows.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A micro-batch is committed together with its position, from where that is to the micro-batch's number. Spark repeats a
 micro-batch until it has noted that it is done; whoever comes second finds the position taken, and publishes nothing.
 That the position was taken is success: what Spark wanted published is published, whole and once.
-
-What is *not* here: what is committed (`sink_publication.py`).
 """
 
 from __future__ import annotations

@@ -13,8 +13,6 @@ name, and no two numbers share name and place.
 
 A batch query has no query id and is attempted by one driver only. It has a name made up by its driver, and Spark's
 task attempt ids, which are unique for that driver, number its attempts.
-
-What is *not* here: asking the cluster (`sink_claims.py`, `sink_task.py`, `sink_decision.py`).
 """
 
 from __future__ import annotations

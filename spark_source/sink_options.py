@@ -2,8 +2,6 @@
 
 As for queries that read (`source_options.py`): Kafka's names and meanings where Kafka has the option, and what is not
 known is refused. What Spark itself puts among a sink's options is passed over.
-
-What is *not* here: names (`option_names.py`), the values' syntax (`option_values.py`), columns (`sink_columns.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ so that whatever else was written for this piece of work is aborted (S13).
 
 With no messages at all (a plan without tasks) there is nothing to publish and nobody who knows the query's id: nothing
 happens. A micro-batch whose tasks had no rows publishes no records and moves the position all the same.
-
-What is *not* here: asking the cluster (`sink_decision.py`).
 """
 
 from __future__ import annotations

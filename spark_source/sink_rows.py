@@ -1,8 +1,6 @@
 """Arrow batches of rows, taken apart by topic and partition. It asks nobody anything.
 
 Rows keep their order within each topic and partition. A column of strings is bytes already, in UTF-8.
-
-What is *not* here: which columns there are (`sink_columns.py`), which partition a key has (the client).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ killed is aborted when its block is retired. Without, records are sent by an ide
 
 The thread of the event loop sends; Spark's thread hands one batch after the other over, and waits where the buffer is
 full.
-
-What is *not* here: names and numbers (`sink_names.py`), the decision (`sink_decision.py`).
 """
 
 from __future__ import annotations

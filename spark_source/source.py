@@ -6,8 +6,6 @@ process of its own, where it answers for offsets and tasks as long as the query 
 executors, where it only reads. So readers hold options, and connect when they are first asked something.
 
 API level: PySpark 4.2 (SPARK-55304 and the issues around it: limits, `Trigger.AvailableNow`).
-What is *not* here: offsets and tasks (`stream_driver.py`, `batch_driver.py`), reading (`executor.py`); the classes for
-writing (`sink.py`).
 """
 
 from __future__ import annotations

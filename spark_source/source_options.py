@@ -3,9 +3,6 @@
 They are the Kafka connector's, with its names (in any case), meanings and defaults, and a few of our own. What is not
 known is refused, and so is what has no meaning where it stands: a misspelled option that is silently ignored costs more
 than one that has to be deleted.
-
-What is *not* here: names (`option_names.py`), the values' syntax (`option_values.py`); a sink's options
-(`sink_options.py`).
 """
 
 from __future__ import annotations

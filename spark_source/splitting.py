@@ -1,8 +1,6 @@
 """One Spark task a range: ranges are cut where more tasks are wanted, or smaller ones. Pure.
 
 Pieces of one range are adjacent and differ by one offset at most; together they are the range.
-
-What is *not* here: what ranges there are (`offsets.py`).
 """
 
 from __future__ import annotations

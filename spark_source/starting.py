@@ -2,8 +2,6 @@
 
 Kafka's options, in Kafka's order of precedence: one timestamp for all, timestamps by partition, offsets (`earliest`,
 `latest`, or JSON in which -2 and -1 mean those). JSON must name every partition that is read, and no other.
-
-What is *not* here: asking for the offsets of times (`cluster.py`), reading the options (`source_options.py`).
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@ are, and what is lost.
 
 Spark calls from one thread, in one process that lives as long as the run. Every call is bounded: one that hung would
 hang the query.
-
-What is *not* here: deciding (`planning.py`, `spark_source/planning.py`, `losses.py`), asking (`latest.py`); Spark's
-classes (`source.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""From what a query's options name to topics and offsets: are they there, and where does the query begin and end?
-
-What is *not* here: the pure half (`starting.py`).
-"""
+"""From what a query's options name to topics and offsets: are they there, and where does the query begin and end?"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@
 
 Real clusters run as root in network namespaces of their own (`--layout namespaces`), or behind proxies on loopback
 addresses (`--layout loopback`). Exit code 0: what ran is valid; 1: it is not, or could not be run; 2: a wrong call; 3:
-nobody knows, which is no pass. What is *not* here: one run (`runner.py`), the table (`cells.py`, `scoreboard.py`).
+nobody knows, which is no pass.
 
 What the commands need is imported by the command that is called: `raftlog --help` shows these, too, and loads nothing
 heavy.

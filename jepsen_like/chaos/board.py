@@ -1,7 +1,6 @@
 """`raftlog chaos board` and `keep`: what was accumulated, and results that are kept with the code.
 
 The table that is written beside the code is made of kept results alone: whoever has the repository can make it again.
-What is *not* here: adding up (`scoreboard.py`, `other_rows.py`), what is kept how (`kept_results.py`).
 """
 
 from __future__ import annotations

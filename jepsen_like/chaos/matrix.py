@@ -3,8 +3,6 @@
 What is due is asked of the results before every run, so a matrix that was ended goes on when it is called again. One
 cluster at a time is made in this process; several are processes of their own (`raftlog chaos run --cell`), each with
 its nodes, clients and network, which append to the same results.
-
-What is *not* here: which cells there are (`cells.py`), adding up (`scoreboard.py`).
 """
 
 from __future__ import annotations

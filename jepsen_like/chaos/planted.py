@@ -1,10 +1,8 @@
 """`raftlog chaos planted`: is each planted bug that can show in a real cluster found there, and how soon?
 
-    raftlog chaos planted                      # all of them that no line of the results has yet, one after the other
-    raftlog chaos planted log_without_fsync    # this one
-    raftlog chaos planted --control            # the same runs without a bug: nothing may be found
-
-What is *not* here: hunting (`hunting.py`), which run is for which bug (`planted/real.py`).
+raftlog chaos planted                      # all of them that no line of the results has yet, one after the other
+raftlog chaos planted log_without_fsync    # this one
+raftlog chaos planted --control            # the same runs without a bug: nothing may be found
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the commands of `raftlog chaos` share: one run from its plan to its page, told on a terminal.
-
-What is *not* here: the commands, what a run is (`jepsen_like/runner.py`).
-"""
+"""What the commands of `raftlog chaos` share: one run from its plan to its page, told on a terminal."""
 
 from __future__ import annotations
 

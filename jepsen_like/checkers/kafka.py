@@ -6,8 +6,6 @@ are on. **Ours** allows only the third, holds cycles to the order of processes a
 (`kafka_stronger.py`). Our own workload is judged without write dependencies: writes of two transactions may lie in one
 order in one key and in the other in another, as nothing is locked, so that `G0` is no anomaly of a log. A `G1c` with
 such edges may be none either; without them each is one.
-
-What is *not* here: the anomalies (`kafka_records.py`, `kafka_orders.py`, `kafka_cycles.py`, `kafka_stronger.py`).
 """
 
 from __future__ import annotations

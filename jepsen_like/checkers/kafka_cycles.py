@@ -10,7 +10,7 @@ depend on one another: a shortest one, or of a large knot a short one. Every edg
 one search finds one, and only so much is spent on shorter ones. It takes as long as to read the graph a few times;
 beyond its budget a search is given up.
 
-Source: Adya 1999; Elle (Kingsbury and Alvaro 2020). What is *not* here: anomalies of single records.
+Source: Adya 1999; Elle (Kingsbury and Alvaro 2020).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ by a poll that succeeded. The log of a key is what proven sends and all polls, f
 set of values an offset, of which there should be one. Offsets may have gaps; positions in the order without gaps are
 *dense*.
 
-Source: Jepsen's workload for Kafka (jepsen.tests.kafka). What is *not* here: what is wrong with it (`kafka_*.py`).
+Source: Jepsen's workload for Kafka (jepsen.tests.kafka).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ they name. Sends count where they succeeded and where nobody knows.
 Keys that a group took or gave while the operation ran are not judged within it. Where every operation tells of these
 (`rebalances_told`), a process has no position in them any more, and everything else is held against it.
 
-Source: Jepsen's checker for Kafka. What is *not* here: order in real time (`kafka_stronger.py`).
+Source: Jepsen's checker for Kafka.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@
 | `unexpected` | a polled value that nobody ever sent |
 
 Source: Jepsen's checker for Kafka, and `unexpected`, which there is an exception.
-What is *not* here: orders of polls and sends (`kafka_orders.py`), cycles (`kafka_cycles.py`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ What must be there is what nothing may have deleted: all of it where the topic k
 topic keeps by a true clock, from before it was sent until after it was to be read.
 
 A partition is one log with one leader at a time, so its appends are linearizable, and offsets are dense (S2).
-What is *not* here: what Jepsen asks for (`kafka_records.py`, `kafka_orders.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Linearizable is what is linearizable key by key (Horn and Kroening 2015), so each is searched by itself. Beside the
 registers of `models.py` there are two that only raftlog has: a committed offset, which a commit never lowers and only a
-reset does (S8), and a topic, which is there or not (S7). What is *not* here: the search (`linearizability.py`).
+reset does (S8), and a topic, which is there or not (S7).
 """
 
 from __future__ import annotations

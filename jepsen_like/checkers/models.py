@@ -14,7 +14,6 @@ object that is a product of independent parts says which part a call belongs to,
 
 A call that never ended has no answer, so its `read` says nothing. In `cas-register` and `multi-register` a read of nil
 is one whose answer nobody wrote down, but for `etcd-log`, where it found nothing.
-What is *not* here: the search (`linearizability.py`).
 """
 
 from __future__ import annotations

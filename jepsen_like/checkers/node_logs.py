@@ -6,7 +6,7 @@
 | `exception` | a line with an exception, or with the traceback of something that died without a line of its own |
 
 A line that is no JSON is what a crash in native code, or a node that was killed while it wrote, has left: it is
-counted, and judged where it speaks of a traceback or a fatal error. What is *not* here: reading files (`judging.py`).
+counted, and judged where it speaks of a traceback or a fatal error.
 """
 
 from __future__ import annotations

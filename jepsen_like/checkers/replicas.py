@@ -18,8 +18,6 @@ whose CRC is wrong is measured and not judged: damage is what a disk does, and w
 A producer numbers its records, of each partition and epoch from 0 on. A marker ends a transaction's epoch: what still
 comes of it is aborted by another marker, and not judged. Nor is the first batch of a producer where the log before it
 is not known: it does not begin at 0, or there is damage.
-
-What is *not* here: reading disks (`replica_logs.py`). Compacted logs differ by design, and are not to be given here.
 """
 
 from __future__ import annotations

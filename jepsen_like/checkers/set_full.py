@@ -19,8 +19,7 @@ the reads that began after that, the last ones tell:
 An element whose addition nobody knows the fate of may be there or not; one whose addition failed must not
 (`unexpected`). Times are measured: how long it took until an element was stable, and after which it was lost.
 
-Source: Jepsen's set-full checker. O(reads x elements seen in them). What is *not* here: the search for an order
-(`linearizability.py` has it for small sets).
+Source: Jepsen's set-full checker. O(reads x elements seen in them).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The first holds for transactions whose outcome nobody knows, too. *Past the plac
 read that was sent and acknowledged after the transaction had ended. What nobody was told, such as what a client that
 was killed had polled, excuses: then `consumed-by-none` is not judged.
 
-Aborted reads and lost writes are `kafka_records.py`'s. What is *not* here: named positions (`positions.py`).
+Aborted reads and lost writes are `kafka_records.py`'s.
 """
 
 from __future__ import annotations

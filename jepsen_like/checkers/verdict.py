@@ -1,7 +1,7 @@
 """What a checker says of a history.
 
 `valid` is None where the checker came to no end within its budget: that is *unknown*, a failure to check, and never a
-pass. What is *not* here: checking.
+pass.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Members of consumer groups as the clients of workloads have them.
-
-What is *not* here: what they read and commit (`log.py`, `group_offsets.py`, `topic_lives.py`).
-"""
+"""Members of consumer groups as the clients of workloads have them."""
 
 from __future__ import annotations
 

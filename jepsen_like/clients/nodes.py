@@ -4,8 +4,6 @@ Any node may answer a question to the cluster, and an `Admin` that knows several
 late. Here it must be the same node that made a change and is asked afterwards: its view has the change, and with it
 everything that was decided before (S7). Where it cannot be reached at all, nothing was done, and the next operation
 goes to the next node.
-
-What is *not* here: what is asked.
 """
 
 from __future__ import annotations

@@ -7,9 +7,7 @@ only where it certainly did not happen, now or later, and `info` for everything 
 made no sense, an exception that nobody expected. After `info` this process's client is let go of, as that of a program
 that died, whatever it still has under way: it ends beside what is asked next. One that does not end ends this process.
 
-It ends when its standard input does, so that it never outlives whoever started it. What is *not* here: what the
-operations are (`log.py` and its neighbours), which one comes next (`generators.py`), death on purpose
-(`interpreter.py` kills).
+It ends when its standard input does, so that it never outlives whoever started it.
 """
 
 from __future__ import annotations

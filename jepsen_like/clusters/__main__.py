@@ -1,10 +1,8 @@
 """`python -m jepsen_like.clusters`: what this machine can do to a cluster, tried; and what dead runs left, removed.
 
-    python -m jepsen_like.clusters                    # a table; exit code 0
-    python -m jepsen_like.clusters --expect all       # exit code 1, and names, where something is missing
-    python -m jepsen_like.clusters --clean            # removes what runs that were killed have left
-
-What is *not* here: the trying (`probes.py`).
+python -m jepsen_like.clusters                    # a table; exit code 0
+python -m jepsen_like.clusters --expect all       # exit code 1, and names, where something is missing
+python -m jepsen_like.clusters --clean            # removes what runs that were killed have left
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ A fault that cannot be made here is never left out in silence: whoever asks for 
 `python -m jepsen_like.clusters` prints all of them. An ability is what a nemesis needs and a layout gives: both
 layouts can kill, pause and cut links; some abilities come from the layout itself (`links`, `proxies`, `disks`), the
 others are the machine's, and are tried for real, on things of their own that are removed again.
-
-What is *not* here: using them (`namespaces.py`, `loopback.py`, `nemeses/`).
 """
 
 from __future__ import annotations

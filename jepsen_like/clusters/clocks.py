@@ -5,8 +5,6 @@ the wall clock is changed: elections and sessions rest on the monotonic one, whi
 
 The proof that it bites is the node's own: every answer of its API carries a `Date`, in whole seconds. So offsets below
 `PROVABLE_SECONDS` cannot be proved and are not made.
-
-What is *not* here: which offsets, and when (`nemeses/`).
 """
 
 from __future__ import annotations

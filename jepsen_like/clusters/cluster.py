@@ -6,8 +6,6 @@ a nemesis that needs more is refused before anything runs (`nemeses/`).
 
 Closing a cluster removes all of it, step by step in the opposite order; a step that fails does not keep the next ones
 from being made.
-
-What is *not* here: making clusters (`namespaces.py`, `loopback.py`).
 """
 
 from __future__ import annotations

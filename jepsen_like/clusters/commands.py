@@ -2,8 +2,6 @@
 
 What is done to a machine is done whole or not at all: half of a mount or of a heal is what nobody cleans up. So each
 such step runs to its end, which is bounded in time, and a cancellation that came meanwhile is raised afterwards.
-
-What is *not* here: programs that go on running (`node.py`).
 """
 
 from __future__ import annotations

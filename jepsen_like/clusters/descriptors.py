@@ -7,7 +7,6 @@ chosen by the numbers that are free below it.
 The proof is the kernel's: `/proc/<pid>/fd` has every number below the limit, while connections wait for more.
 
 Sources: getrlimit(2), prlimit(2), prlimit(1).
-What is *not* here: how low, for how long, and whose (`nemeses/`).
 """
 
 from __future__ import annotations

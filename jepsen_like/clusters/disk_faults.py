@@ -8,7 +8,6 @@
 Both are proved by a write that is refused. The functions block; processes must be gone before `repair`.
 
 Sources: ext4(5), `fs/ext4/sysfs.c`.
-What is *not* here: power (`jepsen_like/power_loss.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ they have, and are checked as ever.
 
     topic_id = await write(cluster.bootstrap, room_needed(volume))
     assert stored(cluster.data_folder(node), topic_id) >= room_needed(volume)
-
-What is *not* here: filling the disk (`disk_faults.py`), when (`jepsen_like/nemeses/disks.py`).
 """
 
 from __future__ import annotations

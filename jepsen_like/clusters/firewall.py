@@ -2,8 +2,6 @@
 
 A cut `n1>n2` is a rule in n2's namespace, on its way in, so n1 notices nothing but silence. A namespace's whole set of
 rules is replaced in one step. Each rule counts what it dropped: a cut that dropped nothing proves nothing.
-
-What is *not* here: namespaces (`namespaces.py`), which links (`nemeses/`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Whether a cluster is well again: every replica in sync, every partition taking records, within a bound (S10).
-
-What is *not* here: making it well (`nemeses/` heal what they broke; the cluster does the rest).
-"""
+"""Whether a cluster is well again: every replica in sync, every partition taking records, within a bound (S10)."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A run removes what it made. One that was killed cannot; the next one does it first. Only what belongs to a process that
 is gone is touched: nodes that go on running (paused ones, at most), network namespaces and interfaces, mounts with
 their loop devices, and folders. Two that clean up at the same time do each other no harm: what is gone is done.
-
-What is *not* here: names (`ownership.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A link is a text, `n1>n2`: what n1 sends to n2. To cut it takes away that direction only. TCP needs both directions, so
 a connection over it stalls; but who learns of it, and when, differs from one direction to the other.
-
-What is *not* here: how it is done (`firewall.py` drops packets, `proxy.py` holds bytes).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@
 
 All nodes share the machine's disk: there is no power to cut. What only a proxy does is done here: delays, stalls,
 resets, late bytes of broken connections.
-
-What is *not* here: what proxies do (`proxy.py`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@
 A namespace has this one network and no way out of it, so no node reaches anything but the cluster and its clients.
 Packets between nodes are dropped by rules in their own namespaces (`firewall.py`); clients reach every node always,
 as Jepsen's do. Nothing of the machine's own network is changed: a network that overlaps another route is not taken.
-
-What is *not* here: disks (`jepsen_like/power_loss.py`), faults between nodes (`firewall.py`).
 """
 
 from __future__ import annotations

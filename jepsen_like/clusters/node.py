@@ -3,8 +3,6 @@
 A node's log lies beside its settings, outside of the disk that faults are made on: what it says about a broken disk
 must survive that disk. A child stops when its parent ends, however that ends (`server run --stop-with-stdin`); one that
 is paused then is killed by whoever cleans up next (`leftovers.py`).
-
-What is *not* here: where nodes live (`namespaces.py`, `loopback.py`), all of them together (`cluster.py`).
 """
 
 from __future__ import annotations

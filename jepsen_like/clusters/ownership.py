@@ -5,8 +5,6 @@ so that whoever comes later can tell what a run that was killed has left (`lefto
 
 A cluster's addresses lie in a network of their own, the n-th of 10.77.0.0/16 and of 127.77.0.0/16: `Subnet` takes a
 free n. It is free again when this process ends, however it ends.
-
-What is *not* here: making any of these things.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ through; then it is written. How much waits is bounded: a pipe that is full read
   several connections overtake one another;
 * `lingers`: when the sender's connection breaks, what it had sent still arrives, late, while the sender has long sent
   it again over another: a router that remembers. So a receiver sees old bytes after newer ones, and some of them twice.
-
-What is *not* here: who connects to whom (`proxy.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Each probe returns when it worked, as a fault would need it, and raises `CommandFailed`, `OSError` or
 `PowerLossUnavailable` otherwise. They block, for tens of milliseconds each.
-
-What is *not* here: what the answers are for (`capabilities.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ over the link `a>b`, what b answers over `b>a`; so a cut of `a>b` holds what a s
 packets are dropped, a connection that is made over a cut link seems to be made and then stalls.
 
 All of it runs on one event loop, that of the cluster's owner; connections and the bytes on their way are bounded.
-
-What is *not* here: what becomes of bytes on their way (`pipe.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ file or of all, and the writes that are fsyncs as well (RWF_DSYNC), which strace
 process is traced from `begin` to `end`, and all of its system calls are slower meanwhile: a fault of its own.
 
 Source: strace(1), "Syscall injection".
-What is *not* here: which calls, and when (`nemeses/`).
 """
 
 from __future__ import annotations

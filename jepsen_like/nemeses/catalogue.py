@@ -1,7 +1,4 @@
-"""The nemeses by name: which draws each makes, and what a cluster must be able to be given for it.
-
-What is *not* here: running them (`nemesis.py`), drawing several at once (`mixed.py`).
-"""
+"""The nemeses by name: which draws each makes, and what a cluster must be able to be given for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Steps that are schedules: several things in an order that opens one hole wide. Pure.
-
-What is *not* here: single faults, and the schedule in which nodes forget, which is a fault of its own (`steps.py`).
-"""
+"""Steps that are schedules: several things in an order that opens one hole wide. Pure."""
 
 from __future__ import annotations
 

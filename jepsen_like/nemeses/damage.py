@@ -2,8 +2,6 @@
 
 Kinds of files are those of `docs/log-format.md` and of the quorum (`metadata/journal.py`, `journal_snapshot.py`,
 `quorum_voters.py`). The hard state (term and vote) has no file of its own: it is in the head of the journal.
-
-What is *not* here: doing it (`files.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ that a node ended or refused, and the limit that the kernel has for it.
 
 Nobody starts a node again at the heal, and no replica may have gone offline: whatever a node does without descriptors,
 it has to go on by itself when it has some (S10). One that ended stays away, and the cluster does not recover.
-
-What is *not* here: how (`jepsen_like/clusters/descriptors.py`), how few (`plans.py`).
 """
 
 from __future__ import annotations

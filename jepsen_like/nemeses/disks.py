@@ -3,8 +3,6 @@
 Proofs: a write that is refused; fsyncs that strace tells it touched. A node may end by itself of a disk that is
 read-only or fails (the metadata quorum stops a node whose disk it cannot write to); the heal starts it again, as its
 keeper would. Of a full disk it may not, and nobody makes room on that but the product (S10).
-
-What is *not* here: how (`jepsen_like/clusters/disk_faults.py`, `system_calls.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ reads it. A node may refuse to start on what it finds, and should where its vote
 back what was taken, as a keeper who has it would. A node that runs keeps the damage: to find and repair it is the
 cluster's business; the heal asks the node to read all that it has. A voter that runs and is not taken back by those who
 remember gets a new disk.
-
-What is *not* here: which file and where (`damage.py`).
 """
 
 from __future__ import annotations

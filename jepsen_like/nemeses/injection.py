@@ -4,8 +4,6 @@ An injection is one step made flesh: `begin` makes it, `prove` looks at it while
 again. Whatever happens in between, also a cancellation, `heal` runs to its end, and the fault is told afterwards with
 what proves it: the evidence of both. A fault that could not be made, or not be proved, is told with its error and
 without evidence: void. A heal that fails is raised: nothing that comes after it would mean anything.
-
-What is *not* here: what faults do (`processes.py` and its neighbours).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 What came while it was away was acknowledged, where the minimum allows that, by the other alone. It must not lead: the
 partition waits. The proof is the cluster's word that it had left the ISR before the other was killed, beside other
 process numbers of both.
-
-What is *not* here: which partition (`plans.py`).
 """
 
 from __future__ import annotations

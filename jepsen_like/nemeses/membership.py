@@ -3,8 +3,6 @@
 What is asked is what an operator asks, through `Admin`, and may be refused: then there was no fault. Taking it back is
 asked again and again until it is so, for other faults may hold it up; it is bounded. The proof is the cluster's own
 answer: voters, replicas.
-
-What is *not* here: which (`plans.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@
 
 The order of steps is a function of the seed and of what the cluster told. All that was broken is healed when `disturb`
 returns, and also when it is cancelled; nothing else of a cluster is touched.
-
-What is *not* here: single faults (`injection.py`), which there are (`catalogue.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Proofs: packets or bytes that a cut kept from arriving; pieces that waited; bytes that came over stalled connections;
 connections that were ended; bytes that arrived after their connection had been.
-
-What is *not* here: how links are broken (`jepsen_like/clusters/`), which (`plans.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 What is moved is moved back at the heal, as fast as it can. The proof is the cluster's own word that it was on its way,
 beside another process number of the leader.
-
-What is *not* here: moves alone (`membership.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Each draw takes `(rng, facts, options)` and gives a step, or None where this cluster has nothing to do it to. The same
 seed and facts give the same steps. `options` are a run's, by name; what they may be is said where they are read, and
 anything else is refused (`checked`) before a run begins.
-
-What is *not* here: doing it (`injections.py`), which draws belong together (`catalogue.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Everything that was not fsynced is gone from a disk whose power failed (`jepsen_like/power_loss.py`), and each failure
 proves that it took something. The nodes are killed right after: to go on without a disk is another fault.
-
-What is *not* here: what of the unsynced survives (drawn by `plans.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Proofs: another process number after a kill; the kernel's word (`/proc/<pid>/stat`) that a paused process stands still;
 the offset that the kernel gives for a process's monotonic clock.
-
-What is *not* here: when and whom (`plans.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@
 
 Its broker keeps its number and has another directory: its replicas leave the in-sync replicas and are fetched anew. The
 same procedure is how a voter is healed that the others do not take back, because it forgot what it had promised.
-
-What is *not* here: damage to single files (`files.py`).
 """
 
 from __future__ import annotations

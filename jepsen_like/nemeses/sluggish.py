@@ -1,7 +1,5 @@
 """Fsyncs that take longer for a while before something else is done: what is answered too early, or not at all, is far
 from its answer or its disk then.
-
-What is *not* here: how (`jepsen_like/clusters/system_calls.py`), power failures (`power.py`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ quorum, which is aimed at only where a run asks for it. Shapes:
 | `partition-leader`, `controller`, `leaders` | who leads a partition, who leads the quorum, or both, each alone |
 
 Sources: the vocabulary of Jepsen's nemeses.
-What is *not* here: what is done to them (`plans.py`).
 """
 
 from __future__ import annotations

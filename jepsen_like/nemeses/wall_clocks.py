@@ -1,7 +1,4 @@
-"""Wall clocks that are set, once or back and forth. The proof is what a node's own API says that the time is.
-
-What is *not* here: how a clock is set (`jepsen_like/clusters/clocks.py`), by how much (`plans.py`).
-"""
+"""Wall clocks that are set, once or back and forth. The proof is what a node's own API says that the time is."""
 
 from __future__ import annotations
 

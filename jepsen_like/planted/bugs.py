@@ -1,4 +1,4 @@
-"""All planted bugs by name. What is *not* here: running and finding them (`catalogue.py`, `real.py`)."""
+"""All planted bugs by name."""
 
 from __future__ import annotations
 

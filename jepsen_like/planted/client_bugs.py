@@ -1,7 +1,4 @@
-"""Bugs between the engine and those who ask: reads, retries, sessions.
-
-What is *not* here: bugs of the engine (`quorum_bugs.py`) and of its files (`disk_bugs.py`).
-"""
+"""Bugs between the engine and those who ask: reads, retries, sessions."""
 
 from __future__ import annotations
 

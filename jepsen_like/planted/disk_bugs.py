@@ -1,6 +1,5 @@
-"""Bugs of what the quorum has on disk: fsyncs that are left out, checksums that are not looked at, rewriting in place.
-
-What is *not* here: bugs of the engine (`quorum_bugs.py`), of the layers above it (`client_bugs.py`).
+"""Bugs of what the quorum has on disk: fsyncs that are left out, checksums that are not looked at, rewriting in
+place.
 """
 
 from __future__ import annotations

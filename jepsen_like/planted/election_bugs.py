@@ -1,7 +1,4 @@
-"""Bugs of who may lead: each is one rule of the quorum's records of partitions that is left out.
-
-What is *not* here: what leaders and followers do (`replication_bugs.py`), the quorum itself (`quorum_bugs.py`).
-"""
+"""Bugs of who may lead: each is one rule of the quorum's records of partitions that is left out."""
 
 from __future__ import annotations
 

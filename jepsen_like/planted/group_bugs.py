@@ -1,7 +1,4 @@
-"""Bugs of consumer groups: of what the quorum decides, and of what a member believes.
-
-What is *not* here: bugs of the quorum itself (`quorum_bugs.py` and others).
-"""
+"""Bugs of consumer groups: of what the quorum decides, and of what a member believes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Bugs of the client library, most of them about names that mean one topic after another.
-
-What is *not* here: bugs of what the quorum decides about groups (`group_bugs.py`).
-"""
+"""Bugs of the client library, most of them about names that mean one topic after another."""
 
 from __future__ import annotations
 

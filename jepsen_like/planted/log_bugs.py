@@ -1,7 +1,4 @@
-"""Bugs of a replica's log: fsyncs and checksums that are left out, truncations that are forgotten, records that go.
-
-What is *not* here: the quorum's journal (`disk_bugs.py`), what a log is told to do (`replication_bugs.py`).
-"""
+"""Bugs of a replica's log: fsyncs and checksums that are left out, truncations that are forgotten, records that go."""
 
 from __future__ import annotations
 

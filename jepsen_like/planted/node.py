@@ -2,7 +2,7 @@
 
 The bug takes the place of the product's code in this process, and then the process does what `raftlog ARGUMENTS...`
 does. It is pinned as everywhere (`patches.py`): where the code has changed since, the node ends and says so. The
-product has no branch for any of this. What is *not* here: which runs find which bug (`real.py`).
+product has no branch for any of this.
 """
 
 from __future__ import annotations

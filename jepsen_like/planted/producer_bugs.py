@@ -1,7 +1,6 @@
 """Bugs of what a partition remembers of its producers, and of who says that a batch is sent again.
 
 Each lets the resend of a producer that was forgotten, or never seen, be taken for news: it is in the log twice (S1).
-What is *not* here: sequences of producers that are known (`replication_bugs.py`), transactions (`transaction_bugs.py`).
 """
 
 from __future__ import annotations

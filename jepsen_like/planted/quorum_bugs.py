@@ -1,7 +1,6 @@
 """Bugs of the consensus engine, each a few lines: what pysyncobj does as it comes, and what Raft's paper warns of.
 
-Private names of the engine are spelled as Python mangles them (`_SyncObj__x`). What is *not* here: bugs of what lies on
-disk (`disk_bugs.py`), of the layers above the engine (`client_bugs.py`).
+Private names of the engine are spelled as Python mangles them (`_SyncObj__x`).
 """
 
 from __future__ import annotations

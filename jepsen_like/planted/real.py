@@ -4,8 +4,6 @@ A real cluster has one clock, connections that keep their order, disks that sync
 few hundred operations a minute. So what it finds are bugs whose hole is open for long, or is opened by a crafted
 schedule; those that want several things within milliseconds of one another are the simulators' business, which have
 all of them. Each hunt is the smallest run that makes the hole wide: rounds of one fault where the fault is enough.
-
-What is *not* here: the bugs (`*_bugs.py`), making the runs (`jepsen_like/hunting.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Bugs of the leader and its followers: each is one rule of replication that is left out.
-
-What is *not* here: who may lead (`election_bugs.py`), what lies on disk (`log_bugs.py`).
-"""
+"""Bugs of the leader and its followers: each is one rule of replication that is left out."""
 
 from __future__ import annotations
 

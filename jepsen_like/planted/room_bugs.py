@@ -1,7 +1,4 @@
-"""Bugs of full disks: whatever makes room, or must go on without any, has none of its own.
-
-What is *not* here: bugs of what a log has on disk (`log_bugs.py`).
-"""
+"""Bugs of full disks: whatever makes room, or must go on without any, has none of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Bugs of shortages and of exceptions that nobody foresaw: what is refused for now is taken for broken, and what is
 broken goes on.
-
-What is *not* here: bugs of what a log has on disk (`log_bugs.py`), of full disks (`room_bugs.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A story of `tests/interaction/testdata/` is one such schedule, step by step, with what it prints; with the bug in the
 product it ends otherwise, and its test fails. Simulated clusters look for most of these bugs as well, in the long run.
-
-What is *not* here: seeds that find bugs (`catalogue.py`), the stories' commands (`tests/interaction/README.md`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Bugs of transactions: rules without which exactly-once does not hold, each left out (S13).
-
-What is *not* here: bugs of groups (`group_bugs.py`), of replication and of the quorum.
-"""
+"""Bugs of transactions: rules without which exactly-once does not hold, each left out (S13)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Bugs of changing the voters: what Raft's dissertation (4.1 to 4.4) and the correction of its first rule warn of.
-
-What is *not* here: bugs of the engine apart from that (`quorum_bugs.py`).
-"""
+"""Bugs of changing the voters: what Raft's dissertation (4.1 to 4.4) and the correction of its first rule warn of."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A checker names operations by their `index` in the history, under `proof`, and nothing else that it tells is read: other
 numbers, Jepsen's `index` of a record among them, are none of operations. Around each of them
-a few lines before and after are shown, those of other processes too, and both ends of it. What is *not* here: the page.
+a few lines before and after are shown, those of other processes too, and both ends of it.
 """
 
 from __future__ import annotations

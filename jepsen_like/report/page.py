@@ -3,8 +3,6 @@ that prove it.
 
 It is made of what the folder has; a folder without an outcome (a run that was interrupted) says so. A simulated world's
 has what the world told beside that. One file, no script, nothing from elsewhere.
-
-What is *not* here: drawing (`plots.py`), choosing operations (`excerpts.py`).
 """
 
 from __future__ import annotations

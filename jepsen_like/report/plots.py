@@ -1,7 +1,6 @@
 """Drawings of a run as SVG, in colours that can be read on white and on black.
 
-Faults are shaded where they lasted, by a colour a kind; those that are void are drawn as outlines. What is *not* here:
-what is drawn (`series.py`).
+Faults are shaded where they lasted, by a colour a kind; those that are void are drawn as outlines.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a history says over time: how many operations ended how, second by second, and how long they took. Pure.
-
-What is *not* here: drawing (`plots.py`).
-"""
+"""What a history says over time: how many operations ended how, second by second, and how long they took. Pure."""
 
 from __future__ import annotations
 

@@ -8,8 +8,6 @@ the same are one bar. Operations that prove an anomaly stay bars of their own.
 
 Either is bounded, whatever the run's length, and tells how much it leaves out. An operation without an end goes on
 until the run's, beside what its process does later: bars of a lane that overlap lie in rows.
-
-What is *not* here: which operations prove something (`excerpts.py`), drawing (`timeline_svg.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 What an operation became is told by more than its colour: what failed is a lower bar, and of what nobody knows the bar
 is hatched and dashed. What proves an anomaly has an outline and a mark above it. A pointer that rests on a bar is told
 what it is. The page's style sheet has the colours, and `PATTERNS` once in a page the hatching.
-
-What is *not* here: what is shown (`timeline.py`), plots (`plots.py`).
 """
 
 from __future__ import annotations

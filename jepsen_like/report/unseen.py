@@ -4,8 +4,6 @@ A record waits from the end of the `send` or transaction that was acknowledged, 
 succeeded has it for the first time, by whatever process: what an aborted transaction has read is still to be read, and
 what a client forgets when it dies, or reads again when it is assigned anew, changes nothing. What was read before its
 send was acknowledged never waits. Of a send of which nobody knows what became nobody waits for anything.
-
-What is *not* here: the counting, which is a checker's (`checkers/kafka_records.py`); drawing (`plots.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ metadata log, and the image that they lead to.
 A node's engine is looked at after each of its events that changed something. Its image is made of the entries alone,
 which are the same everywhere and bring the same events: so whoever applies an entry first has its image looked at, and
 the others when everything is looked at (`check_image`).
-
-What is *not* here: what the records must be (`record_rules.py`), the quorum by itself (`quorum_truth.py`).
 """
 
 from __future__ import annotations

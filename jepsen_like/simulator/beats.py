@@ -3,8 +3,6 @@
 Soon after each input; else some time after the last tick. That time is short while no leader is at hand. With one, the
 leader is ticked when its heartbeat is due, and a follower is woken by the heartbeats: only when one is late does it
 look for itself.
-
-What is *not* here: what a tick does (`metadata/quorum_node.py`).
 """
 
 from __future__ import annotations

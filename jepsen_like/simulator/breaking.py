@@ -2,8 +2,6 @@
 
 While the fault is on, a call raises now and then, before or after it did its work. The product cannot know the class.
 What comes out of an event all the same is heard by the loop, as in production: the rest of that event did not happen.
-
-What is *not* here: the quorum, whose node stops at any exception (`metadata/quorum_thread.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ their names (`topic_lives.py`).
 
 In the end (S10): every record is delivered or failed, every reader of a topic that is there has read all of it, and
 all that is committed in the topics that are there was handed to a member of the group.
-
-What is *not* here: what a run is drawn from (`client_schedule.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ and again: a node is cut off from the others, but not from clients, a topic beco
 of some leader get lost, so that clients ask for descriptions and may ask the node that is behind.
 
 In odd seeds there is a third name, and members that transform records in transactions.
-
-What is *not* here: what an operation does (`topic_lives.py`, `client_run.py`).
 """
 
 from __future__ import annotations

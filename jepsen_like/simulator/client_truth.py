@@ -1,7 +1,4 @@
-"""What clients were told, held against what is committed: acknowledgements (S1) and reads (S3).
-
-What is *not* here: what is committed (`committed_log.py`), and who says so (`invariants.py`).
-"""
+"""What clients were told, held against what is committed: acknowledgements (S1) and reads (S3)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What simulated producers and consumers share: the public request path (`LocalRequests`) behind a network that loses
 requests and answers.
 
-A client asks the node that some node's view, chosen at random and perhaps out of date, names as the leader. What is
-*not* here: producing (`producers.py`), reading (`consumers.py`), judging what they saw (`invariants.py`).
+A client asks the node that some node's view, chosen at random and perhaps out of date, names as the leader.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ time. Who the partition's replicas are is known when it is told: a story names p
 * *another life*: a follower that was away is proposed into the ISR, the proposal is long under way, and by then the
   follower has died, is another process, and has not been heard.
 * *an old start*: records are deleted while a follower is away that lacks nothing; it is back, on a slow disk.
-
-What is *not* here: what the faults do (`cluster_faults.py`), the swarm (`cluster_schedule.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """What each fault of a cluster's schedule does to the world, and how it is mended.
 
 A table from kind to act. Each act takes everything from its `Fault`; what a power loss keeps of a disk comes from a
-generator that is named by the seed and the fault's place in virtual time. What is *not* here: when faults come
-(`cluster_schedule.py`).
+generator that is named by the seed and the fault's place in virtual time.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 The simple ones are of one node at a time. The composed ones lead to places where chance alone seldom goes: each is the
 beginning of a schedule that breaks some rule of replication when that rule is left out (`jepsen_like/planted/`).
-
-What is *not* here: when they come (`cluster_schedule.py`), what they do to the world (`cluster_faults.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A table from kind to act. Each act draws its choices from a generator named by the operation's number, among what there
 is at that moment. What has to happen (a topic that is made or deleted, a partition added) is proposed again and again,
 by whichever node runs, until the metadata log shows it; the rest is asked for once.
-
-What is *not* here: when (`cluster_schedule.py`), what producers and consumers do (`producers.py`, `consumers.py`).
 """
 
 from __future__ import annotations

@@ -6,9 +6,6 @@ carries a number, from which its choices are drawn when it is carried out, among
 leaves the others' choices as they are, as far as the world does.
 
 A swarm: each seed switches each kind of fault and of operation on or off, faults again every `PHASE_SECONDS`.
-
-What is *not* here: how faults are drawn (`cluster_kinds.py`) and what they do (`cluster_faults.py`), what an operation
-does (`cluster_operations.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 `CommittedLog` grows with whatever any leader ever had below its high watermark or acknowledged. Nothing takes from it,
 with one exception: records of a topic with `flush=os`, when all who had them lost power (`lose_from`).
-
-What is *not* here: replicas (`mirror.py`), when to look, and which laws apply (`invariants.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Simulated consumers: each reads one partition, batch after batch, wherever it is led, and sometimes goes elsewhere.
 
 It looks for an offset by a timestamp and goes on from there; where its position was deleted it goes on where the log
-begins. What is *not* here: judging what they saw (`invariants.py`).
+begins.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ producers is full then, or its time is over, while some of them still have batch
 that was stopped after it sent goes on later, and sends again. None of those may be in the log twice (S1).
 
 A member is the product's own `Sequencer` with a name from a counter, behind the simulated network: what it sends,
-marks, sends again under another name or gives up is the client's decision. What is *not* here: when crowds come
-(`cluster_schedule.py`), producers that stay (`producers.py`).
+marks, sends again under another name or gives up is the client's decision.
 """
 
 from __future__ import annotations

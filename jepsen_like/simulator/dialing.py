@@ -1,6 +1,5 @@
-"""A simulated node's links to its peers: dialed again after every loss, the quorum ticked after each of their events.
-
-What is *not* here: links and what becomes of messages (`network.py`), nodes (`node.py`, `quorum_node.py`).
+"""A simulated node's links to its peers: dialed again after every loss, the quorum ticked after each of their
+events.
 """
 
 from __future__ import annotations

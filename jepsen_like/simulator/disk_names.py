@@ -1,7 +1,7 @@
 """The names of a simulated disk: path → what it names, with each folder's contents at hand.
 
 A disk has two of these, what the page cache shows and what is durable, and a folder is listed far more often than a
-name changes. What is *not* here: contents (`inode.py`), and which changes of names are durable (`disk.py`).
+name changes.
 """
 
 from __future__ import annotations

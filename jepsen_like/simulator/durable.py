@@ -7,7 +7,7 @@ for what was written after it, and a name that nobody synced show at once, not o
 
 Work is proportional to what became stable: a `DurableMark` remembers how far a log was found, and in which file. As
 long as that file is there under its name the look goes on in it. Topics with `flush=os` promise nothing, and are not
-asked. What is *not* here: whether those batches are the right ones (`invariants.py`).
+asked.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Each reads by counting: a position that rises at every poll. So what a member would have processed is known, and nothing
 of partitions need be simulated. Members crash, are started again, are cut off from all nodes, and hang. Requests and
 answers get lost, heartbeats go to two nodes at once, commits come twice and late: whatever a client's retries do.
-
-What is *not* here: the nodes' part (`group_node.py`), what is right (`group_truth.py`), when (`group_run.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ it leads, their coordinator.
 The decisions are the product's (`Coordinator`, the image). What is written here once more is the shell around them,
 which in a node lives on an asyncio loop (`raftlog/broker/groups.py`, `http_api/groups.py`): who is asked, in which
 order, and what is waited for.
-
-What is *not* here: members (`group_members.py`), what is right (`group_truth.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The schedule of a run with a consumer group: the quorum's of the same seed, with fewer deletions of topics, and with
 what happens to members, as operations among the others.
-
-What is *not* here: what becomes of an operation (`group_run.py`).
 """
 
 from __future__ import annotations

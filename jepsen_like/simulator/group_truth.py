@@ -10,8 +10,6 @@ grant on), and every commit carries a name by which it is known again in the ima
    partition. (Who was removed and does not know it yet reads on, and can commit nothing.)
 4. A tenure begins to read exactly at the committed offset of that moment: nothing is skipped, and nothing that was
    committed is read again.
-
-What is *not* here: that everything goes on in the end (`group_run.py`).
 """
 
 from __future__ import annotations

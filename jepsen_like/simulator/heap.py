@@ -5,8 +5,6 @@ A `Life` is one run of one simulated process. Whatever it scheduled dies with it
 completions and deliveries are popped and dropped. `SimScheduler`, `SimClock` and `SimWorker` are the product's ports on
 top of the heap. A worker's job runs at one instant and its completion arrives at a later one, so that a crash can fall
 between the two: the bytes are on disk, but nobody was told.
-
-What is *not* here: disks, links, faults.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What simulated producers and consumers did and learned: the record against which the truth is checked.
 
 Every value that is ever sent is unique, `<producer>:<number>`, tombstones apart. A send ends `ok` (with its offset),
-`fail` (certainly not appended) or `info` (may have been). What is *not* here: judging (`invariants.py`).
+`fail` (certainly not appended) or `info` (may have been).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A file of a simulated disk: what is durable, what the page cache shows, the operations between the two, and rot.
 
 A power loss keeps, of every write that was not fsynced, all, nothing or a prefix torn at 512 bytes. Everything drawn
-comes from the generator given. What is *not* here: names and folders (`disk_names.py`), faults (`disk.py`).
+comes from the generator given.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ After each event the node that ran it is compared with the truth:
 
 Work is proportional to what changed: the quorum is looked at after its own events, brokers after all others and when
 the quorum told them something, a replica when its offsets moved, a partition's members when its record or the truth
-moved. What is *not* here: liveness (`liveness.py`), a last look at everything (`last_look.py`).
+moved.
 """
 
 from __future__ import annotations

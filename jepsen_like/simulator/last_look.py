@@ -5,8 +5,6 @@ looked at by record: what is there is what was committed; the last record of eac
 tombstone whose time is over; what is missing was overwritten by a later record of its key, or was such a tombstone
 (S2, S4). A replica that was away for longer than `delete.retention.ms` may keep what a tombstone deleted that it never
 saw, and one may lack what a record had overwritten that is lost, as `flush=os` allows (`docs/log-format.md`).
-
-What is *not* here: progress (`liveness.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ product's.
 Real are the router, consumer groups with their coordinator, transactions, the topics' administrator, the forwarder,
 every handler of the API and what is asked before one (`http_api/middleware.py`). Only aiohttp is missing, which would
 carry the same requests as bytes.
-
-What is *not* here: the network (`virtual_network.py`), the clients (`virtual_clients.py`).
 """
 
 from __future__ import annotations

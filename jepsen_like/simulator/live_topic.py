@@ -1,7 +1,4 @@
-"""A topic of a simulated cluster that is to be there, and whoever uses it.
-
-What is *not* here: what is done to topics (`cluster_operations.py`).
-"""
+"""A topic of a simulated cluster that is to be there, and whoever uses it."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Each partition leads with a full ISR of eligible members and no move under way; no replica is out of service; every
 idempotent batch ever sent is acknowledged; every consumer has read all that is committed; what was deleted is gone
 everywhere, and what rotted was found. The world asks again and again, up to `LIVENESS_SECONDS` after everything healed.
-
-What is *not* here: safety (`invariants.py`), which is checked all the while.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A `Mirror` has a replica's log batch by batch, read from its real bytes; each batch is read once a life. Truncations,
 moved starts and emptied logs are followed, so that comparing costs what changed and no more.
-
-What is *not* here: what was committed (`committed_log.py`), when to look, and which laws apply (`invariants.py`).
 """
 
 from __future__ import annotations

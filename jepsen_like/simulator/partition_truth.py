@@ -1,8 +1,7 @@
 """What the world knows of one partition over all nodes and lives, and the checks that need nothing else.
 
 Each record of an epoch has one name, (offset, leader epoch), for ever (S2); one life of one broker leads an epoch (S5);
-what consumers are shown moves forward only (S3); what was deleted stays deleted (S1). What is *not* here: looking at
-replicas (`invariants.py`), what was committed (`committed_log.py`).
+what consumers are shown moves forward only (S3); what was deleted stays deleted (S1).
 """
 
 from __future__ import annotations

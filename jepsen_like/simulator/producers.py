@@ -5,8 +5,6 @@ in order, whenever an answer is an error or does not come. Now and then it sends
 
 The careless producer sends each batch once, with `acks` of 1 or all. An error that says so means that nothing was
 appended; silence means nothing at all.
-
-What is *not* here: judging what they saw (`invariants.py`, `liveness.py`).
 """
 
 from __future__ import annotations

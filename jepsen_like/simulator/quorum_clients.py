@@ -6,8 +6,7 @@ a read barrier. The voter brings it to the leader, again where an attempt was lo
 
 The witness of linearizability is the log itself: an operation's place is the index of its first copy. It is right if
 that place is after every index that had been answered when the operation began, and the answer is what the model says
-of that place. A read's place is its barrier. What is *not* here: the model (`quorum_model.py`), the log
-(`quorum_truth.py`).
+of that place. A read's place is its barrier.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The links of a simulated node's quorum: to whom the product's own `WhomToDial` says, by the numbers of nodes.
-
-What is *not* here: whom to dial (`metadata/quorum_dialing.py`), links that are lost and dialed again (`dialing.py`).
-"""
+"""The links of a simulated node's quorum: to whom the product's own `WhomToDial` says, by the numbers of nodes."""
 
 from __future__ import annotations
 

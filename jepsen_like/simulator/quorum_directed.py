@@ -10,8 +10,6 @@ moments of a run, with what else is drawn at random left as it is; the swarm's o
   with it, which by the voters that it had named would be enough.
 * *rot_snapshot*: a bit flips where a stored snapshot says of which entry it is.
 * *full_disk*: disks are full for a while, of a few nodes or of all.
-
-What is *not* here: what the faults do (`quorum_faults.py`), the swarm (`quorum_schedule.py`).
 """
 
 from __future__ import annotations

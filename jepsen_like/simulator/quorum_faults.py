@@ -1,8 +1,7 @@
 """What each fault of a quorum schedule does to the world, and how it is mended.
 
 A table from kind to act. Each act takes everything from its `Fault`: nothing is drawn here but what a power loss keeps
-of a disk, whose generator is named by the seed and the fault's place in virtual time. What is *not* here: when faults
-come (`quorum_schedule.py`).
+of a disk, whose generator is named by the seed and the fault's place in virtual time.
 """
 
 from __future__ import annotations

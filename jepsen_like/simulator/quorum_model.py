@@ -6,8 +6,7 @@ a second time in the log changes nothing, whatever it carries.
 
 `Model.step` is given the state before and after one entry, as the first node that applied it has them, and raises
 `Violation` where no reading of the command leads from one to the other. Every other node must then have the same state
-at that index. What is *not* here: the order of the log (`quorum_truth.py`), what clients were told
-(`quorum_clients.py`).
+at that index.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Beside the quorum it is a mere registration here, so that commands which name an
 that the controller has somebody to fence. Disk and clock outlive a process.
 
 A slow disk does not stop virtual time: the process is at its fsync for so long, sends nothing meanwhile and hears
-nothing (`SlowDisk`). What is *not* here: what is right (`quorum_truth.py`), what clients ask (`quorum_clients.py`).
+nothing (`SlowDisk`).
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 Nobody is removed or added where the voters afterwards would need one that may be lost for good (`Prudence`): a quorum
 that stops for that reason was broken by its operator. Apart from this the operator is careless: asks at any node, while
 others are asked, for what is so already, and for what the leader must refuse.
-
-What is *not* here: what must hold of voters (`quorum_voters_truth.py`), when changes are asked for
-(`quorum_schedule.py`).
 """
 
 from __future__ import annotations

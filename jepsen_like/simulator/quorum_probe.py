@@ -1,7 +1,7 @@
 """What the checkers look at inside a quorum node, in one place: no other file of the simulator knows these private
 names.
 
-Nothing here changes anything. What is *not* here: what must hold (`quorum_truth.py`).
+Nothing here changes anything.
 """
 
 from __future__ import annotations

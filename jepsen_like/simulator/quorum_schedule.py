@@ -7,8 +7,6 @@ generators named by the seed, one a purpose, so that deleting one fault leaves t
 
 A swarm: each seed switches each kind of fault on or off, and draws the choice again every `PHASE_SECONDS`, a quarter of
 the phases without any. So rare combinations come up, and no cluster is held down for a whole run.
-
-What is *not* here: what a fault does (`quorum_faults.py`), what an operation does (`quorum_clients.py`).
 """
 
 from __future__ import annotations

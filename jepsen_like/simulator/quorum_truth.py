@@ -18,8 +18,7 @@ Numbers as in the README's table; the words are Raft's (section 5 of the paper, 
     of itself.
 
 Progress (S10) is the run's last part (`quorum_run.py`). Work is proportional to what changed: a node whose `Mark` is as
-before is not looked at. What is *not* here: changes of the voters and their votes, 10 to 12 (`quorum_voters_truth.py`),
-what commands mean (`quorum_model.py`), private names (`quorum_probe.py`).
+before is not looked at.
 """
 
 from __future__ import annotations

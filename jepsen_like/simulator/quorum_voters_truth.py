@@ -7,8 +7,6 @@ Numbers go on from `quorum_truth.py`:
 11. Whoever leads was voted for, durably, by a majority of the voters that its own log names, each on the disk that it
     is named with. The vote of an observer, of a removed voter and of a replaced disk counts nothing.
 12. What a log has as the configuration at its beginning was committed there or before.
-
-What is *not* here: entries, commits and terms (`quorum_truth.py`).
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ everything; S9 who lost data neither leads nor counts.
 * S6 who is elected was in the ISR or the commit set. A recovery election has `min.insync.replicas` participants, and
      the greatest log of them wins.
 * S9 a broker that registers with a replica which it cannot vouch for is no eligible member from that very command on.
-
-What is *not* here: logs and what is committed (`invariants.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Faults of a cluster that are about one replica of one partition: who that is, is known when they come (`roles.py`).
 
-`number` of such a fault names the partition, `peer` a place among its replicas. What is *not* here: when they come
-(`cluster_directed.py`), faults of nodes (`cluster_faults.py`).
+`number` of such a fault names the partition, `peer` a place among its replicas.
 """
 
 from __future__ import annotations

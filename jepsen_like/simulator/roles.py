@@ -1,9 +1,7 @@
 """Whom a fault or an operation of a schedule means: a schedule names numbers, the world knows who that is by now.
 
 The same number means the same partition as long as none comes or goes, and a place among its replicas means the same
-broker as long as nothing is moved and leadership stays: so several faults in a row can be about one partition. What is
-*not* here: what
-becomes of them (`cluster_faults.py`, `cluster_operations.py`).
+broker as long as nothing is moved and leadership stays: so several faults in a row can be about one partition.
 """
 
 from __future__ import annotations

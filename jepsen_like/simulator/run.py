@@ -5,8 +5,7 @@ more faults, every node is up; within a bounded time everything goes on by itsel
 replica is read once more, whole (`last_look.py`). The two modes have verdicts of their own: `Verdict.safety` and
 `Verdict.liveness`.
 
-`run_schedule` returns a `Verdict` with the trace's hash: one schedule and one code give one hash. What is
-*not* here: what is drawn from a seed (`cluster_schedule.py`).
+`run_schedule` returns a `Verdict` with the trace's hash: one schedule and one code give one hash.
 """
 
 from __future__ import annotations

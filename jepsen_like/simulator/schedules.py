@@ -1,7 +1,4 @@
-"""Schedules of either kind of world behind one face: drawn from a seed, read from a file, run, shrunk.
-
-What is *not* here: seeds without a schedule in between (`seeds.py`), how schedules become small (`shrink.py`).
-"""
+"""Schedules of either kind of world behind one face: drawn from a seed, read from a file, run, shrunk."""
 
 from __future__ import annotations
 

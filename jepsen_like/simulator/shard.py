@@ -5,8 +5,6 @@ seconds a seed and of all, seconds it took, and the violations (none is the rule
 goes on with the first seed which no line of the same kind, code and length covers; other code begins anew, for its
 seeds are other runs. A line that is half written, because the machine stopped in it, is no line: its seeds are run
 again. `summarize` adds up what the files of several shards have.
-
-What is *not* here: running a seed (`seeds.py`), which code is the same (`shard_code.py`), arguments (`__main__.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A commit's code is that of a kind of world if none of the files that such a world runs differs from it. Those are found
 by following imports from the file that runs it; left out is what it names and never calls. So what only documents,
 tests, or works elsewhere, does not void a night of seeds.
-
-What is *not* here: results (`shard.py`), what git says of commits, changes that void nothing (`../same_code.py`).
 """
 
 from __future__ import annotations

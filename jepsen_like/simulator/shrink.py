@@ -6,7 +6,7 @@ them; twice, since fewer operations may make a fault superfluous. Only the same 
 (`law_of`): a schedule does not wander off to another bug.
 
 A run is a function of its schedule, so shrinking is deterministic. It is bounded by `tries`, each a whole run; what is
-small after that is returned, and still fails. What is *not* here: running (`schedules.py`).
+small after that is returned, and still fails.
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ A life is one topic id; nothing of one life may show, count or be missing in ano
 * S8 a member is handed only what is committed in the life that it was assigned; and in the end everything that is
      committed in a life that lives was handed to some member: a position that moved by another life's records skips.
 * S10 a reader is told that its topic was deleted only if it was.
-
-What is *not* here: the clients (`virtual_clients.py`), what is committed (`committed_log.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ where an answer does not come. Carelessly, it sends once more what it had sent, 
 request to begin comes again when it is long at work; writes behind the
 end that it names; goes on beside a successor of its name that has fenced it; and starts from offsets that it read
 before it began. None of that may break anything.
-
-What is *not* here: what must be true (`transaction_truth.py`), reading (`transaction_readers.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How simulated clients ask the quorum for changes of transactions: through any node, until there is an answer.
-
-What is *not* here: what they ask for (`transaction_clients.py`).
-"""
+"""How simulated clients ask the quorum for changes of transactions: through any node, until there is an answer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Simulated readers of what is committed (`read_committed`).
-
-What is *not* here: judging what they are shown (`transaction_truth.py`).
-"""
+"""Simulated readers of what is committed (`read_committed`)."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@ is asked of a cluster is asked of such a world: a seed that passes here has run 
 
 In the end (S10): what is open is decided, everything committed is marked, and readers of what is committed come to the
 high watermark of every partition.
-
-What is *not* here: what must be true (`transaction_truth.py`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ What was decided is learned from the events of the metadata log, at whatever nod
 * A `read_committed` reader is shown every record of a committed transaction below the end that was named for its
   partition, and none that is aborted, undecided or behind that end. It goes from batch to batch without a gap, so that
   what it was not shown, it was told to skip.
-
-What is *not* here: logs and replicas (`invariants.py`), the clients (`transaction_clients.py`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ what it wrote. What was decided is learned from the metadata log's events, at wh
 * Who was told of a refusal is never committed.
 * A reader of what is committed is shown no record of an attempt that is not; and in the end (S10) all that committed
   attempts wrote in lives that live, while all that is committed in the lives of the input is transformed.
-
-What is *not* here: the applications (`transformers.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Applications that consume, transform and produce in transactions, by the client library (S13): each record of the
 input becomes one of the output, and the group's offsets move with it.
-
-What is *not* here: what must be true (`transformed_truth.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ The quorum's engine promises to be safe whatever becomes of its messages, and to
 again; here that is asked of it. Handshakes are spared: a connection whose first message vanished, and which still stays
 open, exists in no network. `departs_at` holds back what a process sends until its slow disk is done: the process is at
 its fsync and has not sent yet.
-
-What is *not* here: when the weather changes (`quorum_faults.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Each is a process with an event loop on virtual time (`virtual_loop.py`). They know topics by name and are told nothing
 of what the world does to them. A process is stopped for a while, as others are, crashes, and closes in order.
-
-What is *not* here: what must be true (`topic_lives.py`), the network (`virtual_network.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ callback is next depends on the heap alone; no real clock, thread or socket is i
 
 The loop runs while one of its process's events does (`entered`), whichever code scheduled that event: product code that
 asks for the running loop finds it.
-
-What is *not* here: connections (`virtual_network.py`), and what the library draws at random (`virtual_clients.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A connection is one link, on which every message says for which path it is: in order, lost as a whole, as a TCP
 connection is. Behind a node's end stand the product's own acceptors (`raftlog/broker/data_listener.py`). An API request
 has a link of its own: the request goes one way, the answer the other, and a broken link is a lost answer.
-
-What is *not* here: what stands behind the API (`library_node.py`).
 """
 
 from __future__ import annotations

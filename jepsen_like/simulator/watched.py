@@ -1,7 +1,6 @@
 """Drivers that say when something happens to them: whoever checks a world looks at those alone.
 
-Whatever changes a replica, its role or its log comes through `_run`, or is followed by it in the same event. What is
-*not* here: looking, and the slower look at everything that would notice if that were not so (`invariants.py`).
+Whatever changes a replica, its role or its log comes through `_run`, or is followed by it in the same event.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 one is made smaller.
 
 A minority of the voters is wrong from before the first start, and so may be whoever does not vote: all that expires
-does so by a time on which the majority agrees, and everything that a run makes is young. What is *not* here: setting
-them (`cluster_faults.py`, `quorum_faults.py`).
+does so by a time on which the majority agrees, and everything that a run makes is young.
 """
 
 from __future__ import annotations

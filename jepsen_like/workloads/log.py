@@ -22,8 +22,6 @@ there in the end.
 
 A member hangs with its whole program (`hang_every`): that wants `subscribe`, clients with processes of their own, and
 an `operation_timeout_s` that is longer.
-
-What is *not* here: the last reads (`log_reads.py`), the client (`clients/log.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What is known of each key of a log by everybody's answers: how far it was written, and read.
-
-What is *not* here: what to ask for (`log.py`, `log_reads.py`).
-"""
+"""What is known of each key of a log by everybody's answers: how far it was written, and read."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 A worker that has read nothing for ten seconds and is not there is killed and begins again, as in Jepsen's workload: a
 consumer that hangs is not what shall hide that a record is there. Each reads for itself: what one of them saw and
 another did not is an anomaly.
-
-What is *not* here: for how long all of it may go on (`workload.py`).
 """
 
 from __future__ import annotations

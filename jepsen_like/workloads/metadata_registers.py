@@ -1,7 +1,6 @@
 """`metadata-registers`: registers of the metadata are written and read, and must be linearizable (S7).
 
-A register is a setting of a topic (`clients/registers.py` tells how it is read). Keys take turns (`rotation.py`). What
-is *not* here: compare-and-set, which the metadata has for positions (`positions.py`).
+A register is a setting of a topic (`clients/registers.py` tells how it is read). Keys take turns (`rotation.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Every workload goes the same way: operations beside faults, for the plan's time 
 was healed, *recovery* (whatever was written to is written to again, until it is acknowledged) and *last reads* (until
 all that is known to be there was read, or their time is over). All of that is told as operations, so that whoever
 judges sees what a user would have seen.
-
-What is *not* here: a workload (its neighbours), judging what no client sees (`judging.py`).
 """
 
 from __future__ import annotations

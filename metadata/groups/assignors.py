@@ -11,8 +11,6 @@ to exactly one subscriber of its topic. Ties are settled by name, so equal argum
   what they can.
 
 With different subscriptions "balanced" means: no partition could go to a subscriber of its topic that has two less.
-
-What is *not* here: racks, and giving partitions up (`image.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ goes into the next. Its answer names only what was refused, because mostly nothi
 Sizes are bounded field by field, and the whole command by `MAX_CHANGES_BYTES`: its maker cuts it (`batching.py`).
 From the first release on no change gains a field, and `change_groups.1` no other kind of change: both would be a new
 command behind a new feature level. `GROUPS_FEATURE_LEVEL` is the level from which these are proposed at all.
-
-What is *not* here: what they do (`image.py`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ lost. What it proposes names the epoch or the incarnation that it saw and, where
 the image decides. So two coordinators at once do no harm.
 
 Time is monotonic seconds from outside. Of a gap between two calls only `MOST_SILENCE_SECONDS` count, since who does not
-listen hears nobody. What is *not* here: what a change does (`image.py`), threads, and bringing proposals to the quorum.
+listen hears nobody.
 """
 
 from __future__ import annotations

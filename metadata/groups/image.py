@@ -8,8 +8,6 @@ Committing. `owned` is also the fence: a commit is taken for partitions that the
 owned already in the generation that it names. Everything is checked before anything is written, so that whoever commits
 offsets together with something else (a transaction) can ask first and write after; what it must ask beside that, is
 whether the offset that it started from is still the current one.
-
-What is *not* here: how targets are made (`assignors.py`), when a member is removed (`coordinator.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Three numbers fence a consumer, all of them indexes of log entries, so unique an
 * a partition in `owned` has the entry by which it was **granted**: what a member says of a generation before that, it
   said when the partition was perhaps somebody else's.
 
-A record is never changed, only replaced, its mappings too. What is *not* here: what commands do to them (`image.py`).
+A record is never changed, only replaced, its mappings too.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ pieces, which nobody acts on and nothing can alter, and `CommitStaged` names how
 Sizes are bounded field by field, and the whole command by `MAX_CHANGES_BYTES`: its maker cuts it. Once it is released a
 change never gains a field, and `change_transactions.1` never another kind of change: both would be a new command behind
 a new feature level. `TRANSACTIONS_FEATURE_LEVEL` is the level from which these are proposed at all.
-
-What is *not* here: what they do (`transaction_image.py`, `transaction_commit.py`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ In this order, because the first answer must be the last one, too:
    consumer that was overtaken reads what its successor reads again, and must not publish it (R5).
 
 A refusal of 2 to 5 aborts what the commit names and is undecided, and retires its block: nobody need wait for it.
-What is *not* here: how a transaction ends (`transaction_ends.py`), how parts come (`transaction_image.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""How a transaction ends, whoever asked for it: what commits, aborts and initialisations share.
-
-What is *not* here: whether it may end so (`transaction_commit.py`, `transaction_image.py`).
-"""
+"""How a transaction ends, whoever asked for it: what commits, aborts and initialisations share."""
 
 from __future__ import annotations
 

@@ -9,8 +9,6 @@ long as it may. One that was retired by a commit with a position has a short tim
 (`transaction_ends.ANSWERED_BY_POSITION_MS`). Blocks and parts are timed by this node's monotonic clock, from when this
 term first saw them as they are. Transactional ids are kept for days, beyond any term: they expire by the cluster's
 time, which no single wall clock makes. Positions never expire.
-
-What is *not* here: open transactions that are overdue (each partition's leader tells of those).
 """
 
 from __future__ import annotations

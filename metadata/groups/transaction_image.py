@@ -10,8 +10,7 @@ The rules, each of which a schedule breaks when it is left out (S13):
 * **An id that is not kept is over**: nobody commits it any more, and leaders abort what they find open of it, unless
   the ends of a commit name it. Those stay, whatever expires, until a marker is below the high watermark everywhere.
 
-Deterministic and total. What is *not* here: commits (`transaction_commit.py`), when something is overdue or unused
-(leaders say so, and `transaction_expiry.py`).
+Deterministic and total.
 """
 
 from __future__ import annotations

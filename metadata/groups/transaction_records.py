@@ -8,8 +8,7 @@ each of its ids until it expires.
 Nobody asks twice for the same thing and gets two answers: the row keeps the last end and its outcome, the block the
 outcome of every id. What is not kept any more (`Standing.FENCED`, `Standing.EXPIRED`) is never called aborted.
 
-A record is never changed, only replaced. What is *not* here: commands (`transaction_changes.py`), what they do
-(`transaction_image.py`, `transaction_commit.py`), where records are kept (`transaction_state.py`).
+A record is never changed, only replaced.
 """
 
 from __future__ import annotations

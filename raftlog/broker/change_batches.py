@@ -11,8 +11,6 @@ stays bounded, no command goes out more than `MOST_AHEAD` of them ahead of it.
 Where the cluster's feature level is below that from which all nodes know a kind, its changes are refused until an
 operator raises it (`feature_levels.py`). What no node could decode is refused before it can spoil the command of others
 (S11).
-
-What is *not* here: kinds of changes (`group_batches.py`, `transaction_batches.py`), and what they do (`metadata/`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ many requests in flight; produces are handed to the partitions in the order of a
 
 A message that does not decode is answered with the reason (correlation id -1), and the stream goes on: frames are told
 apart by their length, so the next message is unharmed. What is in flight on a stream is bounded.
-
-What is *not* here: replication (`replication_links.py`), the quorum (`metadata/quorum_thread.py`), HTTP/1.1.
 """
 
 from __future__ import annotations

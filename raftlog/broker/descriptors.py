@@ -7,9 +7,6 @@ of the two listeners, so that clients of the one never keep brokers away from th
 
 A shortage all the same (other processes have the machine's descriptors, say) is told once in `TELL_SECONDS`, and is a
 problem of this node's health for that long.
-
-What is *not* here: what a shortage does to a replica (`partitions/log.py`), the pause of a listener
-(`raftlog/paced_server.py`).
 """
 
 from __future__ import annotations

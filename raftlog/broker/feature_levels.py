@@ -4,8 +4,6 @@ A new cluster is born at the level of its first node. One that is upgraded node 
 level is raised the way back is open, since nothing was written that the version before cannot read. Afterwards no older
 node can take part any more. So the level rises by an operator's word alone, and only when every node that the cluster
 knows of is there with a version that understands it: registered brokers, voters, and connected observers.
-
-What is *not* here: the check that counts, where the command is applied (`metadata/image.py`).
 """
 
 from __future__ import annotations

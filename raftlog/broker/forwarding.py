@@ -3,8 +3,6 @@
 The connection is dialed when first needed and apart from those of replication and the quorum: a forwarded produce is
 bulk. A request that was not sent fails with `connection_lost`, which certainly did nothing; one whose connection broke
 after it was sent ends as `outcome_unknown` if it was a produce. What waits is bounded in number and in bytes.
-
-What is *not* here: whom to ask (`routing.py`), the serving side (`data_listener.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ time their number has grown by a quarter: with ten thousand replicas that holds 
 is made in bulk is put out of its sight (`gc.freeze`, which takes no time): after the start, and after every so many new
 replicas. Objects that are let go of are freed all the same; what is never found is only a cycle that was garbage at
 that very moment.
-
-What is *not* here: records of the metadata, which the collector never sees (`raftlog/model.py`).
 """
 
 from __future__ import annotations

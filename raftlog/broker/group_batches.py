@@ -1,7 +1,5 @@
 """Changes of groups on their way to the quorum (`change_batches.py`): ten thousand commits a second in some hundred
 commands, whose cost in the image is bounded beside their size.
-
-What is *not* here: which changes (`groups.py`), and what they do (`metadata/groups/image.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ image decides. Only heartbeats have one home, the coordinator, and are passed on
 
 The coordinator is made when this node begins to lead the quorum and dropped when it leads no more. It is called when
 something happened to a group or a topic, and when its own next deadline comes: with no groups it costs nothing.
-
-What is *not* here: decisions (`metadata/groups/coordinator.py`), batching (`group_batches.py`), HTTP.
 """
 
 from __future__ import annotations

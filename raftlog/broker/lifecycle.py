@@ -9,8 +9,6 @@ answers, listeners close, logs are written out, the quorum's journal is synced, 
 clean-shutdown marker is written. A stop is bounded in time: what waits for a disk that does not answer ends with the
 process, and leaves no marker. A broken invariant or a lost disk of the quorum stops
 the node at once and leaves no marker: the next start recovers as after a crash.
-
-What is *not* here: the process, its signals and its settings (`node_main.py`), and what the pieces do.
 """
 
 from __future__ import annotations

@@ -6,9 +6,6 @@ choose by names, counts and brokers, on the word of that view alone catches up f
 A command is proposed once. While its fate is open the quorum repeats it under one sequence of this node's session, so
 that it is carried out once and an answer that got lost is given again; to propose it anew could let it take effect a
 second time, after a change that came later. Only what certainly reached no log is proposed again.
-
-What is *not* here: the barrier itself (`metadata/quorum_node.py`), many changes in one command (`change_batches.py`),
-and whether a decision is still right when it is applied, which only the state machine can say.
 """
 
 from __future__ import annotations

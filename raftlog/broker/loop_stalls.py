@@ -8,8 +8,6 @@ microsecond.
 Two clocks. By the wall a turn took what users notice, and that includes what the machine gave to others; by the
 thread's processor time it took what our callbacks needed, on a busy machine as on a quiet one. Nothing
 counts before `begin`: a node that starts imports and recovers, and nobody waits for it yet.
-
-What is *not* here: what held the loop. asyncio's debug mode names callbacks.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Each request begins with a linearizable read (S7), and each command names the partition epoch that this node's view then
 shows. Where the record changed meanwhile, the refusal says so and the command is made anew, a few times. What is as it
 was asked for already needs no command.
-
-What is *not* here: plans (`metadata/balance.py`), whether any of it is right (`metadata/image_reassignments.py`), HTTP.
 """
 
 from __future__ import annotations

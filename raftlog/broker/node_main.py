@@ -1,7 +1,4 @@
-"""The process of one node: its settings, its loop, the signals that stop it, and the time that a stop may take.
-
-What is *not* here: what starts and stops, in which order (`lifecycle.py`).
-"""
+"""The process of one node: its settings, its loop, the signals that stop it, and the time that a stop may take."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ is compared as it stands). The authority's signature makes the name true; this m
 certificate of another cluster, of another node, or of a user proves nothing here (S12).
 
 A pure core. Certificates are dictionaries as `ssl.SSLSocket.getpeercert` gives them after it has verified them.
-
-What is *not* here: verifying (OpenSSL does), where a claim is checked (`node_tls.py`).
 """
 
 from __future__ import annotations

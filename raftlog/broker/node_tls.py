@@ -9,8 +9,6 @@ Files are looked at every `WATCH_SECONDS`. A new set serves the next connections
 is told of, and the old one goes on. Connections that are there stay.
 
 Contexts are asked for by the broker's thread and the quorum's: `_files` is replaced as a whole and never changed.
-
-What is *not* here: what a link is allowed to say (`metadata/quorum_links.py`, `partitions/replication_server.py`).
 """
 
 from __future__ import annotations

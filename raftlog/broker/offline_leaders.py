@@ -6,9 +6,6 @@ there is none, a replica that was opened again asks for a new leader epoch of it
 may get lost, or be refused because the record changed or the candidate died meanwhile, and there may be nobody yet who
 can lead: whatever still is so is looked at again every `LOOK_AGAIN_SECONDS`, a bounded number at a time. A replica that
 is out of service leaves the ISR by falling behind, under its new leader.
-
-What is *not* here: what takes a replica out of service (`partitions/driver.py`), whether the election is right
-(`metadata/image_partitions.py`).
 """
 
 from __future__ import annotations

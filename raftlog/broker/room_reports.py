@@ -3,8 +3,6 @@
 Its partitions would take no batches although others could. The quorum knows of the shortage, so that leadership does
 not come back, and everybody shows it. Both are looked at again every second while they are not as they should be: a
 proposal may get lost, a leadership may come, and the last member with room may go or come back.
-
-What is *not* here: what counts as short (`partitions/disk_room.py`), the elections (`offline_leaders.py`).
 """
 
 from __future__ import annotations

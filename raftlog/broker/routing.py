@@ -5,8 +5,6 @@ here, the others' parts are forwarded, one hop and no further. A leader that mov
 to ask again: the router waits for its view to move on and tries once more, until the request's time is up. A
 forwarded produce whose connection breaks may have been appended: it is sent again only where its producer is
 idempotent, otherwise the answer says that the outcome is not known.
-
-What is *not* here: HTTP (`http_api/`), fetches (`routing_fetch.py`), frames (`forwarding.py`), topics (`topics.py`).
 """
 
 from __future__ import annotations

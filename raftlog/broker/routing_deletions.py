@@ -3,8 +3,6 @@
 Deleting twice does what deleting once does, so whatever may be asked again is, until the request's time is up. That
 holds for offsets only: `latest` is another offset each time, and a retry would take records that came later. So it is
 looked up once, before the first attempt, and every attempt names what was found.
-
-What is *not* here: the deletion (`partitions/leader_deletions.py`).
 """
 
 from __future__ import annotations

@@ -7,9 +7,6 @@ wakes waits until the others have nothing more to do, and these have their work 
 `docs/performance.md`.
 
 The quorum's thread stays as it is: its heartbeats are not to wait for anybody's records.
-
-What is *not* here: priorities (nobody gets more or less than before), and other systems than Linux, which have nothing
-like it.
 """
 
 from __future__ import annotations

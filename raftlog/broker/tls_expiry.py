@@ -2,8 +2,6 @@
 
 Warnings come 30, 7 and 1 days before the end. One counts only for a certificate that lives more than three times as
 long: one that is made anew every day would be "about to expire" all its life.
-
-What is *not* here: the clock, and who is told (`node_tls.py`).
 """
 
 from __future__ import annotations

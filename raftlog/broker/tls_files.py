@@ -7,8 +7,6 @@ signed it, another node's name, a purpose that is missing) is found there, with 
 still serves.
 
 Sessions are not resumed: whoever comes again shows its certificate again.
-
-What is *not* here: when to read again (`node_tls.py`), whose certificate is whose (`node_names.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Every change begins with a linearizable read (S7): topics, counts and brokers are those that the quorum has decided by
 then, so nothing is refused, or laid out, by the view of a node that is behind. Randomness (topic ids) and placement are
 chosen here and carried in the command; whether it is right is decided where it is applied.
-
-What is *not* here: how the quorum is asked (`linearizable.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Changes of transactions on their way to the quorum (`change_batches.py`): a thousand commits a second are a hundred
 commands, each no larger than `MAX_CHANGES_BYTES`.
-
-What is *not* here: which changes (`transactions.py`), and what they do (`metadata/groups/transaction_image.py`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A commit as it was asked for → the pieces that a command, or several, can carry.
 
-Pure, and slow for large commits: a thread does it then. What is *not* here: how pieces travel (`transactions.py`).
+Pure, and slow for large commits: a thread does it then.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ was taken, and tried again until then; so nothing is lost that a commit waits fo
 not lead the partition in that leader epoch any more: the next leader reports again what still is waited for. What is
 overdue is told again by its leader, so that it may be dropped when there is too much.
 
-Nothing here knows asyncio, sockets or threads: the simulator runs this very class. What is *not* here: when a marker is
-written (`partitions/`), what a report does (`metadata/groups/transaction_image.py`).
+Nothing here knows asyncio, sockets or threads: the simulator runs this very class.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 Whoever is asked proposes: the quorum's leader gets everything anyway, and the image decides. A commit that is too large
 for one change is staged in parts first; whoever retries it stages them again, under another id.
-
-What is *not* here: decisions (`metadata/groups/transaction_*.py`), batching (`transaction_batches.py`), reports of
-leaders (`transaction_reports.py`), HTTP.
 """
 
 from __future__ import annotations

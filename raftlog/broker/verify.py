@@ -2,8 +2,6 @@
 
 The folder's lock is held meanwhile, so that no node starts on it; nothing in it is changed. Topics are named by id
 here, as the folders are: their names are the quorum's, which is not running.
-
-What is *not* here: the check (`partitions/scrubber_check.py`), a running node's (`partitions/scrubber.py`).
 """
 
 from __future__ import annotations

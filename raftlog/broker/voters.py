@@ -1,7 +1,4 @@
-"""Changes of the quorum's voters, as the API asks for them: the quorum's answer becomes a result or an error.
-
-What is *not* here: whether a change is safe (`metadata/quorum_changes.py`), and its way to the leader.
-"""
+"""Changes of the quorum's voters, as the API asks for them: the quorum's answer becomes a result or an error."""
 
 from __future__ import annotations
 

@@ -4,8 +4,6 @@
 manager follows, and an ISR proposal becomes a command. Nothing here knows asyncio, sockets or threads, so the
 simulator runs this very class. The order is one: events reach the view first, then the partitions, then whoever waits
 for the answer to a proposal; so an answer is never heard before its effect is seen.
-
-What is *not* here: requests (`local.py`, `routing.py`), sockets (`data_listener.py`), start and stop (`lifecycle.py`).
 """
 
 from __future__ import annotations

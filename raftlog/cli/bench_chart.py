@@ -1,7 +1,7 @@
 """A latency histogram drawn: as lines of text for a terminal, or as an SVG picture (alone, or in an HTML page).
 
 Both have one bar for each sixth of a power of ten: latencies spread over decades, and a linear axis would show one bar
-and a tail of nothing. What is *not* here: counting (`bench_histogram.py`).
+and a tail of nothing.
 """
 
 from __future__ import annotations

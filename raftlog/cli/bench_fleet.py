@@ -1,7 +1,7 @@
 """The client processes of a benchmark, from the side of who commands them.
 
 `async with Fleet(jobs) as fleet: ... await fleet.go([...])`: a child for each job, all ready when the block begins, all
-gone when it ends, whatever ends it. What is *not* here: what a child does (`bench_child.py`).
+gone when it ends, whatever ends it.
 """
 
 from __future__ import annotations

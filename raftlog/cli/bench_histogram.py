@@ -3,8 +3,6 @@
 Each power of two is divided into 128 equal buckets, so a percentile is at most 1/128 (0.8 %) above the truth whatever
 its size, in at most `BUCKETS` counters. Average and maximum are exact. (The idea is that of HdrHistogram by Gil Tene.
 Ours is these few lines because the Python port brings a native build and its own file format, and needs neither here.)
-
-What is *not* here: which moments are measured (`bench_pacing.py`), and what it looks like (`bench_chart.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Formats are those of `kafka-producer-perf-test` (`ProducerPerformance`), `kafka-consumer-perf-test`
 (`ConsumerPerformance`) and `kafka-e2e-latency` (`EndToEndLatency`) of Kafka 3.9. Their MB are 2**20 bytes, and their
 latencies of percentiles whole milliseconds; `-o json` has everything exactly.
-
-What is *not* here: what is measured (`bench_runs.py`).
 """
 
 from __future__ import annotations

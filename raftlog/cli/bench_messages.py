@@ -3,8 +3,6 @@
 A child is told its job once and says `Ready` when all that the clock must not see is done. Then each `Go` begins a
 pass, during which the child sends `Progress`, and which it ends with `Passed`. `Failed` ends it; so does the end of its
 input. All moments are of the machine's monotonic clock, which its processes share.
-
-What is *not* here: processes (`bench_fleet.py`, `bench_child.py`).
 """
 
 from __future__ import annotations

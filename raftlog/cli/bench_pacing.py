@@ -4,8 +4,6 @@ Latency is counted from the moment at which a record was due, not from the one a
 one record, waits for its answer and sends the next hides every stall: while it waits, the records that should have met
 the stall are not sent, and so never measured (Gil Tene's "coordinated omission"). Here what was missed is due at once
 when the stall is over, each record with the time at which it was due.
-
-What is *not* here: clocks and waiting (`bench_producer.py`, `bench_latency.py`).
 """
 
 from __future__ import annotations

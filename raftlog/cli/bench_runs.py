@@ -3,8 +3,6 @@
 A producer's pool of values is finite, and no value is sent twice; so a long run is several passes over it, with other
 values each time. The clock runs from the first client's beginning of a pass until the last one's end, and stands still
 between passes. `Between` is what somebody else does then (`benchmarks/table.py` reads back what was written).
-
-What is *not* here: options and output (`bench.py`), processes (`bench_fleet.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Elliptic curves (P-256), SHA-256. A node's certificate serves both ends of a connection, carries the node's name in the
 cluster (`raftlog/broker/node_names.py`) and the hosts by which native clients reach it. The authority may sign nodes
 only, no further authorities.
-
-What is *not* here: files and the command line (`tls.py`).
 """
 
 from __future__ import annotations

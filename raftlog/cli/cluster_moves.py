@@ -4,8 +4,6 @@ Whatever moves data takes `--plan`, which shows what would move from where to wh
 changes nothing. Otherwise the moves are asked for and then watched; they go on by themselves when nobody watches, so
 Ctrl-C, `--no-wait` and `--timeout` end the watching and nothing else. `--throttle` holds until the last move is over,
 whoever asked for it.
-
-What is *not* here: planning (the cluster does it), how the watching looks (`cluster_progress.py`).
 """
 
 from __future__ import annotations

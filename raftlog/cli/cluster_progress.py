@@ -1,7 +1,6 @@
 """Watching moves: how many bytes are there, which partitions are still under way, and a bar on a terminal.
 
 Bytes are of logs that go on growing, so the bar is an estimate; a partition counts in full when its move is over.
-What is *not* here: asking for moves (`cluster_moves.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ path, so a user's own `metadata.py` is never taken for ours.
 
 Children end with their parent, however that ends: each holds the read end of a pipe whose only write end is here, and
 stops in order when it closes (`server --stop-with-stdin`).
-
-What is *not* here: waiting on a cluster's health over HTTP beyond "is it ready" (the client's `Admin` does the rest).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 A table is for people and for `awk`: columns divided by two spaces or more, one header line, no lines drawn, never cut
 to the width of a terminal. `wide` has more columns. `json` and `yaml` are for programs: everything that is known, under
 the names of the HTTP API.
-
-What is *not* here: what is shown (`topic.py`, `cluster.py`, `quorum.py`), records (`consume_format.py`).
 """
 
 from __future__ import annotations

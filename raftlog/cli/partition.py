@@ -3,9 +3,6 @@
 Every node of a running cluster, or one, is told to check its replicas now, and asked how far it is until it is done.
 With `--data-folder` the replicas of a node that is stopped are read here, and nothing is changed. Exit code 10 says
 that something was found, or that a node could not be asked; the findings name file and byte.
-
-What is *not* here: the check itself (`raftlog/broker/verify.py`, `partitions/scrubber_check.py`) and repairs: a node
-that starts, or runs, repairs itself from its peers.
 """
 
 from __future__ import annotations

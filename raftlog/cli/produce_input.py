@@ -6,7 +6,7 @@ Three formats:
 * `ndjson`: a JSON object a line.
 * `json`: JSON objects one after the other, or in one array; line breaks mean nothing.
 
-Pure. What is *not* here: what an object says (`produce_records.py`), reading and sending (`produce.py`).
+Pure.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ key.
 
 A fault does not take back what came before it: `Columns.fault` stands for the rest of the input.
 
-Pure. What is *not* here: what JSON means as bytes (`raftlog/json_values.py`).
+Pure.
 """
 
 from __future__ import annotations

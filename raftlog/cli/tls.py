@@ -2,8 +2,6 @@
 
 For those who have no authority of their own. It needs the extra `raftlog[tls]`; `docs/security.md` has the same with
 `openssl`. Nothing is overwritten, and keys are readable by their owner only.
-
-What is *not* here: how certificates are made (`certificates.py`).
 """
 
 from __future__ import annotations

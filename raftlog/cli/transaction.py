@@ -4,8 +4,6 @@ A transaction that stays open holds up everybody who reads what is committed, be
 aborts it when its time is over; `abort` does so at once. `positions` are the named counters that commits have moved:
 they stay for ever, until `delete-position` has one forgotten. Both show what they would do and ask; `--plan` only shows
 it.
-
-What is *not* here: what an end means (the cluster decides, `docs/transactions.md`).
 """
 
 from __future__ import annotations

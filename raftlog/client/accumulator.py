@@ -11,8 +11,6 @@ that came since the last one. So the hot path, which `Producer.send` has inlined
 
 Invariant: `buffered_bytes` is the sum of what the batches (and the parked records) that are here or handed out have
 reserved, at most `buffer_bytes` plus one step of granting a batch.
-
-What is *not* here: who gets a batch, in which order and how often (`sequencer.py`), bytes (`raftlog/record_batch.py`).
 """
 
 from __future__ import annotations

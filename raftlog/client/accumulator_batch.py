@@ -3,8 +3,6 @@
 Costs are upper bounds of what `record_batch.encode` makes of the columns, compression apart, so that a batch that has
 room for a record never turns out too large for its topic. Each record costs its bytes and its rows: a row a column, and
 a column that comes late (the first record with a key in a batch without) costs a row for every record before it, too.
-
-What is *not* here: budgets (`accumulator.py`), order and retries (`sequencer.py`), bytes (`raftlog/record_batch.py`).
 """
 
 from __future__ import annotations

@@ -8,9 +8,6 @@ A plan is a question and changes nothing. What is asked of several partitions is
 
 A node knows which transactions are decided, and of open ones those in partitions that it leads. So everybody is asked,
 and what they say of one transaction is put together; nodes that did not answer are named.
-
-What is *not* here: deciding anything (the cluster does that), being a member of a group (`group_consumer.py`), having
-transactions (`transaction.py`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ not harmless (create a topic, delete one), nodes are tried one after the other, 
 nothing happened; a lost answer is `outcome_unknown`.
 
 Bootstrap addresses are where it begins; the nodes that the cluster names (`learn`) are asked too.
-
-What is *not* here: what the answers mean (`metadata.py`, `admin.py`), records (`transport.py`).
 """
 
 from __future__ import annotations

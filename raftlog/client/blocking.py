@@ -6,8 +6,6 @@ thread cancels it, as it would in the program's own loop. Any thread may call, b
 itself.
 
 A thread does not survive a fork, so an object made before one says so instead of waiting for ever.
-
-What is *not* here: what the objects do (`blocking_producer.py`, `blocking_consumer.py`, `blocking_admin.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The blocking `Admin`: each method of the asyncio one (`admin.py`), waited for.
-
-What is *not* here: anything of its own.
-"""
+"""The blocking `Admin`: each method of the asyncio one (`admin.py`), waited for."""
 
 from __future__ import annotations
 

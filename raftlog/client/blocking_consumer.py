@@ -3,8 +3,6 @@
 Iterating asks for many records at a time, since a call to another thread costs fifty times what a record does. Those
 that the program has not been given yet are not behind it: `positions` and `lag` count from the first of them, and a
 call that reads in another way goes back to it.
-
-What is *not* here: fetching, positions (`consumer.py` and behind).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ call the consumer (to commit what is about to be given up) as they may everywher
 
 Iterating asks for many records at a time. A record that the program has not been given yet is not processed: commits
 stop before the first of them, and so does the end.
-
-What is *not* here: membership, positions, commits (`group_consumer.py` and behind).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A call to another thread costs fifty times what sending a record does, so records are not handed over one by one: they
 are put into a queue, and one wake-up of the loop takes all that are there. The queue is bounded in bytes.
-
-What is *not* here: the calls (`blocking_producer.py`, `blocking_transaction.py`), the thread (`blocking.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ this until it is asked.
 
 The order is that of the calls, `send_many` and `flush` among them: those that must come after the records that were
 queued before take their place in the same queue.
-
-What is *not* here: batches, retries, promises (`producer.py` and behind).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Records go through the same queue as the producer's others, and the end of the block waits until all of them were taken:
 one that was refused there breaks the transaction, as one that fails later does. Producers have threads of their own, so
 a decision over several of them is made on yet another, which asks each where it lives.
-
-What is *not* here: what a transaction is (`transaction.py`), the queue (`blocking_handover.py`).
 """
 
 from __future__ import annotations

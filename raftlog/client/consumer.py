@@ -10,8 +10,6 @@ columns as lists or Arrow: the fast way). They share the positions and may be mi
 Reading what was fetched ahead needs no waiting, so a program that reads without pause would never let its loop go
 on: now and then these calls pause, and what takes long to decode is decoded by a thread. The batch concerned is the
 cursor's before that begins, so whoever gives up meanwhile takes nothing away.
-
-What is *not* here: consumer groups and committed offsets (`group_consumer.py`); fetching ahead (`fetcher.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ batch that took the record. It is awaited like any other, by as many as like: ea
 so that a waiter who gives up (a deadline, a cancelled task) takes nothing from the others, and what was sent is sent.
 
 An error that nobody looks at is not lost: `Producer.flush` and `Producer.close` raise it.
-
-What is *not* here: who decides how a batch fared (`sequencer.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Each call is about one reader and costs the same, however many there are: who has something to hand out, who failed, how
 much is fetched ahead, who wants to be asked for and at which leader. `notice` is to be called whenever a reader may
 have changed; until then the books are behind.
-
-What is *not* here: deciding who is to be asked for, and when (`fetcher.py`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ it names could bring. Slots of a session that were named before could bring some
 what is yet to be written, so all that is reserved for them at one broker is its part of one half. Were every poll
 reserved as much as an answer may hold, as few as eight idle brokers would leave no room for a ninth, and what is left
 for busy ones would be asked for in pieces of a batch each.
-
-What is *not* here: who is asked for, and when (`fetcher.py`).
 """
 
 from __future__ import annotations

@@ -7,9 +7,6 @@ broker has no room for a session, every request names all of its partitions (`Pl
 A partition is asked for in one place at a time. Its reader knows by a number which answer still counts (`reader.py`):
 answers to what was given up meanwhile are passed over, whatever is in them. A session that a broker does not know, or
 that it answers with an error, is given up as a whole: all of its partitions are asked for again, in another one.
-
-What is *not* here: which partitions are wanted, how much of them, and what an answer means (`fetcher.py`), connections
-(`transport.py`).
 """
 
 from __future__ import annotations

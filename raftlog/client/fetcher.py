@@ -10,8 +10,6 @@ partitions costs what it costs for one of ten. Who wants more and cannot be aske
 
 When a leader moves, dies or is silent for longer than the long poll, metadata is asked again, and reading goes on at
 `fetch_offset` with whoever leads then.
-
-What is *not* here: what an answer may look like (`reader.py`), the user's calls (`consumer.py`).
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 Joining is sent once, since every join is another incarnation; heartbeats and commits may be repeated: the cluster takes
 a commit twice for what it is once, and never lowers an offset.
-
-What is *not* here: when to ask (`group_membership.py`, `group_consumer.py`).
 """
 
 from __future__ import annotations

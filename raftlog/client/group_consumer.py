@@ -10,9 +10,7 @@ still be committed, `on_assigned` with what is new, `on_lost` with what was take
 silent for its session, did not poll for `max_poll_interval_ms`, or a topic was deleted): nothing of that can be
 committed any more. A callback that raises does so from `poll`, after what it was told of has happened all the same.
 
-Positions are the offsets after the last record that was *handed out*. What is *not* here: membership
-(`group_membership.py`), reading itself (`group_reading.py`), what is committed of it, and what a
-transaction names (`group_transactions.py`).
+Positions are the offsets after the last record that was *handed out*.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ The program shows that it lives by polling. Between two polls at most `max_poll_
 then the member leaves, however well its heartbeats go. Time spent waiting inside of `poll` does not count, time spent
 in its callbacks does.
 
-Times are monotonic seconds from outside. What is *not* here: reading and committing (`group_consumer.py`).
+Times are monotonic seconds from outside.
 """
 
 from __future__ import annotations

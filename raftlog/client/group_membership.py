@@ -4,8 +4,6 @@ A task of its own, so that a program that takes long over its records stays a me
 then. What the group says is kept for the consumer to act on when it is asked for records next; what the consumer gave
 up is named in the next heartbeat, at once. Whatever node is asked passes heartbeats on, so a coordinator that dies is
 only a heartbeat that takes longer.
-
-What is *not* here: decisions (`group_member.py`), reading and committing (`group_consumer.py`).
 """
 
 from __future__ import annotations

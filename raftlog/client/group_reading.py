@@ -10,8 +10,6 @@ partition that is paused keeps its place and is not handed out, nor fetched.
 A call that is cancelled must leave positions and readers in step, so whatever changes both never waits. Where a topic
 is gone, its reader is closed, and made anew after a while: the group says what has become of the topic, and the node
 that was asked may merely have been behind.
-
-What is *not* here: what is assigned, and commits (`group_consumer.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Where a member begins in partitions that it was just given; and telling its program of them.
-
-What is *not* here: when (`group_consumer.py`).
-"""
+"""Where a member begins in partitions that it was just given; and telling its program of them."""
 
 from __future__ import annotations
 

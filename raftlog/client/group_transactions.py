@@ -4,9 +4,6 @@ What a transaction names is everything that was handed out and not committed: fr
 refused where that is not current) to the position. A partition that was taken away with something in between makes
 what was made of it nobody's: then no transaction may commit, not even one that names all the others, since its outputs
 hold what somebody else is going to read again. Going back to what is committed begins anew.
-
-What is *not* here: the calls (`group_consumer.py`), the decision, and who is fenced (the cluster), reading
-(`group_reading.py`).
 """
 
 from __future__ import annotations

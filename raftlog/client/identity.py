@@ -1,8 +1,6 @@
 """Producer ids: asked of the cluster when the sequencer has none to name batches with.
 
 Asking twice does no harm (an id is lost), so it is repeated until it works.
-
-What is *not* here: what an id is good for (`partition_queue.py`).
 """
 
 from __future__ import annotations

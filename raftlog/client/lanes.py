@@ -4,8 +4,6 @@ Encoding without compression is cheap and happens at once; compression goes to t
 batch, which loads pyarrow (0.2 s). That must not change the order: a request waits until those before it are encoded,
 too. What a thread reads (columns and names) is fixed before it starts, since a batch may be taken back and renamed
 meanwhile; attempts that no longer count are not sent.
-
-What is *not* here: which batches, when, and what their fates mean (`sender.py`, `sequencer.py`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ Lists go into the batches that are being filled. pyarrow arrays become batches o
 memory, unless they are too few to be worth it; then they are lists.
 
 All of it happens a piece at a time, and between pieces the loop gets its turn: a million records are as good as one.
-
-What is *not* here: memory (`accumulator.py`), sending (`sender.py`).
 """
 
 from __future__ import annotations

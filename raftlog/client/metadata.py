@@ -7,8 +7,6 @@ whichever came last. (Which that is can be told from feature level 5 on; of two 
 last answer counts.)
 
 The structs here are also what `Admin` returns: fields that a newer cluster adds are ignored.
-
-What is *not* here: when to ask again (`sender.py`, `fetcher.py`).
 """
 
 from __future__ import annotations

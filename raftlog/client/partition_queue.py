@@ -16,8 +16,6 @@ producer repeat a batch whose fate it does not know (S1), and it rests on three 
   different ids are never in flight together, because nothing would keep their order.
 
 Without idempotence there are no names: a batch that failed is tried again alone, may overtake and may be there twice.
-
-What is *not* here: when to try again, and where (`sequencer.py`).
 """
 
 from __future__ import annotations

@@ -10,9 +10,6 @@ Four ways to send, from the fastest to the most convenient (`record_sending.py`)
 With `acks=all` (the default) a producer is idempotent: whatever happens on the way, an acknowledged record is in the
 log once, after those that were sent to its partition before it (S1). `transaction()` makes many records, in many
 partitions, show together or not at all (S13); such records have a machinery of their own beside the producer's.
-
-What is *not* here: batches (`accumulator.py`), retries (`sequencer.py`), connections (`sender.py`), what a transaction
-does (`transaction.py`).
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ beyond `fetch_offset`. So a record is never handed out twice or out of order, wh
 
 Each question has a number; an answer counts only if it is that of the last question, and a `seek` or a new leader makes
 the last question nobody's.
-
-What is *not* here: brokers and time (`fetcher.py`), records (`consumed.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 `send` is an ordinary call: it puts the record into the batch that is being filled and returns that batch's delivery,
 without waiting for anything. Two things follow. It must be called on the loop that its object belongs to, and a loop
 that only sends never lets answers in: something has to be awaited now and then (`drain`, a delivery, anything).
-
-What is *not* here: batches (`accumulator.py`), retries (`sequencer.py`), connections (`sender.py`).
 """
 
 from __future__ import annotations

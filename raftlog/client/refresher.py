@@ -2,8 +2,6 @@
 
 While a partition changes its leader, refreshes follow one another every 20 to 100 ms; the third in a row begins with
 another node, since the one that answered may be cut off from the quorum.
-
-What is *not* here: what to do with the picture (`sender.py`, `fetcher.py`).
 """
 
 from __future__ import annotations

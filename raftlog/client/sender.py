@@ -9,8 +9,6 @@ asked for again, and what moved is sent to the new leader without waiting for th
 
 A *policy* says what becomes of what cannot simply go on: a plain producer mends it, a transaction breaks
 (`transaction_sender.py`). The sender asks it and acts.
-
-What is *not* here: the user's calls (`producer.py`), order and retrying (`sequencer.py`), encoding (`lanes.py`).
 """
 
 from __future__ import annotations

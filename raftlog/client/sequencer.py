@@ -7,8 +7,6 @@ leader, so that a pump asks nobody else; a queue that pauses is listed as sleepi
 Errors fall into three kinds. *Moving* (the leader is another, or dead): 20 to 100 ms pauses, while the caller asks for
 the leaders again, so that failing over costs no more than noticing. *Busy* (a leader that cannot take it now): pauses
 up to a second. *Final*: the batch fails. A topic that a broker does not know may be on its way there, for two seconds.
-
-What is *not* here: batching (`accumulator.py`), connections and encoding (`sender.py`), leaders (`metadata.py`).
 """
 
 from __future__ import annotations

@@ -9,8 +9,6 @@ Most errors pass: the reader rests a while and asks again, perhaps somebody else
 not known may come from a node that is behind: whether the topic is gone is for its description to say, which is asked
 for each time (`fetcher.py`). One that says that the position is not in the log counts only once all that was fetched
 ahead is handed out, and if the bounds that come with it say so, too.
-
-What is *not* here: asking for descriptions and records, resting (`fetcher.py`), one partition's reading (`reader.py`).
 """
 
 from __future__ import annotations

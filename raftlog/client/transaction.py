@@ -12,9 +12,6 @@ whose fate is not known, breaks the transaction. So three things can happen at t
 **aborted**, told by an `InvalidRequest` (nothing of it will ever show); or, because no answer came in time, it is
 **unknown** (`outcome_unknown`), and `commit` may be asked again until somebody answers. `producer_fenced` tells no
 outcome: another producer has taken the name over, so this one must stop and leave it to that one.
-
-What is *not* here: keys and their order (`transaction_manager.py`), records (`transaction_sender.py`), making a
-decision (`transaction_commit.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ All of these values may travel between processes (to whoever commits for several
 What begins or ends something may be asked again as it was: the first decision gave the answer, and it is given again.
 So it is asked of node after node until somebody knows. An initialisation has a number for that (`attempt`): without it
 a request that was repeated, and came late, would fence the producer that had made it.
-
-What is *not* here: when to ask, and what a program may conclude (`transaction_manager.py`, `transaction.py`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 All of it is prepared before anybody is asked: each writer has every acknowledgement. A commit whose answer was lost is
 asked for again, of node after node, until one of them knows; who decided first gave the answer, and it comes again. A
 refusal is an answer: then nothing of it shows, for any of the writers.
-
-What is *not* here: how a writer becomes prepared, and goes on (`transaction.py`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ whose answer was lost is asked for again before anything else begins; the first 
 a name** takes a fresh id for each transaction out of blocks that it asks for now and then.
 
 Ends are tasks of their own: whoever waits for one may be cancelled, it goes on, and the next transaction waits for it.
-
-What is *not* here: what is committed (`transaction.py`), records (`transaction_sender.py`).
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ every transaction has a key of its own.
 
 What was acknowledged is kept as one offset a partition: the end of the last acknowledged batch is what a commit names
 (records beyond it are not meant, so a delayed write cannot ride along).
-
-What is *not* here: keys, commits and aborts (`transaction_manager.py`).
 """
 
 from __future__ import annotations

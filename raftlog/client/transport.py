@@ -10,8 +10,6 @@ A broker that says GOAWAY (it is shutting down) is asked nothing new; what is in
 Where no data listener could ever be reached although the API can, requests go through that (`transport_http1.py`), and
 HTTP/2 is tried again now and then. Not where TLS was asked for, by whoever made this client or by the data listener:
 the API is plain.
-
-What is *not* here: what requests mean, when to try again, which broker to ask.
 """
 
 from __future__ import annotations

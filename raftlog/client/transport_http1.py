@@ -5,8 +5,6 @@ leader: it passes on what it does not lead. So nothing is lost but speed: a hop 
 
 Requests of HTTP/1.1 overtake one another. An idempotent producer does not care, since the leader puts its batches back
 in order (KIP-98's sequences; a few wait for those before them); batches without a sequence may change places.
-
-What is *not* here: when this way is taken (`transport.py`), whom the API asks (`api.py`).
 """
 
 from __future__ import annotations

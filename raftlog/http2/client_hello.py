@@ -6,8 +6,6 @@ connection is to live: afterwards it cannot be moved, because its encryption is 
 somebody who speaks plain HTTP/2 so, instead of sending a TLS alert.
 
 Nothing is trusted here: a name chooses a thread, never a right. Bytes that are no hello have no name.
-
-What is *not* here: reading the bytes (`tls_door.py`), the handshake (asyncio's `ssl`).
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ states stay true.
 
 Whatever arrives, `received` raises nothing: a broken rule becomes a GOAWAY with RFC 9113's code in the output and a
 `ConnectionFailed` event, after which input is ignored. A rule broken on one stream only resets that stream.
-
-What is *not* here: sockets and timers, paths and methods (`protocol.py`), the meaning of messages (whoever uses it).
 """
 
 from __future__ import annotations

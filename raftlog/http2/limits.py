@@ -2,8 +2,6 @@
 
 A number here is either announced to the peer (RFC 9113 section 6.5.2) or enforced by us whatever the peer believes.
 Both ends of a raftlog cluster use the defaults; tests and cautious installations bring their own.
-
-What is *not* here: the bounds on what a message means (`raftlog/config.py`, `raftlog/wire.py`).
 """
 
 from __future__ import annotations

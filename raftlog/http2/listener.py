@@ -1,7 +1,4 @@
-"""Where peers and native clients connect: one port, streams told apart by path.
-
-What is *not* here: TLS handshakes (`tls_door.py`), streams (`protocol.py`).
-"""
+"""Where peers and native clients connect: one port, streams told apart by path."""
 
 from __future__ import annotations
 

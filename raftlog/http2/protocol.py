@@ -3,9 +3,6 @@
 A handler is never called from within its own call to `send`, `end` or `reset`: events wait for the next turn of the
 loop. An exception of a handler that is not a peer's or caller's fault is a bug of ours: it ends the connection and
 reaches the loop's exception handler.
-
-What is *not* here: rules of HTTP/2 (`connection.py`), sockets (`shell.py`), accepting (`listener.py`), dialing
-(`dialer.py`).
 """
 
 from __future__ import annotations

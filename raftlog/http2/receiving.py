@@ -4,8 +4,6 @@ Bytes arrive in a staging buffer, many small frames at a time. When a large mess
 the place in the message's own buffer instead, and the kernel writes it there: no copy in Python. Frames that are not
 DATA are small (`max_control_frame_bytes`) and wait in the staging buffer until they are complete. Work on one buffer
 is bounded (`WORK`): what is `behind` waits there for the next call of `received`.
-
-What is *not* here: what frames mean (`connection.py`), sockets (`protocol.py`).
 """
 
 from __future__ import annotations

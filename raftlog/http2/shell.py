@@ -16,9 +16,6 @@ the peer closes or `linger_s` is over; closing at once would make the kernel sen
 
 Moving: the old loop stops and forgets the connection completely before the new loop hears of it, so only one thread
 ever touches it.
-
-What is *not* here: what bytes mean (`connection.py`), what the frames are (`sending.py`), system calls
-(`raftlog/zero_copy.py`), streams and their handlers (`protocol.py`).
 """
 
 from __future__ import annotations

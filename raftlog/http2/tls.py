@@ -5,8 +5,6 @@ pieces and written like buffers; nothing is joined. A piece that the page cache 
 thread, one at a time for each connection: the disk never holds the loop.
 
 `DialTls` is how a dialer speaks TLS to one peer, `explain` turns what `ssl` says into whose fault it is.
-
-What is *not* here: accepting (`tls_door.py`); files, certificates and who is who (`raftlog/broker/`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ honest peer takes milliseconds, one that was begun to occupy a place takes until
 
 The first bytes are looked at and left in the socket (`MSG_PEEK`). They choose the loop (`client_hello.py`), and the
 handshake happens there; a plain connection is served just far enough to be told that TLS is spoken here.
-
-What is *not* here: who is served and who counted after the handshake (`listener.py`).
 """
 
 from __future__ import annotations

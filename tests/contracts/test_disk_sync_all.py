@@ -1,7 +1,4 @@
-"""`sync_all` of the real disk: which files it covers, where it is relied on, and whom its failure concerns (S1, S9).
-
-What is *not* here: what any disk keeps (`check_disk.py`), and the other calls of the real one (`test_disk.py`).
-"""
+"""`sync_all` of the real disk: which files it covers, where it is relied on, and whom its failure concerns (S1, S9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stories say about moving the partition. What is *not* here: what the quorum makes of it (the real image)."""
+"""What stories say about moving the partition."""
 
 from __future__ import annotations
 

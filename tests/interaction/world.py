@@ -1,7 +1,4 @@
-"""Brokers on a table: real partition managers and logs, a real cluster image, and links that wait.
-
-What is *not* here: the commands of clients and of time (`environment.py`).
-"""
+"""Brokers on a table: real partition managers and logs, a real cluster image, and links that wait."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Each invariant of one partition's committed log, and of a replica's beside it, can fail: what breaks it is told to
 it, by itself, and is found (16, 17, 19, 23, 28 of `jepsen_like/README.md`, and others).
-
-What is *not* here: what compares replicas in a world (`test_invariants_of_replicas.py`), the quorum's records and what
-clients are told (`test_invariants_of_records.py`).
 """
 
 from __future__ import annotations

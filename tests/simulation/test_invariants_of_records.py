@@ -1,8 +1,5 @@
 """Each invariant of the quorum's records, of what clients are told and of groups can fail: what breaks it is told to
 it, by itself, and is found (11, 14, 17 to 19, 22, 24, 27, 29 of `jepsen_like/README.md`, and others).
-
-What is *not* here: logs (`test_invariants_of_logs.py`), what compares replicas in a world
-(`test_invariants_of_replicas.py`), offsets of groups (26: planted bugs).
 """
 
 from __future__ import annotations

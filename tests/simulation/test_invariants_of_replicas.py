@@ -1,8 +1,7 @@
 """Each invariant of replicas can fail: a small world that runs well is broken in one place, and is found broken.
 
 One world for all of them, by the numbers of `jepsen_like/README.md` (12 to 15, 20, 21, 24, 25 and what has none); each
-test puts back what it changed. That nothing is found where nothing is broken is the first test. What is *not* here:
-records of the quorum and clients by themselves (`test_invariants_of_records.py`), logs (`test_invariants_of_logs.py`).
+test puts back what it changed. That nothing is found where nothing is broken is the first test.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What simulated producers and operators conclude from answers, and from those that do not come.
-
-What is *not* here: whether what they were told is right (`test_invariants_of_records.py`).
-"""
+"""What simulated producers and operators conclude from answers, and from those that do not come."""
 
 from __future__ import annotations
 

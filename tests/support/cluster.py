@@ -2,8 +2,6 @@
 
 `running_cluster` is a `LocalCluster` whose end is a check: whoever ran is stopped in order and must exit with 0, every
 line of every log is JSON that names cluster and node, and no line tells of a broken invariant or an exception.
-
-What is *not* here: writing and reading records (`cluster_traffic.py`).
 """
 
 from __future__ import annotations

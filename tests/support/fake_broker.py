@@ -4,8 +4,6 @@ It keeps what the API relies on: batches are checked as a leader checks them, of
 watermark (here the log end), fetches wait. Failures can be asked for: `fail` raises from a call, `partition_errors`
 answers them for a partition. `parts` says how fetched bytes are handed over: from memory, as regions of a real file, or
 as regions of a file that has no descriptor. It counts regions that were handed out and not yet released.
-
-What is *not* here: replication, idempotence, retention, durability.
 """
 
 from __future__ import annotations

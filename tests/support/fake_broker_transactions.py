@@ -1,6 +1,6 @@
 """Transactions for a broker in memory: the image's own rules on the fake broker's topics, decided at once.
 
-What is open, and which markers are written, a test says (`open_now`, `mark`). What is *not* here: logs.
+What is open, and which markers are written, a test says (`open_now`, `mark`).
 """
 
 from __future__ import annotations

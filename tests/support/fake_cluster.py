@@ -6,8 +6,6 @@ the last five batches of each producer and answers repeats of those with their o
 
 A test says what goes wrong: `FakeNode.on_produce` and `on_fetch` are asked about every request and answer with a
 `Fate`; connections can be dropped, nodes killed and started again, leaders moved.
-
-What is *not* here: a metadata quorum, durability, retention, HTTP beyond what the client calls.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 It keeps what a client relies on: a name's epochs rise with every initialisation and end, an older one is fenced, an end
 that is asked for again gets its first answer, a refused commit aborts what it names, positions and groups' offsets
 move with a commit or not at all.
-
-What is *not* here: everything that makes this hard (`metadata/groups/`, `partitions/`).
 """
 
 from __future__ import annotations

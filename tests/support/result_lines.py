@@ -1,7 +1,4 @@
-"""Results of long runs, one line of JSON each, appended as they come: a run that was ended goes on where it was.
-
-What is *not* here: what a result tells, and which ones are to be made again.
-"""
+"""Results of long runs, one line of JSON each, appended as they come: a run that was ended goes on where it was."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 Without Java the tests that ask for it are skipped, and say what would have to be installed. Spark's own processes find
 raftlog in the unpacked wheel, as they would on a user's machine; the tests' process uses the sources.
-
-What is *not* here: clusters (`cluster.py`).
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ ends; with 3 where the query failed, and it prints why.
 
 `Copier` starts it from a test, kills it with everything that it started, stops it and lets it go on: what Spark starts
 leaves the process group, and stays in the session.
-
-What is *not* here: what must hold afterwards (`spark_copies.py`).
 """
 
 from __future__ import annotations

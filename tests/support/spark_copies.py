@@ -5,8 +5,6 @@ What Spark has planned and what it has noted as done are files of its checkpoint
 cluster, or the last entry in the log of Spark's file sink; and a micro-batch's ranges are in the checkpoint. So at any
 moment it is known, record by record, what a reader of what is committed has to see: the micro-batches up to the one
 that is published, all of each, once, and nothing else (S1, S13).
-
-What is *not* here: how and when the query is killed.
 """
 
 from __future__ import annotations

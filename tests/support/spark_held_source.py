@@ -2,8 +2,6 @@
 asked yet how far its first micro-batch goes. What is produced then is data of a micro-batch that nothing was before.
 
 The classes go to Spark's processes by value: these have raftlog, and not its tests.
-
-What is *not* here: who produces meanwhile (`spark_copies.py`).
 """
 
 from __future__ import annotations

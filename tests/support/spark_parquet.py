@@ -5,8 +5,6 @@ tells of all that came before, too. A file that it does not name was left by a d
 micro-batch.
 
 `python -P -m tests.support.spark_parquet FOLDER WHEEL ANSWER` reads as a user would, and writes what it found.
-
-What is *not* here: what has to be in there (`spark_copies.py`).
 """
 
 from __future__ import annotations

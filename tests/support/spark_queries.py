@@ -1,7 +1,4 @@
-"""What tests of Spark ask of queries and of clusters: that a query ends, what it is told, and what readers see.
-
-What is *not* here: sessions (`spark.py`).
-"""
+"""What tests of Spark ask of queries and of clusters: that a query ends, what it is told, and what readers see."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """A cluster in memory (`fake_cluster.py`) as a sink of Spark's needs it: blocks of producer ids by name, which commits
 and refusals retire, and positions that can be read.
-
-What is *not* here: Spark; what makes blocks hard (`metadata/groups/`).
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 Spark starts a speculative attempt on another host only, so one host, or `local-cluster`, never shows one. Linux
 answers to the whole of 127.0.0.0/8, so workers that are told to be 127.0.0.2 and 127.0.0.3 are two hosts to Spark. The
 processes are those of the jars that pyspark brings; each logs to a file of its own.
-
-What is *not* here: sessions (`spark.py`).
 """
 
 from __future__ import annotations

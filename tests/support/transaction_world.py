@@ -3,8 +3,6 @@
 The brokers are the product's wiring (`raftlog.broker.wiring`): their leaders ask their own views, write markers and
 report them to the image by the product's `TransactionReports`. The test says who hears of decisions and when (`deaf`),
 who reaches whom (`cut`), and who leads.
-
-What is *not* here: the quorum itself, and everything that asks by HTTP.
 """
 
 from __future__ import annotations
